@@ -95,7 +95,7 @@ class Objective:
       inputs: The batch arrays that the model takes, in the order of its arguments.
       losses: (outputs, batch) -> {name: (sum, weight)}, the reported losses and accuracies of a batch.
       weights: batch -> {name: weight} for the losses that are minimised. Training minimises Σ factor · sum / weight
-        over these losses. The weights depend only on the batch.
+        over these losses.
       distill_loss: The loss between the outputs of student and teacher; None if the head does not support one.
       factors: {name: factor} of the minimised losses; the default factor is 1.
       capture: The intermediate values to capture (model/capture.py). They are passed to `losses` among the outputs.
@@ -104,7 +104,7 @@ class Objective:
         beside them under AUX, and passed to `losses` among the outputs.
       keywords: The batch arrays that the model takes as keyword arguments.
       whole_batch: Whether `losses` compares the rows of a batch with each other. `losses` then gets the outputs for all
-        rows, from all devices and gradient accumulation steps. Its batch then lacks the inputs of the model
+        rows, from all devices and gradient accumulation steps, and a batch without the inputs of the model
         (train/whole_batch.py).
     """
 
@@ -124,10 +124,12 @@ AUX = 'objective'  # the key of the objective's parameters beside the parameters
 
 
 def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
-    """Computes T² KL(teacher ‖ student) at temperature T, float32 [...].
+    """Computes T² KL(teacher ‖ student) at temperature T, float32 [...]. Both distributions are softmax(logits / T).
 
-    Both distributions are softmax(logits / T). `logits`, of the student, and `teacher` are logits [..., C]. The factor
-    T² keeps the size of the gradient independent of T. Source: Hinton et al. 2015, arXiv 1503.02531, section 2.
+    The factor T² keeps the size of the gradient independent of T (Hinton et al. 2015, arXiv 1503.02531, section 2).
+
+    Args:
+      logits, teacher: The logits of the student and of the teacher, [..., C].
     """
     student = jax.nn.log_softmax(logits.astype(jnp.float32) / temperature)
     teacher = jax.nn.log_softmax(teacher.astype(jnp.float32) / temperature)
@@ -140,9 +142,9 @@ def _distill_logits(name: str) -> Callable[[Any, Any, Arrays, float], jax.Array]
 
 
 def with_z_loss(objective: Objective, factor: float) -> Objective:
-    """Adds a loss: `factor` · mean of (log Σ exp(logits))² over predicted positions (arXiv 2204.02311, section 5).
+    """Adds the loss `z_loss`, the mean of (log Σ exp(logits))² over predicted positions, with the given factor.
 
-    The new loss is `z_loss`. Its reported mean does not include the factor. A factor of 0 adds no loss.
+    The reported mean does not include the factor. A factor of 0 adds no loss. Source: arXiv 2204.02311, section 5.
     """
     if not factor:
         return objective
@@ -167,7 +169,7 @@ PRETRAINING = Objective(
     DistillLoss(_distill_logits('mlm_logits'), 'masked_weights'),
 )
 
-# The objective for packed rows. The arrays of sentence pairs have an additional axis: the sequences of a row.
+# The objective for packed rows. `nsp_labels` and `nsp_weights` then have a second axis for the sequences of a row.
 PACKED_PRETRAINING = dataclasses.replace(
     PRETRAINING, inputs=(*PRETRAINING.inputs, 'sequence_ids', 'position_ids', 'cls_positions')
 )
@@ -182,7 +184,7 @@ def build_class_weighted(class_weights: Sequence[float]) -> Objective:
     """Builds CLASSIFICATION with a weight per class: Σ w ℓ / Σ w, as in torch's CrossEntropyLoss(weight=w).
 
     Here w is the weight of a row's class, and ℓ is the loss of the row. The accuracy does not use the class weights.
-    Only the ratios of the weights matter, so their minimum is scaled to 1.
+    The weights are scaled so that the smallest is 1, which does not change the loss.
     """
     table = tuple(weight / min(class_weights) for weight in class_weights)
 
@@ -245,8 +247,7 @@ def span_losses(outputs: Arrays, batch: Arrays) -> Losses:
     """Computes the mean of two cross entropies: `start_logits` with `start`, and `end_logits` with `end`.
 
     The logits are [B, S], and the labels int32 [B]. The softmax excludes padding, so the loss of a row does not depend
-    on the padded length of its batch. transformers and google-research/bert include padding. All their rows have the
-    same length.
+    on the padded length of its batch. In contrast, transformers and google-research/bert include padding.
     """
     start_logits, end_logits = _span_logits(outputs, batch)
     first = classification_sums(start_logits, batch['start'], batch['weights'])
@@ -271,7 +272,7 @@ def _distill_choices(student: Any, teacher: Any, batch: Arrays, temperature: flo
 
 
 def _distill_labels(student: Any, teacher: Any, batch: Arrays, temperature: float) -> jax.Array:
-    """Computes the divergence [B] of the binary decisions, with logits x and 0, averaged over the labels."""
+    """Computes the mean divergence [B] over the labels. A label is a binary decision with the logits x and 0."""
     pairs = (jnp.stack([x['logits'], jnp.zeros_like(x['logits'])], -1) for x in (student, teacher))
     return divergence(*pairs, temperature).mean(-1)
 

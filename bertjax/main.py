@@ -72,7 +72,7 @@ def _prepare(flags_of_words: Sequence[str], name: str, verb: Verb) -> None:
 
 
 def _report_errors(function):
-    """Wraps a function: an exception that is not a bug becomes a line on stderr and an exit status."""
+    """Wraps a function so that an exception that is not a bug becomes a line on stderr and an exit status."""
 
     def call(argv):
         try:
@@ -118,8 +118,7 @@ def _print_unraisable(fault: Any) -> None:
 def _reduce_gc() -> None:
     """Runs the garbage collector less often.
 
-    Tracing a step creates a million objects and hardly any garbage. With the default thresholds, the collector takes a
-    seventh of the time until the first step.
+    With the default thresholds, it takes a seventh of the time until the first step, and finds hardly any garbage.
     """
     gc.freeze()  # Imported objects are never garbage.
     gc.set_threshold(50_000, 20, 50)

@@ -12,7 +12,7 @@ from bertjax.cores import schedulable_cores
 from bertjax.errors import UserError
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # Parameters of mallopt in glibc's malloc.h.
-_THRESHOLD = 128 * 1024  # In bytes: glibc's initial value. Once it is set explicitly, glibc keeps it.
+_THRESHOLD = 128 * 1024  # glibc's initial value of both thresholds, in bytes. It never raises a value that was set.
 # The required address space in bytes: a constant, and a number per core. A run of the smallest model takes 1.9 GB on
 # two cores, mostly for libraries and threads.
 _BASE_BYTES, _BYTES_PER_CORE = 2 << 30, 128 << 20
@@ -24,9 +24,9 @@ _FIX = 'lower config.batch_size, raise config.grad_accum_steps, or give the run 
 def return_freed_memory() -> None:
     """Makes glibc return the memory of freed arrays to the system immediately.
 
-    By default glibc raises its mmap threshold to the size of freed blocks, up to 32 MB, and keeps smaller blocks.
-    Arrays that are read and converted one by one would then leave gaps as large as the model. Do not call this function
-    in training, where each step allocates the same buffers again. With another C library the function does nothing.
+    By default, glibc raises its mmap threshold to the size of freed blocks, up to 32 MB, and keeps smaller blocks. If a
+    model is read and converted array by array, the kept blocks can be as large as the model. Do not call this function
+    in training, where each step allocates the same buffers again. With another C library, the function does nothing.
     """
     if sys.platform != 'linux':
         return

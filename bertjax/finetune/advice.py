@@ -8,7 +8,7 @@ from typing import Any
 MIN_LOSS_CHANGE = 0.1  # a smaller relative change of the training loss is noise
 MAX_WEIGHT_CHANGE = 0.2  # a larger relative change of the weights may lose the knowledge from pre-training
 FEW_STEPS = 100  # most tasks need more steps
-_END = 0.25  # the final loss is the mean over this last fraction of the rows
+_END = 0.25  # the final loss is the mean loss of the last quarter of the rows
 
 
 def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
@@ -41,7 +41,7 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
             f'The training loss fell, {figures}, but the model may only have learned the frequencies of the labels: '
             f'train longer (config.epochs), with a higher rate ({higher}), or on more records'
         )
-    # An upper bound of the relative change of the weights, estimated as mean update norm · steps / weight norm.
+    # The weights change by at most about (mean update norm) · steps, here relative to their initial norm.
     change = statistics.fmean(row['update_norm'] for row in rows) * rows[-1]['step'] / max(rows[0]['param_norm'], 1e-12)
     if change < MAX_WEIGHT_CHANGE:
         more = 'more steps (config.epochs)'

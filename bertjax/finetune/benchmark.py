@@ -26,10 +26,7 @@ _TASK_KEYS['seeds'] = Key(1, integer(1, 1000), 'the number of seeds')
 
 
 def parse_tasks(text: str) -> list[str]:
-    """Parses config.task.task, which is 'all' or task names separated by commas.
-
-    Returns:
-      The names in the order of GLUE's table.
+    """Parses config.task.task, 'all' or names separated by commas. Returns the names in the order of TASKS.
 
     Raises:
       UserError: A name is unknown.
@@ -101,8 +98,8 @@ def read_benchmark_data(tasks: Mapping[str, GlueTask], data: str) -> tuple[dict[
     `tasks` is {name: task}, and `data` is config.data, for error messages.
 
     Returns:
-      For the tasks with training and dev data, {task: its existing splits that the GLUE server scores}. For the other
-      tasks, {task: a description of the missing data}.
+      Two dicts. Tasks with training and dev data are in the first, {task: its existing splits that the GLUE server
+      scores}. The other tasks are in the second, {task: a description of the missing data}.
 
     Raises:
       UserError: No task has data, or a row is malformed.
@@ -124,11 +121,10 @@ def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]
     """Records the config of each task, and returns the finished tasks that need not run again.
 
     A finished task runs again if a key of its sweep or its output has changed. Its old config stays recorded until
-    `record_result` is called, so the task also runs again if the process is killed before. `folder` is the workdir of
-    the benchmark.
+    `record_result` is called, so that a killed process does not hide the change. `folder` is the benchmark's workdir.
 
     Raises:
-      UserError: Another key of a finished task has changed, except keys of the machine and of the verb.
+      UserError: Another key of a finished task has changed. MACHINE and VERB keys may change.
     """
     path = folder / REQUEST
     recorded = read_json_object(path, 'restore the file, or give another --workdir') if path.exists() else {}

@@ -37,11 +37,11 @@ def read_task_results(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def write_submission(folder: pathlib.Path, server_splits: Mapping[str, Sequence[str]]) -> list[str]:
-    """Writes the predictions of all finished tasks, if there are any, to WORKDIR/submission.zip.
+    """Writes the predictions for the GLUE server, if there are any, to WORKDIR/submission.zip.
 
     Args:
-      server_splits: {task of this run: the splits that the server scores}. For finished tasks of earlier runs, the
-        zip includes all existing predictions.
+      server_splits: {task of this run: the splits to include}. For a task of an earlier run, all existing predictions
+        are included if the task is finished.
 
     Returns:
       The names of the files that the server expects but the zip lacks.

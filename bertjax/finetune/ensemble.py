@@ -27,9 +27,9 @@ EnsembleRequest = Sequence[tuple[FinetuningSettings, pathlib.Path]]  # the setti
 
 
 def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the workdirs that config.ensemble names. Its paths and globs are separated by commas.
+    """Returns the workdirs that config.ensemble names by paths and globs, separated by commas.
 
-    The matches of a glob are sorted by name. `workdir` is the folder of the ensemble.
+    The matches of a glob are sorted by name. `workdir` is the workdir for the results of the ensemble.
 
     Raises:
       UserError: There are fewer than two folders, or one of them does not exist, has no run, occurs twice or is
@@ -60,7 +60,7 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-    """Several models of one task, evaluated like an `EvaluatedTask`. Their encoders and tokenizers may differ.
+    """Several models of one task, evaluated like an `EvaluatedTask`. Their encoders may differ.
 
     Attributes:
       members: {workdir: model}. The task of the first member reads the records.
@@ -93,7 +93,7 @@ class Ensemble:
         for name, other in self.splits.items():
             if other is split:
                 return [(member, member.splits[name]) for member in members]
-        # Any other split is a batch of a stream, which the other members have not tokenised yet.
+        # Any other split is a batch of a stream, which only the first member has tokenised.
         splits = [split, *(member.data.tokenise(split.records, cache=False) for member in members[1:])]
         return list(zip(members, splits, strict=True))
 

@@ -16,7 +16,7 @@ from bertjax.parallel.mesh import row_shards
 
 # The values of config.model.attention that support several sequences in a row.
 _PACKED_ATTENTION = ('auto', 'dot_product', 'by_head_cpu')
-# The CPU seconds per encoder block to compile attention for one more row length; see task_data.COMPILE_TIME.
+# The CPU seconds to compile attention for one more row length, per encoder block (compare COMPILE_TIME).
 _GROUP_COMPILE_TIME = 0.25
 
 
@@ -44,7 +44,6 @@ def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, 
     config.max_padded_lengths is 0, and packed rows cost less than padded rows.
 
     Args:
-      data: The data of the task, with the settings of the run.
       passes: The number of passes over the training rows.
       recorded: config.packing of the run in the workdir; '' for a new run.
 
@@ -73,7 +72,7 @@ def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, 
 
 
 def _choose_layout(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) -> tuple[PackedLayout, float]:
-    """Returns the cheapest packed layout, and what training and compilation cost with it, in FLOPs."""
+    """Returns the cheapest packed layout, and the cost of training and compilation with this layout, in FLOPs."""
     settings, encoder, features, shards = data.settings, data.encoder, train.features, row_shards(mesh)
     on_cpu = mesh.devices.flat[0].platform == 'cpu'
     times = passes * count_batches(len(features), settings.batch_size) * shards * settings.grad_accum_steps
@@ -106,9 +105,9 @@ def _padded_cost(encoder: BertConfig, train: TaskSplit, passes: float) -> float:
 
 
 def _row_cost(encoder: BertConfig, length: int) -> float:
-    """Returns the cost of a row with `length` tokens, in FLOPs of a dense layer.
+    """Returns the cost of training on a row of `length` tokens, in FLOPs.
 
-    An attention FLOP counts as three, because it takes about three times as long.
+    A FLOP of attention counts as three, because it takes about three times as long as a FLOP of a dense layer.
     """
     attention = 12 * encoder.num_layers * encoder.width * length**2
     return train_flops_per_sequence(encoder, length, 0) + 2 * attention

@@ -38,8 +38,8 @@ from bertjax.workdir.tokenizer import load_workdir_tokenizer
 def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys: Collection[str] = ()) -> ConfigDict:
     """Returns the recorded config of the run in the workdir, updated with the keys of `config` that may change.
 
-    If the workdir has no run, the result is `config`, and the model comes from config.init. `command_line_keys` are the
-    config keys that the command line sets, such as 'task.dev_file'.
+    If the workdir has no run, the result is `config`. `command_line_keys` are the config keys that the command line
+    sets, such as 'task.dev_file'.
 
     Raises:
       UserError: The recipe is for another kind of task, or the command line changes a key that must not change.
@@ -65,7 +65,7 @@ class EvaluatedTask:
 
     Attributes:
       params: The parameters on the mesh.
-      splits: {name: split} to evaluate on.
+      splits: {name: split}, the splits to evaluate on.
       step: The step of the checkpoint; None if the model does not come from a checkpoint.
       finished: Whether this is the final model of a run. Its thresholds are then already tuned on dev.
     """
@@ -89,11 +89,11 @@ class EvaluatedTask:
 def load_task(
     settings: FinetuningSettings, folder: pathlib.Path, splits_of: Callable[[TaskData], dict[str, TaskSplit]]
 ) -> EvaluatedTask:
-    """Loads the model of the workdir, finished or not. If the workdir has no run, loads the model of config.init.
+    """Loads the model of a finished or unfinished run, or the model of config.init if the workdir has no run.
 
     Args:
       settings: The settings of the config that `merge_run_config` returns.
-      splits_of: A function from a TaskData to its tokenised splits. The task of the TaskData knows its labels.
+      splits_of: A function that returns the splits to evaluate on. The task of its argument knows its labels.
 
     Raises:
       UserError: Neither the workdir nor config.init has a model for this task, or config.step names no checkpoint.
@@ -162,7 +162,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
 
 
 def _check_labels(data: TaskData, folder: pathlib.Path) -> None:
-    """Raises a UserError if the labels in the training data differ from the labels of the checkpoints."""
+    """Raises a UserError if the labels in the training data differ from those that the run has recorded."""
     path = folder / 'config.json'
     trained = read_recorded_config(path, data.settings.task['kind']).get('fingerprints', {}).get('labels')
     labels = ', '.join(data.task.labels)

@@ -39,7 +39,7 @@ _FACTS += ('batch_size', 'seq_len', 'learning_rate', 'layer_decay', 'use_checkpo
 def finish_task(
     folder: pathlib.Path, config: Mapping[str, Any], task_model: TaskModel, params: Any, last: int, recipe: str
 ) -> None:
-    """Evaluates every labelled split, writes results.json, the predictions and the export, and prints a summary.
+    """Evaluates the final model, writes results.json, the predictions and the export, and prints a summary.
 
     `config` is the resolved config, `last` is the last step of the training, and `recipe` is the value of --config.
     """
@@ -96,13 +96,13 @@ def finish_task(
 def evaluate_split(
     data: TaskData, outputs: Mapping[str, Outputs], folder: pathlib.Path
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Computes the metrics and predictions of the labelled splits, and tunes the thresholds of the task on dev.
+    """Computes the metrics and predictions of labelled splits, and tunes the thresholds of the task on dev.
 
     The predictions are also written to `folder`. `outputs` is {split: the outputs of the model}.
 
     Returns:
-      A dict of results, and {split: predictions}. The results are 'splits', {split: metrics}; 'parts', if a split is a
-      sample (see `TaskData.parts`); and 'collapsed', if there is a dev split (see `Task.collapsed`).
+      A dict of results, and {split: predictions}. In the results, 'splits' is {split: metrics}. If there is a dev
+      split, they have 'collapsed' (see `Task.collapsed`). If a split is a sample, they have 'parts' (`TaskData.parts`).
     """
     task, evaluation, figures, predictions = data.task, {}, {}, {}
     for name, rows in outputs.items():
@@ -198,7 +198,7 @@ def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]
 def rows_of_items(items: Iterable[Any], answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yields a row for each record or `Blank` in `items`. `answers` has an answer for each record.
 
-    The row of a record has its fields and its answer. The row of a `Blank` has its kind, `where` and fields.
+    The row of a record has its fields and its answer. The row of a `Blank` has its fields, its kind and `where`.
     """
     answers = iter(answers)
     for item in items:
@@ -207,9 +207,9 @@ def rows_of_items(items: Iterable[Any], answers: Iterable[Mapping[str, Any]]) ->
 
 
 def _merge_fields(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a record and then its prediction `row`.
+    """Returns the fields of a record, followed by its prediction `row`.
 
-    If a field NAME is also a key of the prediction, it becomes input_NAME. If the two values are equal, it is left out.
+    A field NAME that is also a key of `row` becomes input_NAME. If the two values are equal, the field is left out.
     """
     renamed = {}
     for key, value in fields.items():

@@ -32,14 +32,9 @@ from bertjax.train.vmapped_runs import VmappedRun
 class Finetuning(Experiment):
     """A fine-tuning run in its workdir.
 
-    Args:
-      distillation: The teacher and its losses; None without a teacher.
-
     Attributes:
       task_model, setup: The model of the task, and its setup in the first stage of the training.
       files: {'task.json': its content before any threshold is tuned on dev}.
-
-    For the other attributes, see `Experiment`.
     """
 
     def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh, distillation: Distillation | None = None):
@@ -96,7 +91,7 @@ class Finetuning(Experiment):
         )
 
     def _resolve(self, total: int, length_count: int) -> FinetuningSettings:
-        """Returns the settings with the values that depend on the data, and all durations in steps."""
+        """Returns the settings with the values that depend on the data. All durations are in steps."""
         settings, batches = self.packing.apply(self.settings), self._examples.batches
         durations = resolve_durations(settings, total, batches)
         settings.check_patience(durations['eval_every'])
@@ -137,7 +132,7 @@ class Finetuning(Experiment):
         return state
 
     def phases(self) -> list[Phase]:
-        """Returns a phase for each stage. In a new run, `init_state` must run first, to set `_has_random_head`."""
+        """Returns a phase for each stage. A new run must call `init_state` first, which sets `_has_random_head`."""
         member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.run_seeds.dropout)
         evaluator = TaskEvaluator(self.task_model, self.data.split('dev')) if 'dev' in self.data.eval_splits else None
         steps, evaluate_first = self.settings.steps, not self._has_random_head
@@ -224,5 +219,5 @@ def _recorded_rows(folder: pathlib.Path) -> tuple[int, str]:
         if recorded := read_json_or_none(folder / 'config.json', parse):
             return recorded
         config = checkpoints.latest().config
-    # A pre-training has other keys. `fit` refuses its workdir later.
+    # The config of a pre-training may lack these keys. `fit` refuses its workdir later.
     return config.get('max_padded_lengths', 0), config.get('packing', '')

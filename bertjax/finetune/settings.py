@@ -43,11 +43,7 @@ class FinetuningSettings(FinetuningKeys):
         return steps
 
     def check_patience(self, eval_every: int | str) -> None:
-        """Checks that a run with config.patience is evaluated during training.
-
-        Raises:
-          UserError: config.patience is set, but `eval_every` (a duration or a number of steps) is 0.
-        """
+        """Raises a UserError if config.patience is set but `eval_every` (a duration or a number of steps) is 0."""
         if self.patience and not parse_duration(eval_every)[0]:
             raise UserError(
                 'config.patience',
@@ -82,10 +78,10 @@ class FinetuningSettings(FinetuningKeys):
             )
 
     def check(self) -> None:
-        """Checks the tracker, the options of the task and combinations of settings, without reading the data.
+        """Checks the settings without reading the data.
 
         Raises:
-          UserError: A value is invalid. The error names its key.
+          UserError: The tracker, an option of the task or a combination of values is invalid. The error names a key.
         """
         check_tracker(self.tracker)
         self.check_patience(self.eval_every)

@@ -92,8 +92,8 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
                     group_data, mesh, _length_count(settings), layout=layout, selection_key='config.sweep'
                 )
             single = TrialGroup(members[:1], task_model, train, folder)
-            # Finished trials count too, so that a restarted sweep makes groups of the same size, and finds the
-            # checkpoints of an interrupted group.
+            # Finished trials count too. A restarted sweep thus makes groups of the same size, and can resume an
+            # interrupted group.
             size = min(settings.sweep.together or find_group_size(single, trials_by_shape[shape]), len(members))
             group_text = f', {size} at a time' if size > 1 else ''
             console.print(
@@ -164,7 +164,7 @@ def _read_results(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
 
 
 class TrialGroup(Experiment):
-    """A group of trials of one `Trial.shape` that are trained together. `run_sweep` prints a line about each.
+    """A group of trials of one `Trial.shape` that are trained together.
 
     Attributes:
       total, epochs: The length of each trial, in steps and in epochs.
@@ -215,7 +215,7 @@ class TrialGroup(Experiment):
 
     def run(self, interrupt: Interrupt) -> None:
         """Trains and evaluates the trials, and writes their results. An interrupted group is resumed."""
-        # The key identifies the trials and their settings. Checkpoints under any other key cannot be resumed.
+        # The key identifies the trials and their settings. Checkpoints of any other key are removed.
         key = hashlib.sha256(json.dumps(self.resolved, sort_keys=True).encode()).hexdigest()[:16]
         unfinished = self._folder / _UNFINISHED
         with primary_first():
@@ -236,7 +236,7 @@ class TrialGroup(Experiment):
         interrupt.doing = 'the next runs are being prepared'
 
     def _finish(self, params: Any, failed: Sequence[bool]) -> None:
-        """Writes the metrics and predictions of each trial, and exports the best model so far."""
+        """Writes the metrics and predictions of each trial, and exports its model if it is the best so far."""
         task_model, data = self.task_model, self.task_model.data
         predictor = task_model.predictor(members=len(self.trials))
         outputs = {name: predictor.outputs(params, data.split(name).features) for name in data.eval_splits}
@@ -265,10 +265,10 @@ class TrialGroup(Experiment):
 
 
 def find_group_size(group: TrialGroup, count: int) -> int:
-    """Returns the number of trials, at most `count`, to train together in the memory of a device.
+    """Returns the number of trials to train together: `count`, halved until they fit in the memory of a device.
 
-    `count` is halved until the trials fit. The result is 1 if the device reports no memory limit, as on a CPU. On a
-    CPU, training several trials together is not faster. `group` consists of one of the trials.
+    The result is 1 if the device reports no memory limit. This is so on a CPU, where training several trials together
+    is not faster. `group` consists of one of the trials.
     """
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
     if not limit:

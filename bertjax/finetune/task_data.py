@@ -25,8 +25,7 @@ from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import set_workdir_tokenizer
 
 # COMPILE_TIME and FLOPS were measured with encoders of 2 to 12 blocks and jax 0.10.2, on the CPU that
-# docs/performance.md describes. Accelerators compile all lengths in parallel and compute faster. The constants are used
-# for them too, so that a run with padded rows has the same batches on all platforms.
+# docs/performance.md describes. All platforms use them, so that a run with padded rows has the same batches everywhere.
 # The CPU time to compile one more padded length: {whether training: (fixed seconds, seconds per block)}.
 COMPILE_TIME = {True: (3.0, 0.35), False: (0.5, 0.08)}
 FLOPS = 1e11  # the FLOPs that a training step computes per CPU second
@@ -38,8 +37,6 @@ class TaskSplit:
     """Records and their features.
 
     Attributes:
-      records: The records of the task.
-      features: The features of the records.
       population: The number of all records of the split if `records` is a sample; else 0.
       is_stream: Whether the records are the first batch of a stream. Later records may then have any length.
     """
@@ -54,8 +51,7 @@ class TaskData:
     """The data of a task. Splits are read and tokenised on demand.
 
     Attributes:
-      source: The directory of the initial or final weights; the workdir if only its checkpoints have them.
-      task: The task of config.task.
+      source: The directory of the initial or final weights; the workdir if only checkpoints have the weights.
       tokenizer: The tokenizer, which is also saved to WORKDIR/tokenizer.
       finished: Whether the labels and thresholds of the task come from a finished run.
     """
@@ -79,7 +75,7 @@ class TaskData:
             self.task.adopt(source)
         self._cache = folder / 'features'
         self._splits: dict[str, TaskSplit] = {}
-        self._records: dict[str, Sequence[Any]] = {}  # records that `split` has not tokenised yet
+        self._records: dict[str, Sequence[Any]] = {}  # records that are read but not tokenised yet
         for trainable in settings.trained_parts:
             make_selection(trainable, encoder.num_layers)  # raises a UserError if the encoder lacks these blocks
         pieces, rows = tokenizer.vocab_size, encoder.vocab_size
@@ -202,7 +198,7 @@ def task_json(
     """Returns the text of task.json.
 
     `options` are the options of the task, including its kind, as JSON values. `finished` is whether the training is
-    finished, so that the thresholds of the task are final.
+    finished. Before that, the thresholds of the task are not final.
     """
     facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned_state()}
     facts |= {'encoder': dataclasses.asdict(encoder), 'seq_len': seq_len}
@@ -231,7 +227,7 @@ def read_encoder_config(settings: FinetuningSettings, source: str) -> BertConfig
 
 
 def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
-    """Returns the data of a training, with the encoder of config.init and labels learned from the training records.
+    """Returns the data of a new training. The encoder is that of config.init. The training records give the labels.
 
     Raises:
       UserError: config.init does not exist, its encoder contradicts the settings, or records are malformed.

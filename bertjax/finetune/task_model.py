@@ -34,15 +34,13 @@ class TaskModel:
     """The model of a task on a mesh, for training, evaluation and prediction.
 
     Args:
-      splits: The splits to train and evaluate on, at least one. The first split determines the arrays of a batch, and
-        all splits determine the padded lengths. If `layout` is set, the first split must be the training split. It
-        then affects the padded lengths only if there is no other split.
+      splits: The splits to train and evaluate on, at least one. The first split determines the arrays of a batch. All
+        splits determine the padded lengths. With a `layout`, the first split must be the training split, and if there
+        are other splits, only these determine the padded lengths.
       length_count: The maximum number of padded lengths.
       layout: The layout of packed training batches; None for padded rows.
 
     Attributes:
-      data, layout: See Args.
-      setup: The setup of the model.
       shapes: The padded lengths of batches. Packed training batches do not use them.
       attention: A description of the attention implementation for batches of the longest rows.
     """
@@ -133,13 +131,12 @@ class TaskModel:
     ) -> Phase:
         """Returns the single phase of a fine-tuning run, or of several runs that are trained together.
 
-        `examples` are the examples of any of the runs: their batches have the same shapes in all runs. `total` is the
-        number of steps. For the other arguments, see `Phase`.
+        `examples` are the examples of one of the runs; all runs have batches of the same shapes. `total` is the number
+        of steps. For the other arguments, see `Phase`.
         """
         settings = self.settings
-        # These are the FLOPs of training all parameters. If only some are trained, the number is unknown.
         length = self.layout.mean_length if self.layout else examples.mean_length
-        flops = train_flops_per_sequence(self.data.encoder, round(length), 0)
+        flops = train_flops_per_sequence(self.data.encoder, round(length), 0)  # if all parameters are trained
         return Phase(
             PhaseSettings(
                 number=0,
@@ -166,7 +163,7 @@ class TaskModel:
     def fresh_state(self, seed: int) -> tuple[TrainState, ImportedModel]:
         """Returns the training state at step 0, and the model imported from `data.source`.
 
-        Parameters that the source lacks are random numbers that depend on `seed`.
+        Parameters that the source lacks are initialized at random from `seed`.
         """
         task, labels = self.data.task, self.data.task.huggingface().get('id2label')
         imported = load_task_model(self.data.source, self.setup.module, task.head, id2label=labels, seed=seed)

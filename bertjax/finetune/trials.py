@@ -1,4 +1,4 @@
-"""The trials of a sweep, which are all combinations of the values in config.sweep, and a table of their results."""
+"""The trials of a sweep (all combinations of the values in config.sweep), and a summary of their results."""
 
 import dataclasses
 import itertools
@@ -86,9 +86,9 @@ def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> di
     """Summarises finished runs as the content of sweep.json. `score` is the dev metric that ranks the runs.
 
     Returns:
-      A dict with `score`; `settings`, a list with one entry for all runs that differ only in their seed; and `best`,
-      the name of the best run. An entry has the shared settings, the numbers of runs and of collapsed runs, and the
-      median, mean, standard deviation and maximum of the scores.
+      A dict with `score`, `settings` and `best`, the name of the best run. `settings` has an entry for each group of
+      runs that differ only in their seed. An entry has the settings of the group, its numbers of runs and of collapsed
+      runs, and the median, mean, standard deviation and maximum of its defined scores.
     """
     lines = []
     ordered = sorted(runs, key=lambda run: run[0])

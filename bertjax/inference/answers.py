@@ -33,8 +33,8 @@ class Score(TypedDict):
 class Label(TypedDict, total=False):
     """The result of a classification or a regression.
 
-    A single-label task sets `label` and `probabilities`, a multi-label task sets `labels` and `probabilities`, and a
-    regression sets `score`.
+    A single-label task sets `label`, and a multi-label task sets `labels`. Both also set `probabilities`. A regression
+    sets only `score`.
     """
 
     label: str
@@ -86,7 +86,7 @@ class TaggedWords(TypedDict):
 
 
 class ChoiceAnswer(TypedDict):
-    """The best ending for the context `prompt`. `prediction` is its index in `endings`. `start` is empty."""
+    """The best ending for the context `prompt`. `prediction` is its index in `endings`. `start` is ''."""
 
     prompt: str
     start: str

@@ -47,11 +47,7 @@ def match_input(texts: Any, results: list[Any]) -> Any:
 
 
 def check_count(name: str, values: Sequence[Any] | None, texts: Sequence[Any]) -> None:
-    """Checks that `values` is None or a list with one entry per text.
-
-    Raises:
-      UserError: `values` is not a list, or its length differs from the number of texts.
-    """
+    """Raises a UserError unless `values` is None or a list with one entry per text."""
     if values is None:
         return
     check_list(name, values)
@@ -67,11 +63,7 @@ def to_python(value: Any) -> Any:
 
 
 def check_value(argument: str, value: Any, allowed: Range, fix: str) -> Any:
-    """Converts an argument to a Python value and checks its range.
-
-    Raises:
-      UserError: The value is outside the range `allowed`.
-    """
+    """Converts an argument to a Python value. Raises a UserError if it is outside the range `allowed`."""
     value = to_python(value)
     if not allowed.contains(value):
         raise UserError(argument, format_value(value), allowed.words, fix)
@@ -79,12 +71,12 @@ def check_value(argument: str, value: Any, allowed: Range, fix: str) -> Any:
 
 
 def check_values(verb: str, values: Mapping[str, Any], **names: str) -> dict[str, Any]:
-    """Converts arguments to Python values, and checks them. An argument has the range of the key config.VERB.NAME.
+    """Converts arguments to Python values, and checks them against the ranges of the keys config.VERB.NAME.
 
     Args:
       verb: The VERB of the config keys.
-      values: {argument: value}.
-      **names: argument=NAME if the names of an argument and its key differ.
+      values: {argument: value}. NAME is the name of the argument, unless `names` has another.
+      **names: {argument: NAME}.
 
     Raises:
       UserError: A value is outside its range.

@@ -33,10 +33,11 @@ class Attention(NamedTuple):
 def apply_encoder(
     module: nn.Module, params: Any, batch: Mapping[str, jax.Array], *, hidden: bool = False
 ) -> dict[str, jax.Array]:
-    """Runs the encoder, and returns its attention probabilities and, if `hidden` is True, its hidden states.
+    """Runs the encoder and captures intermediate values (model/capture.py).
 
     Returns:
-      A dict with `probabilities` [L, B, H, S, S] and, if requested, `hidden` [L + 1, B, S, D]; see model/capture.py.
+      A dict with the attention `probabilities` [L, B, H, S, S]. If `hidden` is True, it also has the hidden states,
+      `hidden` [L + 1, B, S, D].
     """
     inputs = [batch[name] for name in INPUTS]
     capture = (PROBABILITIES, HIDDEN) if hidden else (PROBABILITIES,)
@@ -52,7 +53,7 @@ def max_batch_size(config: BertConfig, length: int) -> int:
 def compute_attention(runner: Runner, features: Features) -> list[Attention]:
     """Computes the attention weights of each row, including [CLS] and [SEP]."""
     model = runner.model
-    # The maximum is a power of two and depends only on the longest padded length, so few batch sizes are compiled.
+    # The maximum depends only on the longest padded length and is a power of two, so few batch sizes are compiled.
     longest = runner.lengths[int(find_buckets(features.lengths, runner.lengths).max())]
     max_rows = 1 << (max_batch_size(model.config, longest).bit_length() - 1)
     outputs = runner.run('attention', _make_forward, features, max_rows=max_rows, title='attention')

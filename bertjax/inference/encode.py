@@ -81,9 +81,8 @@ def resolve_encoding(
     """Makes an Encoding from options and, with pool='auto', the `sentence_modules` of the model.
 
     Args:
-      pool: The pooling. 'auto' uses all settings of the modules, such as their pooling, prompt, Dense layers and
-        normalization; for a model without modules it means 'mean'. With any value of `Encoding.pool`, the modules
-        are ignored, except for the names of their prompts.
+      pool: The pooling. 'auto' uses the pooling and the other settings of the modules, or 'mean' if the model has no
+        modules. With a value of `Encoding.pool`, the modules are ignored, except for the names of their prompts.
       prompt: The name of one of the model's prompts, or a prefix of every text. None uses the default prompt of the
         modules if `pool` is 'auto', else no prompt.
       normalize: Whether to normalize. None uses the setting of the modules if `pool` is 'auto', else False.
@@ -119,7 +118,7 @@ def resolve_encoding(
         combine = {'combine': 'weighted', 'weights': modules.weights} if modules.weights else {}
         options |= {'layers': modules.layers, **combine}
     if modules.truncate_dim and not options.get('truncate_dim'):
-        # SentenceTransformer.encode normalizes the remaining dimensions only if its caller asks for it.
+        # SentenceTransformer.encode truncates after the modules. It normalizes again only if the caller asks for it.
         options |= {'truncate_dim': min(modules.truncate_dim, widths[-1]), 'truncate_first': normalize is not None}
     normalize = modules.normalize if normalize is None else normalize
     prompt = modules.prompt if prompt is None else prompt
@@ -179,7 +178,7 @@ def build_sequences(
 ) -> Features:
     """Tokenizes texts as `[CLS] A [SEP]`, or `[CLS] A [SEP] B [SEP]` with `pairs`.
 
-    Sequences longer than `max_length` tokens are truncated at the end; in a pair the longer text is truncated first.
+    Sequences longer than `max_length` tokens are truncated at the end. In a pair, the longer text is truncated first.
     """
     return text_features(texts, pairs, None, tokenizer, seq_len=max_length, long='truncate', stride=0)
 
@@ -229,10 +228,8 @@ def encode(
 ) -> list[np.ndarray]:
     """Computes the features of each row: float32 [D'], or [S, D'] without pooling.
 
-    See `Runner.run` for `advance`.
-
     Raises:
-      UserError: The model lacks a layer or the pooler, or its vectors are shorter than `truncate_dim`.
+      UserError: The model cannot compute the encoding; see `check_encoding`.
     """
     check_encoding(runner.model, encoding)
     per_token = ('features',) if encoding.pool == 'none' else ()

@@ -79,21 +79,20 @@ class EncodeMethods:
             'pooler' (tanh of a projection of [CLS]), or None for one vector per token. 'auto' means 'mean', except for
             a sentence-transformers folder or a model of configs/embed.py. For these, 'auto' computes the same vectors
             as `SentenceTransformer.encode`, with prompt, Dense layers and normalization.
-          combine: The method that combines several layers: 'mean', 'sum', 'concat', or 'weighted', the sum with
-            `weights`.
-          weights: One weight per layer.
+          combine: The method that combines several layers: 'mean', 'sum', 'concat' or 'weighted', a weighted sum.
+          weights: One weight per layer, for 'weighted'.
           normalize: Whether to scale each vector to length 1. None uses the setting of the model if `pool` is 'auto',
             else False.
           prompt: The name of a prompt of the model, such as 'query' or 'document', or a prefix of every text. None uses
             the default prompt of the model if `pool` is 'auto', else no prompt.
           truncate_dim: The number of leading dimensions to keep. Vectors are truncated before they are normalized.
-            None uses the setting of the model if `pool` is 'auto', else all dimensions. That setting applies after the
-            model's own normalization.
+            None uses the setting of the model if `pool` is 'auto', else all dimensions. Without `normalize`, the
+            model's setting truncates after the model's own normalization.
           precision: 'float32', 'int8' (one byte per dimension) or 'binary' (one bit per dimension, eight in a byte);
             see `model.quantization.quantize`. `similarity` computes the cosines of quantized vectors.
-          calibration: float32 [M, D], only for 'int8': vectors that `encode` returned. Their minimum and maximum in
-            each dimension are enough. This range of a dimension is divided into 255 steps. None uses the vectors of
-            `texts`.
+          calibration: Vectors that `encode` returned, float32 [M, D], only for 'int8'. The range of their values in
+            each dimension is divided into 255 steps, so only their minimum and maximum matter. None uses the vectors
+            of `texts`.
 
         Returns:
           float32 or int8, [D] for one text or [N, D] for several. With 'binary', uint8 [D / 8] or [N, D / 8]. Without
@@ -164,14 +163,10 @@ class EncodeMethods:
     def attention(self, texts: Texts, pairs: Texts | None = None) -> Any:
         """Computes the attention weights of each head of each layer.
 
-        Args:
-          texts: One text or several.
-          pairs: The second texts, which the model reads together with the first.
-
         Returns:
           An `Attention` for each text. It has `pieces`, including [CLS] and [SEP], and `weights`, float32 [L, H, S, S].
-          The first S indexes the queries, the last S the keys. The weights of a query sum to 1. With dtype='bfloat16'
-          the weights are computed from rounded queries and keys.
+          The first S indexes the queries, the last S the keys. The weights of a query sum to 1. If the model was
+          loaded with dtype='bfloat16', the queries and keys are rounded.
         """
         if not as_text_list(texts):
             return []
@@ -194,7 +189,7 @@ def _check_precision(precision: str, pool: str, calibration: np.ndarray | None) 
 
 
 def _find_ranges(x: np.ndarray, calibration: np.ndarray | None) -> np.ndarray:
-    """Returns the range of each dimension, float32 [2, D]: of `calibration`, or of x [N, D] without calibration."""
+    """Returns the range of each dimension of `calibration`, or of x [N, D] if it is None: float32 [2, D]."""
     if calibration is None and len(x) == 1:
         fix = 'pass vectors of other texts: each dimension needs a range'
         raise UserError('calibration', "nothing for a single vector with precision='int8'", 'vectors', fix)

@@ -21,8 +21,8 @@ from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.texts import check_text, quote_names
 
 VectorPart = dict[str, np.ndarray]
-# The number of texts in a part, for one vector per text and for one vector per token. A thousand texts with one vector
-# of width 768 each take 3 MB, and with one vector per token about 100 times as much.
+# The number of texts in a part, with one vector per text and with one vector per token. A thousand vectors of width 768
+# take 3 MB. A text often has about 100 tokens.
 PART_SIZE, TOKEN_PART_SIZE = 4096, 256
 _VERSION = 4  # increase this number when a change of the code gives other parts for the same texts
 
@@ -66,16 +66,16 @@ class Extractor:
         return hashlib.sha256(self.identity + json.dumps(texts).encode()).hexdigest()[:32]
 
     def compute_part(self, items: Sequence[Item], advance: Callable[[int], object] | None = None) -> VectorPart:
-        """Computes the features of items, in their order.
-
-        `advance` is called with the number of newly finished items that are not blank; None shows a progress bar.
+        """Computes the features of items, in their order. `advance` is not called for blank items.
 
         Returns:
-          A dict of arrays. `lengths`, int32 [N], is the number of tokens of each item including [CLS] and [SEP], or 0
-          for a blank item. `features`, float32 [N, D], is NaN for a blank item. With one vector per token, `features`
-          is [T, D] for the T tokens of all items, and there are four more arrays, int32 [T]. `ids` has the ids of the
-          pieces. `segments` is 0 for the first text and 1 for the second. `starts` and `ends` have the character span
-          of each piece in its text, or -1 for [CLS] and [SEP].
+          A dict of arrays, for N items.
+            lengths: int32 [N], the number of tokens including [CLS] and [SEP]; 0 for a blank item.
+            features: float32 [N, D], NaN for a blank item. With one vector per token, [T, D] for all T tokens.
+          With one vector per token, there are four more arrays, int32 [T].
+            ids: The ids of the pieces.
+            segments: 0 for the first text of an item, 1 for the second.
+            starts, ends: The character span of the piece in its text; -1 for [CLS] and [SEP].
         """
         numbers, first, second = nonblank_texts(items)
         lengths = np.zeros(len(items), np.int32)
@@ -102,8 +102,8 @@ class Extractor:
 def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.Path, advance: Advance) -> np.ndarray:
     """Computes the vectors of N texts, float32 [N, D], in parts that are saved one by one.
 
-    A part in `folder` is named after its texts and the model, so a run reuses only identical parts of an earlier run.
-    `extractor` computes one vector per text. `advance` is called with the number of newly finished texts.
+    The name of a part in `folder` is its `part_key`, so a run reuses only identical parts of an earlier run.
+    `extractor` computes one vector per text.
     """
     vectors = np.empty((len(texts), extractor.width), np.float32)
     for begin in range(0, len(texts), PART_SIZE):
@@ -121,8 +121,8 @@ def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.
 def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
     """Returns the columns that are written next to the features of an item.
 
-    Each text is a column, which is None for a blank item. Unless the argument `id` is '', another column `id` has the
-    value of the record's field that the argument names.
+    There is a column for each text of the item. It is None for a blank item. If the argument `id` names a field of the
+    records, the column `id` has the value of this field.
 
     Raises:
       UserError: The field is missing, or its value cannot be written.

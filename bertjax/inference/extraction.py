@@ -30,8 +30,8 @@ class Extraction:
     The input is read up to three times: to check it, to compute the features, and to write the other columns. The
     features are computed in parts, which stay in a folder next to the target until the target is written. The name of a
     part is derived from its texts, the model and the options. A run therefore reuses only identical parts of an earlier
-    run. The metadata file NAME.FORMAT.json records the input. Until that file exists, input.json in the folder of the
-    parts records it. These records prevent a run from replacing the features of another input.
+    run. The metadata file NAME.FORMAT.json records the input, so that a run does not replace the features of another
+    input. Until the features are written, input.json in the folder of the parts records the input.
 
     Attributes:
       source: The texts, in a file or spooled from standard input.
@@ -110,11 +110,7 @@ class Extraction:
         return True
 
     def check(self) -> None:
-        """Checks that the run would not replace complete or partial features of another input.
-
-        Raises:
-          UserError: The run would replace such features, see `overwrite_guard.check_overwrite`.
-        """
+        """Raises a UserError if the run would replace complete or partial features of another input."""
         # The files of other formats count as known, because two formats may share the file of ids.
         facts = [self._metadata_path, *self._other_metadata_paths, self._input_path]
         check_overwrite(facts, self._origin, self._files, recorded_files(facts))
@@ -133,7 +129,7 @@ class Extraction:
         write_atomic(self._input_path, json.dumps({INPUT: self._origin, FILES: names}) + '\n')
         required = {path.name for path in self._parts}
         existing = {path.name for path in self._folder.iterdir()} - {self._input_path.name}
-        for name in existing - required:  # These parts belong to other texts or another model.
+        for name in existing - required:
             (self._folder / name).unlink()
         if existing & required:
             print(f'{len(existing & required):,} of {len(required):,} parts already exist')

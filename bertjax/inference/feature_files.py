@@ -65,10 +65,9 @@ def find_ranges(parts: Sequence[pathlib.Path]) -> np.ndarray:
 
 
 def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
-    """Writes NAME.npy with one vector per token, float32 [T, D], and NAME.offsets.npy and NAME.tokens.npy.
+    """Writes NAME.npy, float32 [T, D], with one vector per token. Adds NAME.offsets.npy and NAME.tokens.npy.
 
-    Text i has the tokens from offsets[i] to offsets[i + 1] - 1. NAME.tokens.npy is a structured array with a row per
-    token.
+    Text i has the tokens offsets[i] to offsets[i + 1] - 1. NAME.tokens.npy is a structured array with a row per token.
     """
     shapes = _shapes(parts)
     _write_npy(path, np.float32, shapes['features'], (part['features'] for part in map(load_file, parts)))
@@ -79,9 +78,9 @@ def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
 
 
 def write_safetensors(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
-    """Writes NAME.safetensors with `features`, float32 [N, D], or [T, D] with one vector per token.
+    """Writes NAME.safetensors with the array `features`, float32 [N, D].
 
-    With one vector per token, the file also has `offsets` and the arrays in TOKEN.
+    With one vector per token, `features` is [T, D], and the file also has `offsets` and the arrays in TOKEN.
     """
     shapes = _shapes(parts)
     tensors: dict[str, Tensor] = {}
@@ -117,7 +116,7 @@ def format_json_rows(part: VectorPart, labels: Sequence[Labels], pieces: Sequenc
 def write_parquet(
     path: pathlib.Path, parts: Sequence[pathlib.Path], labels: Iterable[Sequence[Labels]], pieces: Sequence[str]
 ) -> None:
-    """Writes NAME.parquet with the columns of `write_jsonl`. Ids are strings, and vectors are lists of fixed size.
+    """Writes NAME.parquet with the columns of `write_jsonl`. `id` is a string. Vectors are lists of fixed size.
 
     Raises:
       UserError: pyarrow is not installed.
@@ -142,11 +141,7 @@ def write_parquet(
 
 
 def import_arrow() -> tuple[Any, Any]:
-    """Imports pyarrow and its Parquet module.
-
-    Raises:
-      UserError: pyarrow is not installed.
-    """
+    """Imports pyarrow and its Parquet module. Raises a UserError if pyarrow is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -201,7 +196,7 @@ def _tensor(path: pathlib.Path, name: str) -> np.ndarray:
 
 
 def _offsets(parts: Sequence[pathlib.Path]) -> Iterator[np.ndarray]:
-    """Yields int64 arrays. Their concatenation is 0 and then, for each text, the index after its last token."""
+    """Yields the int64 array `offsets` in parts: 0, then the index after the last token of each text."""
     yield np.zeros(1, np.int64)
     total = 0
     for path in parts:

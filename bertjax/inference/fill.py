@@ -59,7 +59,7 @@ class MaskedText:
             raise UserError(where, found, expected, 'shorten the text before the mask')
 
     def fill(self, pieces: Sequence[int | None]) -> str:
-        """Returns the text with one of `pieces` in place of each mask. None keeps the mask."""
+        """Returns the text with `pieces`, one per mask, in place of the masks. None keeps a mask."""
         text = self._parts[0]
         for piece, written_mask, after in zip(pieces, self._written_masks, self._parts[1:], strict=True):
             if piece is None:
@@ -105,8 +105,6 @@ def fill_each(
 ) -> list[list[list[dict[str, Any]]]]:
     """Predicts the most probable pieces for each mask of each text. The other masks of the text stay masked.
 
-    See `Runner.run` for `advance`.
-
     Returns:
       For each text and each mask, a list of `{'token': piece, 'probability': …, 'text': …}`, the most probable first.
     """
@@ -127,8 +125,7 @@ def fill_each(
 def fill_jointly(runner: Runner, texts: Sequence[MaskedText], advance: Advance | None = None) -> list[dict[str, Any]]:
     """Fills the masks of each text one at a time. The next mask is the one with the most probable piece.
 
-    Each prediction is conditioned on the pieces that are already filled in. Special tokens are never filled in. See
-    `Runner.run` for `advance`.
+    Each prediction is conditioned on the pieces that are already filled in. Special tokens are never filled in.
 
     Returns:
       For each text, a dict. `text` is the filled text. `tokens` has one piece per mask. `order` has the mask indices in
@@ -173,11 +170,10 @@ def extend(
 ) -> list[str]:
     """Appends masks to each text and fills them from left to right, one per forward pass.
 
-    The method follows Wang and Cho 2019 ("BERT has a Mouth, and It Must Speak", arXiv 1902.04094). It is slow. The
-    continuations are poor, because masked language models are not trained to continue texts. If a text is too long, the
-    model does not read its beginning. The continuation of a text does not depend on the other texts.
+    The method follows Wang and Cho 2019 ("BERT has a Mouth, and It Must Speak", arXiv 1902.04094). If a text is too
+    long, the model does not read its beginning. The continuation of a text does not depend on the other texts.
 
-    See `masked_methods.MaskedMethods.extend` for the options, and `Runner.run` for `advance`.
+    See `masked_methods.MaskedMethods.extend` for the options.
 
     Raises:
       UserError: `tokens` exceeds `max_length` - 2, the length without [CLS] and [SEP].

@@ -19,11 +19,7 @@ from bertjax.tasks.reading.records import Row
 
 
 def check_options(options: FillKeys) -> None:
-    """Checks that the request uses every option of config.fill that differs from its default.
-
-    Raises:
-      UserError: A changed option has no effect on the request.
-    """
+    """Raises a UserError if an option of config.fill has no effect on the request, but differs from its default."""
     ask, reads_file = options.ask, not options.text
     continues, samples = ask == 'continue', options.temperature > 0
     uses = {  # {option: (whether the request uses it, the settings that it requires)}
@@ -45,7 +41,7 @@ def check_options(options: FillKeys) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class FillRequest:
-    """A request of run=fill: a model, and what it predicts about texts.
+    """A request of run=fill to a model.
 
     Attributes:
       max_length: The maximum length in tokens. Longer texts are truncated.
@@ -63,19 +59,12 @@ class FillRequest:
         self.runner.model.require(head, f"config.fill.ask='{self.options.ask}'")
 
     def check_texts(self, items: Sequence[Item]) -> None:
-        """Checks that the texts suit the request.
-
-        Raises:
-          UserError: The request fills masks, but a text has no mask, or truncation would remove a mask.
-        """
+        """Raises a UserError if the request fills masks, but a text has no mask or would lose one by truncation."""
         if self.options.ask == 'masks':
             self._masked_texts(items)
 
     def answers(self, items: Sequence[Item], advance: Advance | None = None) -> list[dict[str, Any]]:
-        """Returns a dict for each item that is not blank. The dict has the text and its answer.
-
-        `advance` is called with the number of newly finished items; None shows a progress bar.
-        """
+        """Returns a dict with the text and its answer for each item that is not blank."""
         _, texts, seconds = nonblank_texts(items)
         if not texts:
             return []

@@ -35,7 +35,7 @@ class InputSource:
         (a tab separates the texts of a pair), JSON lines, a JSON list, a table with tabs or commas, Parquet or Arrow.
         Text files may be compressed.
       columns: The one or two record fields that contain the texts.
-      tabs: Whether a tab in the first plain line means that all plain lines are pairs, even if there is one column.
+      tabs: Whether a tab in the first plain line makes all plain lines pairs, even if `columns` has one column.
       key: The config key of `path`, for messages.
       spool: The path of a copy of standard input (see `spool_standard_input`); '' to read standard input directly.
     """
@@ -75,9 +75,9 @@ class InputSource:
             raise UserError(self.key, f'{self.path}, {kind}', 'a file that can be read more than once', fix)
 
     def items(self, *, quiet: bool = False) -> Iterator[Item]:
-        """Yields the items in order, including blank items. Each item is yielded as soon as it is read.
+        """Yields the items in order, including blank items. Prints the detected format unless `quiet` is True.
 
-        Unless `quiet` is true, the detected format is printed.
+        Each item is yielded as soon as it is read, except in a .json file, which is read to its end first.
 
         Raises:
           UserError: The file does not exist or has no record, or a record is malformed. The message names the file and

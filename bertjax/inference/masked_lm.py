@@ -34,8 +34,7 @@ def predict_pieces(
       positions: The positions in each sequence, at least one per sequence.
       top_k: The number K of pieces per position, reduced if there are fewer candidates.
       words_only: Whether to exclude special tokens. The probabilities of the other pieces do not change.
-      title: The title of the progress bar; see `Runner.run`.
-      advance: See `Runner.run`.
+      title, advance: See `Runner.run`.
 
     Returns:
       For each sequence with M positions, the ids of the pieces, int32 [M, K], and their log-probabilities, float32
@@ -47,7 +46,7 @@ def predict_pieces(
     banned = np.concatenate([banned, tokenizer.special_ids]) if words_only else banned
     top_k = min(top_k, runner.model.config.vocab_size - len(banned))
     make_forward = functools.partial(_make_predict_pieces, top_k=top_k, banned=banned)
-    # Rows of a batch need the same number of positions: round the numbers up to powers of two, and group the rows.
+    # Rows of a batch need the same number of positions. They are grouped by this number, rounded up to a power of two.
     size = np.array([1 << (len(row) - 1).bit_length() for row in positions])
     results: list = [None] * len(sequences)
     inputs = (*INPUTS, 'masked_positions')
@@ -81,16 +80,15 @@ def _make_predict_pieces(module: nn.Module, top_k: int, banned: np.ndarray) -> F
 def pseudo_log_likelihoods(
     runner: Runner, sequences: Sequence[np.ndarray], lengths: tuple[int, ...], advance: Advance | None = None
 ) -> list[np.ndarray]:
-    """Computes float32 [S - 2] for each sequence: the log-probability of each piece when only that piece is masked.
+    """Computes the log-probability of each piece when only this piece is masked: float32 [S - 2] for each sequence.
 
-    The sum is the pseudo-log-likelihood of Salazar et al. 2020 ("Masked Language Model Scoring", arXiv 1910.14659,
-    equation 1). A sequence needs S - 2 masked copies. The copies are computed in the order of their length, about
-    _CHUNK tokens at a time.
+    The sum of a sequence is its pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring", arXiv
+    1910.14659, equation 1). A sequence has S - 2 masked copies. The copies are computed in the order of their length,
+    about _CHUNK tokens at a time.
 
     Args:
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       lengths: The padded lengths that `choose_score_lengths` returns; () for the lengths in `runner.LENGTHS`.
-      advance: A function to call with the approximate number of newly finished sequences; None shows a progress bar.
     """
     results = [np.zeros(0, np.float32)] * len(sequences)
     length = np.array([len(ids) for ids in sequences], np.int64)
@@ -123,7 +121,7 @@ def next_sentence_probabilities(
 ) -> np.ndarray:
     """Computes the probability that the second text of each pair follows the first text, float64 [N].
 
-    See `masked_methods.MaskedMethods.next_sentence`, and `Runner.run` for `advance`.
+    See `masked_methods.MaskedMethods.next_sentence` for models trained on sentence order.
     """
     features = build_sequences(runner.model.tokenizer, first, second, max_length)
     outputs = runner.run('pairs', _make_pairs, features, title='pairs', advance=advance)

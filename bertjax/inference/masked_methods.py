@@ -21,7 +21,7 @@ class _ExtendOptions(TypedDict, total=False):
     seed: int
 
 
-# A list for a text with one mask, a list of lists for several masks. Any allows callers to index without a type check.
+# A list for a text with one mask, a list of lists for several masks. With Any, callers can index without a type check.
 OneFilled = list[Filling] | Any
 
 
@@ -83,8 +83,8 @@ class MaskedMethods:
 
         Returns:
           For each text, `{'log_likelihood': …, 'tokens': …, 'words': …, 'perplexity': …}`. The log-likelihood, in nats,
-          is the sum over all pieces except [CLS] and [SEP]. The perplexity is exp(-log_likelihood / tokens), or None
-          for a text without pieces or if it overflows float64.
+          is the sum over all pieces except [CLS] and [SEP]. The perplexity is exp(-log_likelihood / tokens). It is
+          None if the text has no pieces, or if the value overflows float64.
 
         Raises:
           UserError: The model has no MLM head.
@@ -132,7 +132,6 @@ class MaskedMethods:
         The method is slow. The continuations are poor, because masked language models are not trained to continue text.
 
         Args:
-          texts: One text or several.
           tokens: The number of pieces to append.
           temperature: The sampling temperature; 0 always takes the most probable piece.
           top_k: The number of most probable pieces to sample from.

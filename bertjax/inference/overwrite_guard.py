@@ -1,4 +1,4 @@
-"""Keeps a run from overwriting the results of another input. Inputs of the same name share their result files."""
+"""Keeps a run from overwriting the results of another input, whose result files may have the same names."""
 
 import json
 import pathlib
@@ -24,7 +24,7 @@ def check_overwrite(
     """Checks that a run would not replace results of another input.
 
     Args:
-      facts: The paths of the JSON metadata files of results, which record the input. The files need not exist.
+      facts: The metadata files (JSON) of existing results, which record their input. A file may be missing.
       origin: The identity of this run's input, as recorded in the metadata.
       files: The paths of the files to write.
       known: The names of files that may be replaced.
@@ -45,11 +45,8 @@ def check_overwrite(
 class ResultFiles:
     """The result files of a command: FOLDER/NAME.jsonl, its metadata NAME.json, and the saved parts in NAME.parts.
 
-    Attributes:
-      target, facts, parts: The three paths.
-
     Raises:
-      UserError: The results would replace the input or, see `check_overwrite`, the results of another input.
+      UserError: The results would replace the input or results of another input; see `check_overwrite`.
     """
 
     def __init__(self, folder: pathlib.Path, name: str, origin: str):

@@ -25,8 +25,7 @@ from bertjax.progress import Advance, ensure_progress
 from bertjax.train.predict import Forward, Predictor
 
 # The padded lengths, up to the model's number of positions. A length is compiled when it is first needed. From 48
-# on, each length is a third to a half longer than the one before it. If the lengths of the sequences are uniformly
-# distributed, 10 to 20 % of the positions are padding.
+# on, each length is a third to a half longer than the one before it.
 LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 _MAX_CHOSEN, _MAX_CHOICES = 16, 32  # `Runner.choose_lengths` chooses up to 16 of at most 32 lengths
 _SMALL_SIZES = (1, 8)  # the batch sizes for small numbers of sequences
@@ -73,8 +72,7 @@ class Runner:
     ) -> dict[str, list[np.ndarray]]:
         """Computes a forward function for each row. Except for rounding, the outputs of a row depend only on this row.
 
-        Short sequences are packed into shared rows if that costs less (data/packing_plan.py). The layout depends only
-        on the arguments, the runner and, on a CPU, the number of cores.
+        Short sequences are packed into shared rows if that costs less (data/packing_plan.py).
 
         Args:
           name: The name of the function. Each name must identify one function, which is compiled once per shape.
@@ -113,12 +111,12 @@ class Runner:
         """Chooses padded lengths for N sequences of lengths [N], if the saved padding is worth the compilation.
 
         Returns:
-          The lengths, ascending, or () if the lengths in LENGTHS, which may be compiled already, are cheaper.
+          The lengths, ascending, or () if the lengths in LENGTHS are cheaper. These count as already compiled.
         """
         if not len(lengths):
             return ()
         cost, unit = self._cost, 1 if self._is_cpu else 8
-        # The time to choose grows with the square of the number of possible lengths, so the number is limited.
+        # The time for the choice grows with the square of the number of possible lengths, so this number is limited.
         multiple = unit * (1 + int(lengths.max()) // (_MAX_CHOICES * unit))
         options = {'max_length': self.model.config.max_positions, 'multiple': multiple}
         row_cost = lambda length: length * (1 + cost.attention * length)  # noqa: E731
@@ -186,8 +184,8 @@ class Runner:
     def _batches(self, lengths: np.ndarray, max_rows: Callable[[int], int]) -> Iterator[tuple[np.ndarray, int]]:
         """Yields (rows, padded length) of batches that contain each row once.
 
-        The size of a batch is a multiple of the mesh's row shards. -1 stands for an empty row. Rows that do not fill a
-        batch of their length move to the next length if the batches of both lengths have the same size.
+        `rows` are row indices, -1 for an empty row. Their number is a multiple of the mesh's row shards. Rows that do
+        not fill a batch of their length move to the next length if the batches of both lengths have the same size.
         """
         shards, bucket = row_shards(self.model.mesh), find_buckets(lengths, self.lengths)
 

@@ -25,7 +25,7 @@ def score_texts(
 ) -> list[dict[str, Any]]:
     """Computes pseudo-log-likelihoods by masking each piece in turn (Salazar et al. 2020, arXiv 1910.14659).
 
-    Texts with more than `max_length` tokens, including [CLS] and [SEP], are truncated. See `Runner.run` for `advance`.
+    Texts with more than `max_length` tokens, including [CLS] and [SEP], are truncated.
 
     Returns:
       For each text, the result of `masked_methods.MaskedMethods.score`. `tokens` is the number of pieces without [CLS]
@@ -54,7 +54,7 @@ def corpus_score(scores: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     Returns:
       A dict with `texts`, `tokens`, `words`, `log_likelihood`, `perplexity` and `word_perplexity`. The last value is
       exp(-log_likelihood / words), which is comparable between vocabularies. A perplexity is None if it overflows
-      float64 or its number of tokens or words is 0.
+      float64, or if there are no tokens or words.
     """
     total = {'texts': 0, 'tokens': 0, 'words': 0, 'log_likelihood': 0.0}
     for score in scores:
@@ -76,7 +76,7 @@ def compute_scores(
 
     `sequences` has the good and the bad sentence of each pair, see `tasks.minimal_pairs.encode_pairs`. A part is a file
     in `folder`. Its name contains a hash of its sentences and the model, so a run reuses only identical parts of an
-    earlier run. `advance` is called with the number of newly finished pairs.
+    earlier run.
     """
     scores, lengths = [], choose_score_lengths(runner, sequences)
     for start in range(0, len(sequences), 2 * _PART):

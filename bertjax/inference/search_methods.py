@@ -33,8 +33,8 @@ class SearchMethods(EncodeMethods):
 
     In place of texts, `similarity` and `search` also take vectors that `encode` returned. The dtype of the vectors
     determines their precision. The cosine of binary vectors is 1 - 2 · (Hamming distance) / D. The ranges of int8
-    vectors come from `calibration` or from `load_vectors`. With known ranges, int8 vectors are dequantized first, and
-    can be compared with texts and float32 vectors. Without them, the integers are compared.
+    vectors come from `calibration` or `load_vectors`. With known ranges, int8 vectors are dequantized first, and can be
+    compared with texts and float32 vectors. Otherwise, they can only be compared with each other, as integers.
     """
 
     def similarity(
@@ -97,8 +97,7 @@ class SearchMethods(EncodeMethods):
 
         Returns:
           For each query a list of `{'index': …, 'score': …, 'text': …}`, the best first. Equal scores are in the order
-          of the corpus. There is no `text` for a corpus of vectors. Vectors of NaN, which stand for blank lines, are
-          never found.
+          of the corpus. There is no `text` for a corpus of vectors. Vectors of blank lines are never found.
 
         Raises:
           UserError: The vectors differ in width or precision, or int8 vectors without ranges are compared with texts.
@@ -121,8 +120,8 @@ class SearchMethods(EncodeMethods):
     def rerank(self, query: str, texts: Sequence[str]) -> list[SearchHit]:
         """Orders texts by their relevance to a query.
 
-        The score comes from the head of a cross-encoder, which reads query and text together, or from late interaction.
-        For other models it is the cosine, with the prompts of `search`.
+        A cross-encoder scores query and text with its head, and a late-interaction model by the vectors of their
+        tokens. For other models, the score is the cosine of `search`.
 
         Returns:
           `{'index': …, 'score': …, 'text': …}` for each text, the best first.
@@ -187,7 +186,7 @@ def _find_ranges(calibration: np.ndarray | None, *vectors: Vectors | None) -> np
 
 
 def _decode_others(x: Vectors, ranges: np.ndarray | None) -> Vectors:
-    """Dequantizes int8 vectors with ranges of their own that differ from `ranges`. Other vectors do not change."""
+    """Dequantizes int8 vectors whose own ranges differ from `ranges`. Other vectors do not change."""
     own = x.ranges if isinstance(x, VectorShards) else None
     if own is None or np.array_equal(own, ranges):
         return x

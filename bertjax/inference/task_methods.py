@@ -78,7 +78,7 @@ class TaskMethods:
           sentences: One text or several, or lists of words. Texts are split into words and punctuation.
           aggregation_strategy: The method that tags a word of several pieces, as in transformers' pipeline. 'first'
             uses the first piece, as in training. 'average' averages the probabilities of the pieces. 'max' uses the
-            piece with the highest probability. 'simple' tags each piece of a text instead of words.
+            piece with the highest probability. 'simple' tags pieces instead of words.
 
         Returns:
           For each sentence, `{'words': …, 'tags': …, 'probabilities': …, 'offsets': …, 'entities': …}`. An entity has
@@ -87,7 +87,7 @@ class TaskMethods:
           BIO. `offsets`, the character spans of the words, is present only for texts.
 
         Raises:
-          UserError: The model was not fine-tuned on tagging, or the strategy is unknown or unsuitable.
+          UserError: The model was not fine-tuned on tagging, or the strategy is unknown, or 'simple' for a list.
         """
         values = [sentences] if isinstance(sentences, str) else sentences
         check_list('sentences', values, 'a text or a list')

@@ -51,12 +51,12 @@ def _outputs(runner: Runner, records: Sequence[Any]) -> tuple[Features, Outputs]
 
 
 def tag_records(runner: Runner, records: Sequence[Sentence], strategy: str) -> list[dict[str, Any]]:
-    """Returns the rows of `answer_records`, with the tags that a strategy of tasks/tagging/predictions.py chooses.
+    """Returns a row for each record, as `answer_records` does, with tags by a strategy of tasks/tagging/predictions.py.
 
-    The model does not read sentences without words; their rows have empty lists.
+    The model does not read sentences without words. Their rows have empty lists.
 
     Raises:
-      UserError: The strategy is unknown, or it is 'simple' for a list of words, although 'simple' needs a text.
+      UserError: The strategy is unknown, or is 'simple' for a list of words.
     """
     if strategy not in STRATEGIES:
         expected = 'one of ' + ', '.join(STRATEGIES)
@@ -95,8 +95,8 @@ def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> l
     `texts` has the queries, and `pairs` the text to score for each query.
 
     Returns:
-      N scores; higher is more relevant. They equal the scores of sentence-transformers' CrossEncoder and
-      MultiVectorEncoder. None if the model does not score pairs.
+      N scores, or None if the model does not score pairs. Higher is more relevant. The scores equal those of
+      CrossEncoder and MultiVectorEncoder in sentence-transformers.
 
     Raises:
       UserError: The model is a regression of single texts.

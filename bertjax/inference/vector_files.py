@@ -41,7 +41,7 @@ class VectorStorage:
 
     Attributes:
       precision: One of `model.quantization.PRECISIONS`.
-      calibration: The .npy file of vectors whose ranges 'int8' uses; '' for the ranges of the vectors themselves.
+      calibration: A .npy file of vectors, whose ranges are used for 'int8'; '' for the ranges of the stored vectors.
       shard: The number of vectors per file; 0 for a single file.
     """
 
@@ -67,7 +67,6 @@ class VectorShards:
     """The vectors of several .npy files as one array [N, D], which can be indexed by a row or a slice of rows.
 
     Attributes:
-      shape: (N, D).
       dtype: The dtype, see `model.quantization.PRECISIONS`.
       ranges: float32 [2, D] for int8 vectors, None for others.
     """

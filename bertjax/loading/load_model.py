@@ -1,4 +1,4 @@
-"""Loads a model from a workdir, finished or not, from an exported directory, or from the hub."""
+"""Loads a model from a workdir, a model directory or the hub."""
 
 import dataclasses
 import functools
@@ -46,7 +46,7 @@ _DATA_MESH = {'data': -1, 'fsdp': 1, 'tensor': 1}  # Each device has all paramet
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """The content of a model's files other than the parameters. Saving the model writes this content again.
+    """The content of a model's files other than the parameters. `save_model` writes this content again.
 
     Attributes:
       dtype: The dtype of the parameters in the files: 'float32', 'float16' or 'bfloat16'.
@@ -73,13 +73,10 @@ class LoadedModel:
       where: The path of the model as the user gave it, with the step for a checkpoint.
       module: BertForPreTraining, or the module of a task.
       params: The parameters of the module, on the mesh.
-      tokenizer: The tokenizer of the model.
       task: The task that the model was fine-tuned on; None for a model that was only pre-trained.
-      mesh: The mesh of the devices.
       missing: The paths of parameters that the files lack. They were initialized at random and are untrained.
       unused: The names of tensors in the files that the module does not use.
       summary: Lines about the loaded, newly initialized and unused parameters, and about modules.json if there is one.
-      origin: The content of the model's files other than the parameters.
       sentence_modules: The modules of a sentence-transformers folder, or of a task that trains embeddings of texts;
         None for other models.
     """
@@ -125,11 +122,7 @@ class LoadedModel:
         self.__dict__.update({**state, 'params': jax.device_put(state['params'], replicated(mesh)), 'mesh': mesh})
 
     def require(self, part: str, feature: str) -> None:
-        """Checks that the model has a trained part, such as 'mlm', which `feature` needs.
-
-        Raises:
-          UserError: The part is missing, or it was initialized at random.
-        """
+        """Raises a UserError if the part that `feature` needs, such as 'mlm', is missing or untrained."""
         is_untrained = any(path.split('/')[0] == part for path in self.missing)
         if is_untrained or part not in self.params:
             names = {'mlm': 'head for masked words', 'nsp': 'head for sentence pairs', 'pooler': 'pooler'}
@@ -163,8 +156,8 @@ def load_model(
 
     Args:
       path: A workdir, or any path that config.init accepts, see `workdir.resolve_path.huggingface_directory`.
-      step: The step of a checkpoint in a workdir. 0 loads the export or, if there is none, the newest checkpoint. If
-        config.use_checkpoint of the run is 'best', the best checkpoint replaces the newest.
+      step: The step of a checkpoint in a workdir. 0 loads the export or, if there is none, the newest checkpoint. In a
+        run with config.use_checkpoint='best', it loads the best checkpoint instead of the newest.
       dtype: The dtype of computation, 'float32' or 'bfloat16'.
       key: The config key or the function to which the path was given, for error messages.
 
@@ -220,7 +213,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
 def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None, str]:
     """Returns the task of a directory and the text of its task.json. A model without a task has None and ''.
 
-    If task.json is missing, task and text are derived from config.json or from the files of sentence-transformers.
+    Without task.json, both are derived from config.json or from the files of sentence-transformers.
     """
     path, longest = directory / TASK_FILE, config.max_positions
     if not path.is_file():

@@ -1,7 +1,4 @@
-"""Metrics of classification and regression, with the same values as in scikit-learn and scipy.
-
-Without records, a metric is None.
-"""
+"""Metrics of classification and regression, as in scikit-learn and scipy. Without records, a metric is None."""
 
 import dataclasses
 
@@ -71,7 +68,7 @@ def macro_f1(table: np.ndarray) -> float | None:
 def matthews(table: np.ndarray) -> float | None:
     """Returns the Matthews correlation coefficient. For more than two classes, it is R_K of Gorodkin (2004).
 
-    The value is 0 if all records have the same class, or if all predictions are the same class.
+    It is 0 if all records have the same class, or if all predictions are equal.
     """
     table = table.astype(np.float64)  # with 1e5 records or more, a product of four counts could overflow int64
     total, true, predicted = table.sum(), table.sum(1), table.sum(0)
@@ -121,8 +118,8 @@ def label_scores(true: npt.ArrayLike, predicted: npt.ArrayLike) -> ClassScores:
 def multi_label_figures(true: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[str, float | None]:
     """Returns the MULTI_LABEL_METRICS, {name: value}. All values are None if there are no records.
 
-    A micro average counts every decision once. A macro average is the mean over the C labels. `exact` is the fraction
-    of records whose labels are all correct. For the arguments, see `label_scores`.
+    A micro average counts all decisions together. A macro average is the mean over the C labels. `exact` is the
+    fraction of records whose labels are all correct. For the arguments, see `label_scores`.
     """
     true, predicted = np.asarray(true, bool), np.asarray(predicted, bool)
     if not len(true):
@@ -139,9 +136,9 @@ def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float
     """Returns micro_f1, precision, recall, macro_f1 and accuracy, in [0, 1]. All are None if there are no records.
 
     With a negative label, micro_f1, precision and recall are computed as in TACRED's scorer (utils/scorer.py in
-    yuhaozhang/tacred-relation). Precision is the fraction of non-negative predictions that are correct. Recall is the
-    fraction of non-negative records that are predicted correctly. Precision is 1 if all predictions are negative.
-    Without a negative label, all three metrics equal the accuracy.
+    yuhaozhang/tacred-relation). Precision is the fraction of non-negative predictions that are correct, or 1 if there
+    are none. Recall is the fraction of non-negative records that are predicted correctly. Without a negative label, all
+    three metrics equal the accuracy.
 
     macro_f1 is the mean F1 of the non-negative labels that occur or were predicted, as in scikit-learn.
 

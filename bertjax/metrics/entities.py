@@ -17,7 +17,7 @@ class EntitySpan(NamedTuple):
 # The schemes that mark both the start and the end of an entity. Each has four letters: for the first word, a middle
 # word, the last word, and the only word of an entity.
 WITH_ENDS = {'bioes': 'BIES', 'bilou': 'BILU', 'bmes': 'BMES'}
-IOE = ('ioe2', 'ioe1')  # mirror images of IOB: E marks the last word of an entity
+IOE = ('ioe2', 'ioe1')  # mirror images of IOB2 and IOB1, see `to_scheme`
 ENDS = 'ESLUM'  # letters that do not occur in IOB
 _SYNONYMS = {'M': 'I', 'L': 'E', 'U': 'S'}
 
@@ -37,8 +37,8 @@ def spans(tags: Sequence[str], plain: bool = False) -> list[EntitySpan]:
     entity, or a tag of another type. It ends with an E or S, before an O, before the next entity, and at the end of the
     sentence. M counts as I, L as E, and U as S.
 
-    The rules for B, I and O come from conlleval, and those for E and S from seqeval. The program conlleval does not
-    know S, L, U and M. After an E, it begins no entity at a B of the same type.
+    The rules for B, I and O come from conlleval, and those for E and S from seqeval. conlleval itself does not know S,
+    L, U and M, and begins no entity at a B that follows an E of the same type.
     """
     if plain:
         return [EntitySpan(tag, i, i + 1) for i, tag in enumerate(tags)]

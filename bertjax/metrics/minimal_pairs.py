@@ -11,9 +11,9 @@ def pair_accuracies(correct: Sequence[bool], sets: Sequence[str], phenomena: Seq
     """Computes the accuracies on N pairs, as BLiMP reports them (Warstadt et al. 2020, arXiv 1912.00582).
 
     The accuracy p of a set is the fraction of correct pairs among its n pairs. Its standard error is the binomial
-    √(p (1 - p) / n). The accuracy of a phenomenon is the mean over its K sets, and `accuracy` is the mean over all
-    sets. If the K sets of a mean have the standard errors s_k, the mean has the standard error √(Σ s_k²) / K. This
-    treats the pairs of a set as a random sample, and the sets as fixed.
+    √(p (1 - p) / n). The accuracy of a phenomenon is the mean over its sets, and `accuracy` is the mean over all sets.
+    The standard error of a mean over K sets is √(Σ s_k²) / K, where s_k is the standard error of set k. It treats the
+    pairs of a set as a random sample, and the sets as fixed.
 
     Args:
       correct: For each of N > 0 pairs, whether the model prefers the good sentence; False for a tie.

@@ -20,7 +20,7 @@ def retrieval_figures(
       relevant: {document: relevance above 0} of each query.
 
     Returns:
-      {metric: value}; the values are None if there are no queries.
+      {metric: value}. The values are None if there are no queries.
     """
     if not rankings:
         return dict.fromkeys(CUTOFFS)
