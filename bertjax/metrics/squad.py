@@ -19,7 +19,7 @@ Gold = Mapping[str, Sequence[str]]  # {question id: answers of the annotators, n
 
 
 def normalize(text: str) -> str:
-    """Returns the words of an answer in lower case, without ASCII punctuation or English articles."""
+    """Returns the words of an answer in lower case, without ASCII punctuation and English articles."""
     text = text.lower().translate(_NO_PUNCTUATION)
     return ' '.join(_ARTICLE.sub(' ', text).split())
 
@@ -42,7 +42,7 @@ def overlap_f1(gold: str, answer: str, *, empty_equal: bool) -> float:
     common = (collections.Counter(gold_words) & collections.Counter(answer_words)).total()
     if not common:
         return 0.0
-    # The order of operations is the same as in the official scripts, so that the results are bitwise equal.
+    # The operations are in the order of the official scripts, so the results are bitwise equal.
     precision, recall = common / len(answer_words), common / len(gold_words)
     return (2 * precision * recall) / (precision + recall)
 
@@ -81,7 +81,7 @@ class Evaluation:
         if not gold or gold.keys() - answers.keys():
             raise ValueError('expected questions, each with a predicted answer')
         self._ids = list(gold)
-        self._answerable = np.array([bool(texts) for texts in gold.values()])  # [N]
+        self._answerable = np.array([bool(texts) for texts in gold.values()])  # [number of questions]
         self._answered = np.array([bool(answers[question]) for question in gold])
         gold_texts = [[text for text in texts if normalize(text)] or [''] for texts in gold.values()]
         pairs = [(texts, answers[question]) for question, texts in zip(gold, gold_texts, strict=True)]
@@ -91,10 +91,9 @@ class Evaluation:
         )
 
     def figures(self) -> dict[str, float | None]:
-        """Returns `exact` and `f1` of all questions.
+        """Returns `exact` and `f1` of all questions, of answerable ones (HasAns_) and of unanswerable ones (NoAns_).
 
-        The dictionary also has both metrics for answerable questions, with the prefix HasAns_, and for unanswerable
-        questions, with the prefix NoAns_. A value is None if there are no such questions.
+        The metrics of a group without questions are None.
         """
         figures: dict[str, float | None] = {}
         groups = (('', slice(None)), ('HasAns_', self._answerable), ('NoAns_', ~self._answerable))
@@ -104,7 +103,7 @@ class Evaluation:
         return figures
 
     def best(self, null_odds: Mapping[str, float]) -> dict[str, float]:
-        """Returns the best scores, best_exact and best_f1, and their thresholds, best_exact_thresh and best_f1_thresh.
+        """Returns best_exact and best_f1 over all thresholds, and the best thresholds (with the suffix _thresh).
 
         A question is answered if its null odds are at most the threshold. The `answers` of this object must be the best
         non-empty texts of all questions. A threshold is 0 if answering no question is best, as in the official script.
@@ -124,9 +123,9 @@ class Evaluation:
         return min(null_odds.values()) - 1.0 if threshold is None else threshold
 
     def _search(self, scores: np.ndarray, null_odds: Mapping[str, float]) -> tuple[float, float | None]:
-        """Returns the best mean score and its threshold. The threshold is None if answering no question is best.
+        """Returns the best mean score and its threshold, or None for the threshold if answering no question is best.
 
-        The search starts without answers and adds the answers in ascending order of their null odds.
+        Starting with no answer, the search adds the answers in ascending order of their null odds.
         """
         number = {question: n for n, question in enumerate(self._ids)}
         ranked = [question for question in sorted(null_odds, key=null_odds.__getitem__) if question in number]

@@ -58,8 +58,7 @@ class MlmHead(Transform):
     def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
         """hidden [B, P, D], token embedding [V, D] -> float32 logits [B, P, V].
 
-        V includes the padding of the vocabulary. The logits of the padding are -1e9, so the padding is never predicted
-        and gets no gradient.
+        V includes the padding of the vocabulary, whose logits are -1e9. The padding is never predicted.
         """
         c = self.config
         x = super().__call__(hidden)  # [B, P, D]
@@ -80,8 +79,8 @@ class MlmHead(Transform):
 def product_with_rows(x: jax.Array, table: jax.Array) -> jax.Array:
     """Multiplies x [B, P, D] with each row of table [V, D] -> float32 [B, P, V].
 
-    An optimization barrier makes the backward pass compute the cotangent [B, P, V] only once. Without the barrier,
-    XLA:CPU computes the cotangent again for each use, and transposes one of the copies.
+    Without the optimization barrier in the backward pass, XLA:CPU would compute the cotangent [B, P, V] again for each
+    use, and transpose one of the copies.
     """
     return jnp.einsum('BPD,VD->BPV', x, table, preferred_element_type=jnp.float32)
 
@@ -137,8 +136,8 @@ class BertForPreTraining(nn.Module):
 
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
-          masked_positions: int32 [B, P], the positions of the tokens that the MLM head predicts. In causal rows, it
-            uses the state of the position before. Unused entries may be any position.
+          masked_positions: int32 [B, P], the positions of the tokens that the MLM head predicts. In causal rows, the
+            head predicts a token from the state of the position before it. Unused entries may be any position.
           sequence_ids, position_ids: int32 [B, S], for packed rows; see `BatchLayout`.
           cls_positions: int32 [B, E], for packed rows: the first position of each of the E sequences. Unused entries
             may be any position.
@@ -163,7 +162,7 @@ class BertForPreTraining(nn.Module):
         return outputs
 
     def predict_tokens(self, hidden: jax.Array, positions: jax.Array) -> jax.Array:
-        """Computes the logits of the tokens at `positions`, int32 [B, P], from `hidden` [B, S, D] -> [B, P, V]."""
+        """Computes the logits [B, P, V] of the tokens at `positions`, int32 [B, P], from `hidden` [B, S, D]."""
         if self.config.shifted_predictions:
             positions = jnp.maximum(positions - 1, 0)  # only unused entries can be 0
         return self.mlm(gather_positions(hidden, positions), self.encoder.token_embedding())
@@ -174,8 +173,9 @@ class BertForPreTraining(nn.Module):
         """Computes hidden states without dropout.
 
         Returns:
-          The last hidden states [B, S, D], the hidden states of the embeddings and all blocks [L + 1, B, S, D], and the
-          pooled states [B, D], or None without the pair head.
+          The last hidden states [B, S, D].
+          The hidden states of the embeddings and all blocks [L + 1, B, S, D].
+          The pooled states [B, D], or None without the pair head.
         """
         hidden, layers = self.encoder(input_ids, segment_ids, attention_mask, all_layers=True)
         return hidden, layers, self.pooler(hidden[:, 0]) if self.config.nsp else None

@@ -22,8 +22,8 @@ def _bias_init(key: jax.Array, shape: tuple[int, int], dtype: jnp.dtype) -> jax.
 class Lstm(nn.Module):
     """One direction of one LSTM layer. The gates are in the order input, forget, candidate, output.
 
-    Parameters: kernel [D, 4, U], recurrent [U, 4, U], bias [4, U], for U = `units`. The recurrent kernel is replicated
-    on all devices. A sharded kernel would need communication in each of the S steps.
+    Parameters: kernel [D, 4, U], recurrent [U, 4, U], bias [4, U], for U = `units`. A sharded recurrent kernel would
+    need communication in each of the S steps, so it is replicated.
     """
 
     config: BertConfig
@@ -32,7 +32,7 @@ class Lstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
-        """Maps x [B, S, D] and mask [B, S] to [B, S, U]. Padding does not change the state, and its output is 0."""
+        """Maps x [B, S, D] and mask [B, S] to [B, S, U]. Padding keeps the state, and has output 0."""
         dtype, param_dtype = jnp.dtype(self.config.dtype), jnp.dtype(self.config.param_dtype)
         U, init = self.units, _uniform_init(self.units)
         kernel = self.param('kernel', with_axes(init, 'embed', None, 'norm'), (x.shape[-1], 4, U), param_dtype)

@@ -1,7 +1,7 @@
 """Captures intermediate values of every layer: hidden states, attention scores, attention probabilities.
 
-Each of the three is a Linen collection. A module fills a collection only if the caller makes the collection mutable,
-as `apply_capturing` does. A call that captures nothing compiles to the same program as a model without capture.
+Each kind of value is a Linen collection. A module fills a collection only if the caller makes it mutable, as
+`apply_capturing` does.
 """
 
 from collections.abc import Collection
@@ -24,14 +24,14 @@ def is_captured(module: nn.Module, *names: str) -> bool:
 
 
 def capture_value(module: nn.Module, name: str, value: jax.Array) -> None:
-    """Stores a value in a collection. Call it only if `is_captured`, and once per call of the module."""
+    """Stores a value in a collection. Call this only if `is_captured`, and once per call of the module."""
     module.put_variable(name, _KEY, value)
 
 
 def apply_capturing(
     model: nn.Module, params: Any, *inputs: jax.Array, capture: Collection[str], **options: Any
 ) -> tuple[Any, dict[str, jax.Array]]:
-    """Applies a model, and captures the values that `capture` names, a subset of CAPTURES. Use it within jit.
+    """Applies a model, and captures the values that `capture` names: a subset of CAPTURES. Call this within jit.
 
     Returns:
       The outputs, as without capture, and a dict with an entry for each captured name:

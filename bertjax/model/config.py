@@ -9,7 +9,7 @@ from bertjax.config.schema import Change, Trained, check_fields, key
 from bertjax.errors import UserError
 
 GATED_MLPS = ('geglu', 'swiglu')
-# The names of the implementations in model/attention/select.py.
+# 'auto' and the names of the implementations in model/attention/select.py.
 ATTENTION = ('auto', 'fused_tpu', 'blocks_tpu', 'flash_tpu', 'cudnn', 'fused_gpu', 'by_head_cpu', 'dot_product')
 DTYPES = ('float32', 'bfloat16')
 VOCABULARY_MULTIPLE = 128
@@ -32,7 +32,7 @@ _CLASSIC = {
 
 
 class FieldKind(enum.Enum):
-    """The effect of a BertConfig field, which determines the rules for resuming, fine-tuning, evaluation and export."""
+    """The effect of a BertConfig field. It determines when the value of the field may change."""
 
     ARCHITECTURE = 'shape, dtype or meaning of the parameters: always as in the checkpoint'
     LAYOUT = 'tree structure of the parameters: as in the checkpoint, but a new run with config.init may change it'
@@ -212,8 +212,8 @@ def _sizes(rows: dict[str, tuple[int, int, int, int]]) -> dict[str, dict[str, in
     return {name: dict(zip(keys, row, strict=True)) for name, row in rows.items()}
 
 
-# Sources: the README of google-research/bert (24 smaller models) and section 3 of the paper. The names with numbers are
-# the other rows of the paper's Table 6, and TinyBERT's 4-layer student (arXiv 1909.10351, section 4.1).
+# Sources: the README of google-research/bert ("24 smaller BERT models") and section 3 of the paper. The names with
+# numbers: the other rows of the paper's Table 6, and TinyBERT's 4-layer student (arXiv 1909.10351, section 4.1).
 SIZES = _sizes({
     'tiny': (2, 128, 512, 2),
     'mini': (4, 256, 1024, 4),
@@ -236,8 +236,7 @@ MODERN_SIZES = _sizes({
     '400m': (28, 1024, 2624, 16),
     '1b': (28, 1792, 3840, 28),
 })  # fmt: skip
-# The fields in which ModernBERT differs from BERT, besides its sizes. The RoPE theta is 160,000 from the start, whereas
-# ModernBERT starts with 10,000 and raises it to 160,000 for rows of 8,192 tokens.
+# The fields in which ModernBERT differs from BERT, besides its sizes. In the paper, `rope_theta` is 10,000 at first.
 MODERN_FORM: dict[str, Any] = {
     'max_positions': 8192, 'num_segments': 0, 'dropout_sites': 'attention_output', 'attention_dropout': 0.0,
     'mlp': 'geglu', 'layer_norm_eps': 1e-5, 'projection_bias': False, 'norm_bias': False, 'pre_norm': True,
@@ -259,7 +258,7 @@ def parameter_count(config: BertConfig) -> int:
     embeddings = (V + positions + config.num_segments) * D + norm
     mlp = (2 if config.mlp in GATED_MLPS else 1) * projection(D, F) + projection(F, D)
     block = 4 * projection(D, D) + mlp + 2 * norm + 2 * config.qk_norm * norms * config.head_dim
-    ends = (config.pre_norm - (not config.first_attention_norm)) * norm  # a norm more at the end, one less at the start
+    ends = (config.pre_norm - (not config.first_attention_norm)) * norm  # with final_norm, without the first norm
     mlm = projection(D, D) + norm + V + (0 if config.tie_embeddings else V * D)
     pair = (D * D + D) + (2 * D + 2) if config.nsp else 0
     return embeddings + L * block + ends + mlm + pair

@@ -1,9 +1,8 @@
 """Dropout whose dropped values are a pure function of (seed, phase, layer, site, example number, index in the example).
 
-The dropped values do not depend on the mesh, the batch size, gradient accumulation or the implementation: every kernel
-that hashes the same words and counters drops the same values. The backward pass computes the hashes again instead of
-storing a mask. A hash costs two multiplications and a few shifts in the loop that uses the value, whereas the bits of a
-random number generator would be arrays in memory.
+The dropped values therefore do not depend on the mesh, the batch size, gradient accumulation or the implementation of
+attention. The backward pass computes the hashes again instead of storing a mask. A hash costs two multiplications and a
+few shifts in the loop that uses the value. The bits of a random number generator would be arrays in memory.
 """
 
 import enum
@@ -32,7 +31,7 @@ class Site(enum.IntEnum):
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """Applies a pseudo-random permutation of the 32-bit integers to a uint32 array of any shape."""
+    """Applies a pseudo-random permutation of the 32-bit integers to each value of a uint32 array."""
     for shift, factor in zip(_SHIFTS, _MULTIPLIERS, strict=False):
         x = (x ^ (x >> shift)) * jnp.uint32(factor)
     return x ^ (x >> _SHIFTS[-1])
@@ -68,7 +67,7 @@ class Dropout(struct.PyTreeNode):
         return self.replace(example_ids=example_ids.reshape(-1))
 
     def words(self, heads: int | None = None) -> jax.Array:
-        """Computes the words that are hashed with the counter of each value.
+        """Computes the words, numbers that `hash_bits` hashes together with the counter of each value.
 
         Returns:
           uint32 [B, 2], or [B, heads, 2] with different words for each head. With `positions`, [B, S, 3] or
@@ -90,11 +89,11 @@ def threshold(rate: float) -> int:
 def hash_bits(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.Array:
     """Hashes two words and a counter to 32 pseudo-random bits, with arithmetic that Pallas kernels support.
 
-    The words come from `Dropout.words`. There is one counter for each value of a row or head, and the words broadcast
-    against the counters. All arrays are uint32.
+    The words come from `Dropout.words`, and broadcast against the counters, one for each value of a row or head. All
+    arrays are uint32.
     """
-    # The second word is added between the two multiplications. Otherwise two rows could have the same hashes in another
-    # order. A final shift would improve only the low bits, which hardly affect the comparison with the threshold.
+    # With both words before the first multiplication, two rows could have the same hashes in another order. The last
+    # shift of `_mix` is left out: it improves only low bits, which hardly affect the comparison with the threshold.
     x = counters ^ first
     x = (x ^ (x >> _SHIFTS[0])) * jnp.uint32(_MULTIPLIERS[0]) + second
     return (x ^ (x >> _SHIFTS[1])) * jnp.uint32(_MULTIPLIERS[1])

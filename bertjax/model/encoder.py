@@ -28,7 +28,7 @@ REMAT_POLICIES = {
 
 def resolve_remat(config: BertConfig, platform: str) -> str:
     """Resolves `config.remat` on 'tpu', 'gpu' or 'cpu' to a name of REMAT_POLICIES or 'none'."""
-    # The TPU compiler estimates that saving costs more than recomputing (docs/performance.md).
+    # By the TPU compiler's estimate, saving costs more than recomputing.
     automatic = 'elementwise' if platform == 'tpu' else 'none'
     return automatic if config.remat == 'auto' else config.remat
 
@@ -75,7 +75,7 @@ class Embeddings(nn.Module):
             found = f'{self.config.max_positions} for sequences of {length} tokens'
             fix = 'raise config.model.max_positions or shorten the sequences'
             raise UserError('config.model.max_positions', found, f'at least {length}', fix)
-        # An id outside the table gives NaN, which is visible in the loss. Clipping would silently use the last row.
+        # An id outside the table gives NaN, which is visible in the loss.
         lookup = sorted_lookup if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
         x = _constrain_hidden(lookup(self.token(), input_ids))  # [B, S, D]
         if self.config.position == 'learned':
@@ -88,7 +88,7 @@ class Embeddings(nn.Module):
         elif self.config.num_segments and platform() == 'cpu':
             x = x + onehot_lookup(self.segment(), segment_ids)
         elif self.config.num_segments:
-            # The gradient of this product is a product too. The gradient of a lookup would be a scatter of B·S rows.
+            # The gradient of a lookup would be a scatter of B·S rows. The gradient of this product is a product.
             segment = self.segment()  # [N, D]
             one_hot = jax.nn.one_hot(segment_ids, self.config.num_segments, dtype=segment.dtype)  # [B, S, N]
             x = x + jnp.einsum('BSN,ND->BSD', one_hot, segment, precision='highest')
@@ -124,7 +124,7 @@ class EncoderBlock(nn.Module):
 
     config: BertConfig
     keep_output: bool = False  # whether to return the output twice, so that a scan stacks the second output
-    # Whether to compute only the output of the first position of each sequence, which still attends to all positions.
+    # Whether to compute only the output of the first position of each sequence. It still attends to its whole sequence.
     first_only: bool = False
 
     @nn.compact
@@ -139,9 +139,9 @@ class EncoderBlock(nn.Module):
         """Maps x [B, S, D] to [B, S, D]. With `first_only`, the output is [B, 1, D], or [B, Q, D] with fixed slots.
 
         Args:
-          layer: The index of the block, from 0; None only if all blocks are alike and there is no dropout.
+          layer: The index of the block, from 0. It may be None if all blocks are alike and there is no dropout.
           mask: The mask without a window.
-          rotations: The rotations of positions for blocks that attend globally and for blocks with a window, or None.
+          rotations: The rotations of blocks that attend globally and of blocks with a window; None without RoPE.
           dropout: The dropout of the model, or None.
         """
         c = self.config
@@ -183,9 +183,9 @@ class BertEncoder(nn.Module):
     """Embeddings and `num_layers` blocks, scanned or unrolled. Both forms drop the same values.
 
     Attributes:
-      packing: How to pack the sequences of a call into shared rows: a layout with fixed slots; or the number of
-        sequences per row, for calls without dropout; or None for no packing. With packing, inputs and results still
-        have one sequence per row. The results are zero outside the slots. Intermediate values must not be captured.
+      packing: How to pack several sequences of a call into a row: a layout with fixed slots, or the number of sequences
+        per row, for calls without dropout. With packing, inputs and results still have one sequence per row. Results
+        are zero outside the slots. Intermediate values must not be captured. None for no packing.
     """
 
     config: BertConfig
@@ -215,15 +215,15 @@ class BertEncoder(nn.Module):
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
           dropout: The dropout of a training step, or None for no dropout.
-          layout: The layout of packed rows, in which each sequence attends only to its own tokens. With fixed slots,
-            `dropout` is per position. None if each row is one sequence.
-          causal: int32 [B, S], 1 for tokens that cannot attend to later tokens; None if there are no such tokens. It
-            must be None with fixed slots.
+          layout: The layout of packed rows, in which each sequence attends only to its own tokens; None if each row is
+            one sequence. With fixed slots, `dropout` has an example number for each position.
+          causal: int32 [B, S], 1 for tokens that cannot attend to later tokens; None if there are none. It must be None
+            with fixed slots.
           key_mask: int32 [B, S], 1 for the tokens that others attend to; None for all tokens.
           all_layers: Whether to also return the hidden states of all layers, from the embeddings to the last block.
-          first_only: Whether to return only the first position. An unrolled encoder then skips most of its last block,
-            7 % of the work of 12 blocks. A scanned encoder skips nothing. `first_only` must be False with `all_layers`,
-            and has no effect if `packing` is a number.
+          first_only: Whether to return only the first position of each sequence. An unrolled encoder then skips most of
+            its last block, 7 % of the work of 12 blocks. This must be False with `all_layers`, and has no effect if
+            `packing` is a number.
 
         Returns:
           The hidden states of the last block: [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or
@@ -254,7 +254,7 @@ class BertEncoder(nn.Module):
         block = EncoderBlock
         remat = resolve_remat(c, platform())
         if remat != 'none':
-            # A scan itself prevents CSE between forward and backward pass, so `prevent_cse` would only cost time.
+            # A scan itself prevents CSE of the forward and the backward pass, so `prevent_cse` would only cost time.
             # An unrolled block needs its index at trace time, to choose its window and rotation.
             static = {'static_argnums': (2,)} if not (c.scan_layers or c.layers_alike) else {}
             block = nn.remat(EncoderBlock, policy=REMAT_POLICIES[remat], prevent_cse=not c.scan_layers, **static)
@@ -266,7 +266,7 @@ class BertEncoder(nn.Module):
                 in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast),
                 length=c.num_layers,
                 metadata_params={nn.PARTITION_NAME: 'layers'},
-                # The check traces the block twice, so it runs only in init, where the drawn parameters depend on it.
+                # The check costs a second trace of the block. It stays on in init, where initial values depend on it.
                 check_constancy_invariants=self.is_initializing(),
             )
             indices = None if c.layers_alike and dropout is None else jnp.arange(c.num_layers)
@@ -296,11 +296,11 @@ class BertEncoder(nn.Module):
         return unpack(x), None if layers is None else jax.vmap(unpack)(layers)
 
     def _rotations(self, length: int, layout: BatchLayout | PackedLayout | None) -> tuple[Rotary, Rotary] | None:
-        """Computes the rotations for blocks that attend globally and for blocks with a window, or None without RoPE."""
+        """Computes the `rotations` of `EncoderBlock`."""
         c = self.config
         if c.position != 'rope':
             return None
-        # An exported model has a symbolic length. ONNX has no range of a symbolic length, but it can slice an array.
+        # An exported model has a symbolic length. ONNX cannot make a range of it, but can slice an array.
         positions = jnp.arange(c.max_positions)[:length] if layout is None else jnp.asarray(layout.position_ids)
         positions = jnp.atleast_2d(positions)  # [1 or B, S]
         rotations = Rotary.of_positions

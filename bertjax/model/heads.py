@@ -28,8 +28,7 @@ LAYERS |= {'mean_last_four': 4}  # not in the paper
 class LayerMix(nn.Module):
     """A learned weighted sum of layers: scale · Σ softmax(weights)_l · h_l (ELMo, arXiv 1802.05365, equation 1).
 
-    Initially, this is the mean. Weight decay pulls the softmax towards equal weights, as ELMo's penalty does. `scale`
-    has no weight decay.
+    Initially, this is the mean. Weight decay pulls the softmax towards equal weights, as ELMo's penalty does.
     """
 
     config: BertConfig
@@ -51,10 +50,8 @@ class BertForTask(nn.Module):
     Attributes:
       outputs: Size of the last dimension of the head's output.
       bilstm_units: Units in each direction of a two-layer BiLSTM between encoder and head; 0 for no BiLSTM. The paper
-        adds a BiLSTM to its left-to-right ablation (Table 5) and to frozen features for NER (section 5.3).
-      layers: The input of the head, one of LAYERS: the hidden states of the 'embeddings', of the 'last' or of the
-        'second_to_last' block; a learned weighted sum of the last four blocks or of all blocks; or the last four
-        blocks, concatenated or averaged.
+        adds a BiLSTM to its left-to-right ablation (Table 5) and to frozen features (section 5.3).
+      layers: The input of the head, one of LAYERS. 'sum_last_four' and 'sum_all' are learned sums (`LayerMix`).
       frozen: Whether to run the encoder without dropout and without gradients.
       packing: See `BertEncoder`.
 
@@ -97,7 +94,7 @@ class BertForTask(nn.Module):
         first_only: bool = False,
         key_mask: jax.Array | None = None,
     ) -> jax.Array:
-        """Computes the input of the head: [B, S, D], [B, S, 4D] for 'concat_last_four', or [B, S, 2U] for a BiLSTM.
+        """Computes the input of the head: [B, S, D], [B, S, 4D] with 'concat_last_four', or [B, S, 2U] with a BiLSTM.
 
         With `first_only`, the result may be only the [CLS] state, [B, 1, D].
         """
@@ -190,7 +187,11 @@ class BertForSpans(BertForTask):
 def flatten_choices(
     inputs: Sequence[jax.Array], dropout: Dropout | None
 ) -> tuple[list[int], list[jax.Array], Dropout | None]:
-    """Reshapes inputs [B, C, S] to [B·C, S]; [B, S] stays. Returns the old shape without S, the inputs, the dropout."""
+    """Reshapes inputs [B, C, S] to [B·C, S], and keeps inputs [B, S].
+
+    Returns:
+      [B, C] or [B], the inputs, and the dropout of the reshaped inputs.
+    """
     *shape, S = inputs[0].shape
     if dropout is not None and len(shape) > 1:
         dropout = dropout.repeat(shape[1])
@@ -205,9 +206,6 @@ class BertForMultipleChoice(BertForClassification):
     smallest_inputs = ((1, 1, 1),) * 3
 
     def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
-        """Maps int32 input_ids, segment_ids and attention_mask [B, C, S] to `logits`, float32 [B, C].
-
-        Inputs [B, S] have logits [B].
-        """
+        """Maps int32 input_ids, segment_ids and attention_mask to `logits`: [B, C, S] to [B, C], or [B, S] to [B]."""
         shape, flat, dropout = flatten_choices(inputs, dropout)
         return {'logits': super().__call__(*flat, dropout=dropout)['logits'].reshape(shape)}

@@ -12,8 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 from bertjax.model.config import BertConfig
 from bertjax.parallel.partition import platform, with_axes
 
-# The value that is added to a masked logit, or replaces it. The softmax of a masked logit is 0 if any logit of the row
-# is not masked. The value is finite, because a row of infinite logits would give NaN.
+# The value that is added to a masked logit, or replaces it. With -inf, the softmax of a row of masked logits is NaN.
 NEGATIVE = -1e9
 
 
@@ -21,8 +20,8 @@ NEGATIVE = -1e9
 def gelu(x: jax.Array) -> jax.Array:
     """Computes x Φ(x) for any shape, where Φ is the CDF of the standard normal distribution (arXiv 1606.08415).
 
-    It uses erf, as PyTorch does. The erfc in `jax.nn.gelu` costs more than twice as much on CPU. The backward pass
-    needs only x, whereas autodiff would save three arrays with the shape of x.
+    The erfc in `jax.nn.gelu` costs more than twice as much on CPU as the erf here. The backward pass needs only x,
+    whereas autodiff would save three arrays with the shape of x.
     """
     return x * _normal_cdf(x)
 
@@ -52,9 +51,8 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 def weight_init(config: BertConfig, into_residual: bool = False) -> nn.initializers.Initializer:
     """Returns a normal initializer, truncated at two standard deviations (google-research/bert, modeling.py).
 
-    Like TensorFlow's, the initializer does not correct the standard deviation for the truncation: the original models
-    and ours start with 0.88 · `init_stddev`. With `into_residual`, for projections whose results are added to the
-    residual stream, `config.init` scales this value.
+    As in TensorFlow, the truncation reduces the standard deviation to 0.88 · `init_stddev`. With `into_residual`, which
+    is for projections whose results are added to the residual stream, `config.init` scales it further.
     """
     stddev = config.init_stddev
     if into_residual:
@@ -75,8 +73,8 @@ def add_bias(x: jax.Array, bias: jax.Array, sum_by_matmul: bool) -> jax.Array:
     """Adds bias [D] to x [..., D], in the dtype of x. The gradient of the bias is summed in float32.
 
     With `sum_by_matmul`, a matmul with ones sums this gradient. On TPU, this is faster if a Pallas kernel computes the
-    gradient of x. The compiler cannot fuse a sum into a Pallas kernel, so the sum would read the gradient from
-    memory once more, which takes much longer than the matmul. On CPU, the matmul is faster if D is large.
+    gradient of x: the compiler cannot fuse a sum into the kernel, so a sum would read the gradient from memory once
+    more. On CPU, the matmul is faster if D is large.
     """
     return x + bias.astype(x.dtype)
 
@@ -98,13 +96,11 @@ add_bias.defvjp(lambda x, bias, sum_by_matmul: (add_bias(x, bias, sum_by_matmul)
 def product(x: jax.Array, kernel: jax.Array, save_x: bool = False) -> jax.Array:
     """Computes x [..., M] @ kernel [M, N] -> [..., N] in their common dtype.
 
-    The backward pass computes the gradient of the kernel as a product of x and the cotangent. Autodiff would multiply
-    the cotangent by x and transpose the result. XLA:CPU would then copy the cotangent into another layout, and its
-    matmul would take three times as long.
+    The backward pass computes the gradient of the kernel as xᵀ @ cotangent. Autodiff would compute its transpose, for
+    which XLA:CPU copies the cotangent into another layout and takes three times as long.
 
-    With `save_x`, `save_residual` marks the x that the backward pass uses. If x were marked before the product,
-    `jax.checkpoint` would copy x for the forward pass. The compiler fuses such a copy into the operation that computes
-    x, but not into a Pallas kernel.
+    With `save_x`, `save_residual` marks the x that the backward pass uses. A mark before the product would make
+    `jax.checkpoint` copy x, and the compiler cannot fuse this copy into a Pallas kernel that computes x.
     """
     return _product_forward(x, kernel, save_x)[0]
 
@@ -119,14 +115,14 @@ def dot(x: jax.Array, y: jax.Array, x_dims: tuple[int, ...], y_dims: tuple[int, 
 def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
     """Sums the outer products of all rows of x [..., M] and y [..., N] -> [M, N], in their common dtype."""
     if platform() == 'cpu' and x.dtype == jnp.float32:
-        # Without this, XLA would transpose x to merge the row dimensions. That pays off only for bfloat16.
+        # Without this, XLA would transpose x to merge the row dimensions, which pays off only for bfloat16.
         x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
     rows = tuple(range(x.ndim - 1))
     return dot(x, y, rows, rows)
 
 
 def _product_forward(x: jax.Array, kernel: jax.Array, save_x: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    # A `jax.checkpoint` policy sees the name because this rule is the outermost `custom_vjp` function.
+    # A `jax.checkpoint` policy sees the mark only because this rule belongs to the outermost `custom_vjp` function.
     return dot(x, kernel, (x.ndim - 1,), (0,)), (save_residual(x) if save_x else x, kernel)
 
 
@@ -143,11 +139,11 @@ product.defvjp(_product_forward, _product_gradient)
 class Projection(nn.Module):
     """A linear map from the last `len(in_axes)` dimensions to one dimension of size prod(`features`).
 
-    The output dimensions are merged. Otherwise the compiler may move a dimension that does not fill a register, such as
-    the width of a head, and copy the array back later.
+    The output dimensions are merged. Otherwise the compiler may copy a dimension that does not fill a register, such as
+    the width of a head, into another layout and back.
 
-    `nn.DenseGeneral` creates its kernel as a matrix and reshapes it, so the axis names belong to the wrong dimensions
-    (google/flax#3676, #3892). This layer creates the kernel in its final shape, with one name per dimension.
+    The kernel is created in its final shape, with one axis name per dimension. `nn.DenseGeneral` creates a matrix and
+    reshapes it, so the names would belong to the wrong dimensions (google/flax#3676, #3892).
 
     Attributes:
       features: The output dimensions of the kernel.
@@ -205,8 +201,8 @@ def _layer_norm(
     if x.dtype == jnp.float32:
         variance = jnp.square(wide - mean).mean(-1, keepdims=True)
     else:
-        # E[x²] - E[x]² needs a single pass over x. Its error is large if the mean is far from 0, but then the rounding
-        # of x to its dtype has already caused an error of this size.
+        # E[x²] - E[x]² needs a single pass over x. If the mean is far from 0, its error is large, but no larger than
+        # that of rounding x to bfloat16.
         variance = jnp.maximum(jnp.square(wide).mean(-1, keepdims=True) - jnp.square(mean), 0.0)
     mean, inverse = save_residual(mean), save_residual(jax.lax.rsqrt(variance + epsilon))
     y = (wide - mean) * inverse * scale.astype(jnp.float32)
@@ -257,7 +253,7 @@ class Norm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """An embedding table [rows, D]. Rows from index `used` on start at 0, and so do not change the table's norm."""
+    """An embedding table [rows, D]. Rows from index `used` on are padding, which is initially 0."""
 
     config: BertConfig
     rows: int

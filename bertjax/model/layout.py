@@ -10,8 +10,8 @@ import numpy as np
 class Layout:
     """Fixed slots for N sequences in T positions.
 
-    The positions form groups of rows, and the rows of a group have the same length. A batch of R·N sequences repeats
-    the layout R times, so all devices and all accumulation steps have the same layout.
+    The positions form groups of rows of the same length. A batch of R·N sequences repeats the layout R times, so all
+    devices and all accumulation steps have the same layout.
 
     Attributes:
       row_groups: The (number of rows, length) of each group of rows, in order; T positions in total.
@@ -77,8 +77,10 @@ class Layout:
 
     @functools.cached_property
     def cls_positions(self) -> np.ndarray:
-        """int32 [Q], the starts of all sequences, row by row. Each row has E entries; its first position fills the
-        rest."""
+        """int32 [Q], the starts of all sequences, row by row, `most_sequences` per row.
+
+        The first position of a row fills its unused entries.
+        """
         padded = [
             starts + [begin] * (most - len(starts))
             for rows, most in zip(self.rows, self.most_sequences, strict=True)

@@ -32,11 +32,10 @@ def _sum_by_onehot(cotangent: jax.Array, ids: jax.Array, count: int) -> jax.Arra
 
 
 def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
-    """Sums the rows [N, D] with the same id, int32 [N] -> float32 [count, D]. Rows with ids from `count` are ignored.
+    """Sums the rows [N, D] with the same id, int32 [N] -> float32 [count, D]. Ids of `count` or more are ignored.
 
     The rows are sorted by id and divided into groups of GROUP rows. One product per group sums the rows of each id.
-    Only the first and the last id of a group can also occur in other groups. Another product adds up the sums of these
-    ids. Finally, the sum of id i is written to row i of the result.
+    Only the first and the last id of a group can also occur in other groups, so another product adds up their sums.
     """
     ids = jnp.pad(ids, (0, -len(ids) % GROUP), constant_values=count)
     order = jnp.argsort(ids)  # stable
@@ -69,12 +68,11 @@ def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
     return jnp.zeros((count, rows.shape[1])).at[targets].set(values, mode='drop', unique_indices=True)
 
 
-# A lookup for small tables. The gradient is a product with one-hot rows, summed in float32. Autodiff would scatter B·S
-# rows into N. A scatter is slow on TPU, has no fixed order on GPU, and in bfloat16 rounds each addition.
+# A lookup for small tables. Its gradient is a product with one-hot rows. Autodiff would use a scatter, which is slow on
+# TPU, adds in a different order in every run on GPU, and in bfloat16 rounds each addition.
 onehot_lookup = _make_lookup(_sum_by_onehot)
-# A lookup for large tables on GPUs, whose gradient is `sum_rows_by_id`. Autodiff would use a scatter, which on GPU adds
-# by atomic operations, in a different order in every run. It also rounds each addition in bfloat16, so that after about
-# 800 rows of a frequent piece, further rows change nothing. XLA's deterministic scatter would sort B·S·D scalars.
+# A lookup for large tables on GPUs. Its gradient is `sum_rows_by_id`. In a bfloat16 scatter, after about 800 rows of a
+# frequent piece, further rows would change nothing. XLA's deterministic scatter would sort B·S·D scalars.
 sorted_lookup = _make_lookup(lambda x, ids, count: sum_rows_by_id(x.reshape(-1, x.shape[-1]), ids.reshape(-1), count))
 
 
@@ -82,8 +80,8 @@ def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
     """Selects positions [B, P] of hidden [B, S, D] -> [B, P, D].
 
     A product with one-hot rows selects them exactly. It costs P·S·D multiplications per sequence, under 0.1 % of the
-    work of BERT-base. The gradient is a product too. The gradient of a gather would be a scatter, in which all unused
-    entries of `positions` add to the same row. A scatter is slow on TPU and has no fixed order on GPU.
+    work of BERT-base. Its gradient is a product too. The gradient of a gather would be a scatter, which is slow on TPU
+    and has no fixed order on GPU.
     """
     one_hot = jax.nn.one_hot(positions, hidden.shape[1], dtype=hidden.dtype)  # [B, P, S]
     return jnp.einsum('BPS,BSD->BPD', one_hot, hidden, precision='highest')  # [B, P, D]

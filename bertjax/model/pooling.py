@@ -24,9 +24,8 @@ def combine_layers(x: jax.Array, combine: str, weights: tuple[float, ...]) -> ja
 def pool_tokens(x: jax.Array, mask: jax.Array, pool: str) -> jax.Array:
     """Pools the states x [B, S, D] of the tokens in `mask` [B, S] to [B, D]. With 'none', returns x.
 
-    The modes come from sentence-transformers' Pooling: 'mean'; 'mean_sqrt_len_tokens', the sum divided by the
-    square root of the number of tokens; 'weightedmean', where the i-th token has weight i; 'max'; 'cls', the first
-    token; and 'lasttoken'.
+    The modes come from sentence-transformers. 'mean_sqrt_len_tokens' divides the sum by the square root of the token
+    count. In 'weightedmean', the i-th token has weight i. 'cls' is the first token.
     """
     if pool in ('mean', 'mean_sqrt_len_tokens', 'weightedmean'):
         weights = mask.astype(x.dtype)

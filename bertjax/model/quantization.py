@@ -11,7 +11,7 @@ PRECISIONS = {'float32': np.float32, 'int8': np.int8, 'binary': np.uint8}
 
 
 def value_ranges(x: np.ndarray) -> np.ndarray:
-    """Returns the smallest and the largest value of each dimension of x [N, D], float32 [2, D]. NaN is ignored."""
+    """Returns float32 [2, D], the smallest and the largest value of each dimension of x [N, D]. NaN is ignored."""
     if not len(x):
         return np.zeros((2, x.shape[1]), np.float32)
     return np.float32([np.fmin.reduce(x), np.fmax.reduce(x)])
@@ -20,8 +20,8 @@ def value_ranges(x: np.ndarray) -> np.ndarray:
 def quantize(x: np.ndarray, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
     """Converts vectors float32 [N, D] to another precision.
 
-    In 'int8' and 'binary', rows of NaN, which stand for absent texts, become zeros. The results equal those
-    of `quantize_embeddings` in sentence-transformers 6.2, where 'binary' is called 'ubinary'.
+    Rows of NaN stand for absent texts; 'int8' and 'binary' convert them to zeros. The results equal those of
+    `quantize_embeddings` in sentence-transformers 6.2, where 'binary' is called 'ubinary'.
 
     Args:
       precision: 'float32' keeps the vectors. 'int8' divides the range of each dimension into 255 equal steps; values
@@ -48,7 +48,7 @@ def quantize(x: np.ndarray, precision: str, ranges: np.ndarray | None = None) ->
 
 
 def dequantize(x: jax.Array, ranges: jax.Array) -> jax.Array:
-    """Converts int8 vectors [N, D] to float32, a value to the middle of its step in `ranges`. Zero vectors stay 0."""
+    """Converts int8 vectors [N, D] to float32, the middle of each value's step in `ranges`. Zero vectors stay 0."""
     values = ranges[0] + (x.astype(jnp.float32) + 128.5) * (ranges[1] - ranges[0]) / 255
     return jnp.where((x != 0).any(-1, keepdims=True), values, 0.0)
 
@@ -57,10 +57,10 @@ def cosine_similarity(x: jax.Array, y: jax.Array, ranges: jax.Array | None = Non
     """Computes the cosines of vectors.
 
     Args:
-      x, y: Vectors [N, D] and [M, D] of a floating dtype or int8; or bits, uint8 [N, D / 8] and [M, D / 8]. Bits 1 and
-        0 stand for 1 and -1. Their cosine is 1 - 2 · (Hamming distance) / D.
-      ranges: float32 [2, D], the ranges with which int8 vectors were quantized. An int8 value then counts as the middle
-        of its step, and the other argument may have a floating dtype. None for the cosines of the integers.
+      x, y: Vectors [N, D] and [M, D] of a floating dtype or int8; or bits, uint8 [N, D / 8] and [M, D / 8]. A bit of 1
+        stands for 1, a bit of 0 for -1.
+      ranges: float32 [2, D], the ranges with which int8 vectors were quantized. They are dequantized, and the other
+        argument may have a floating dtype. None for the cosines of the integers.
 
     Returns:
       float32 [N, M]. The cosines of a zero vector, which stands for an absent text, are 0, except for bits.
@@ -68,7 +68,7 @@ def cosine_similarity(x: jax.Array, y: jax.Array, ranges: jax.Array | None = Non
     is_binary = x.dtype == jnp.uint8
     x, y = (_signs(side) if is_binary else _unit(side, ranges) for side in (x, y))
     products = jnp.einsum('nd,md->nm', x, y, precision='highest')
-    return products / x.shape[-1] if is_binary else products  # equal distances of bits have equal cosines
+    return products / x.shape[-1] if is_binary else products  # products of bits are exact
 
 
 def _signs(x: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ _BLOCK = 128  # the TPU kernel's positions per program, and columns per register
 
 
 class Rotary(struct.PyTreeNode):
-    """The rotation of each position.
+    """The rotation of each position, for heads of width K.
 
     Attributes:
       cos, sin: float32 [1 or B, S, K / 2], cosine and sine of position · theta^(-2 i / K) for i < K / 2.
@@ -31,7 +31,7 @@ class Rotary(struct.PyTreeNode):
 
     @classmethod
     def from_table(cls, positions: jax.Array, head_dim: int, theta: float, length: int) -> 'Rotary':
-        """Computes the same as `of_positions`, by a lookup in a constant table, for positions below `length`.
+        """Computes the same as `of_positions` by a lookup in a constant table. `length` is above all positions.
 
         XLA:CPU would otherwise compute the cosines again for each head of each block, which takes seven times as long.
         """
@@ -42,8 +42,7 @@ class Rotary(struct.PyTreeNode):
     def rotate(self, x: jax.Array) -> jax.Array:
         """Rotates x [B, S, H, K] in float32. The result has the dtype of x.
 
-        Value i of the first half of a head is paired with value i of the second half, as in transformers
-        (`rotate_half`).
+        Value i of the first half of a head is paired with value i of the second half (transformers' `rotate_half`).
         """
         if platform() == 'tpu' and self._fits_kernel(x):
             return self._rotate_by_kernel(x)

@@ -1,7 +1,7 @@
-"""A TPU kernel that rotates queries and keys. The forward and the backward pass each take one pass over memory.
+"""A TPU kernel that rotates queries and keys, with one pass over memory forward and one backward.
 
-The halves of a head do not fill a register, so the compiler would copy them into arrays with another layout and back.
-The kernel exchanges the halves inside registers. It has not been measured on hardware yet.
+The halves of a head do not fill a register, so the compiler would copy them into another layout and back. The kernel
+exchanges the halves inside registers. It has not been measured on hardware yet.
 """
 
 import functools
@@ -46,7 +46,7 @@ rotate.defvjp(lambda width, x, cos, sin: (rotate(width, x, cos, sin), (cos, sin)
 
 
 def register_columns(cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Repeats cosines and sines [..., K / 2] for a register [..., 128], and negates the sines of first halves."""
+    """Repeats cosines and sines [..., K / 2] to the width of a register, and negates the sines of first halves."""
     repeats = LANES // (2 * cos.shape[-1])
     return jnp.tile(cos, 2 * repeats), jnp.tile(jnp.concatenate([-sin, sin], axis=-1), repeats)
 

@@ -1,7 +1,7 @@
 """Row packing: the encoder computes several sequences in one row, with the same results up to rounding.
 
-Layouts have three sources. Pre-training reads packed batches from `data/packed_examples.py`, fine-tuning uses the same
-slots in every batch (`data/strata.py`), and inference packs sequences by their lengths (`data/packing_plan.py`).
+The data pipeline packs the rows of pre-training (`data/packed_examples.py`). Fine-tuning uses the same slots in every
+batch (`data/strata.py`), and inference packs sequences by their lengths (`data/packing_plan.py`).
 """
 
 import dataclasses
@@ -20,8 +20,8 @@ from bertjax.model.lookup import gather_positions
 class _Packing:
     """The base class of PackedLayout and BatchLayout, with the functions that pack and unpack arrays.
 
-    A subclass has `sequence_ids`, `position_ids`, `starts` and `capacities` (see `BatchLayout`). In the layout of one
-    batch, they are JAX arrays [R, T] and [R, N]. In a fixed layout, they are NumPy arrays [T] and [N].
+    A subclass has `sequence_ids`, `position_ids`, `starts` and `capacities`: JAX arrays for R rows of T positions and N
+    sequences (see `BatchLayout`), or NumPy arrays for a fixed layout of T positions and N sequences (see `Layout`).
     """
 
     def pack(self, x: jax.Array) -> jax.Array:
@@ -41,8 +41,8 @@ class _Packing:
 class PackedLayout(_Packing, Layout):
     """A layout with the same slots in every batch.
 
-    A batch repeats the layout R times. Only attention works on the rows of the layout. Elsewhere, they are concatenated
-    to one array of T positions.
+    A batch repeats the layout R times. Only attention works on the rows of the layout. Elsewhere, the rows form a
+    single row of T positions.
     """
 
     def gather_cls(self, x: jax.Array) -> jax.Array:
@@ -96,7 +96,7 @@ class BatchLayout(_Packing):
     def from_mask(cls, mask: jax.Array, count: int) -> 'BatchLayout':
         """Returns the layout that puts every N = `count` consecutive sequences into one row, without gaps.
 
-        `mask` is int32 [B, S], 1 for tokens. N must divide B, and the sequences of a row must have at most S tokens.
+        `mask` is int32 [B, S], 1 for tokens. N must divide B. All sequences of a row together have at most S tokens.
         """
         lengths = mask.sum(-1).reshape(-1, count)
         ends = jnp.cumsum(lengths, axis=1)  # [R, N]
@@ -111,7 +111,7 @@ class BatchLayout(_Packing):
 
     @property
     def longest(self) -> int:
-        """The length of a row. No sequence is longer."""
+        """The length of a row, which no sequence exceeds."""
         return self.sequence_ids.shape[1]
 
 
@@ -128,7 +128,7 @@ def _inverse(source: np.ndarray, count: int) -> np.ndarray:
 
 
 def _gather(x: jax.Array, source: Any) -> jax.Array:
-    """Gathers [R, P, ...] at the positions [Q] or [R, Q] into [R, Q, ...], with zeros for -1."""
+    """Gathers x [R, P, ...] at positions `source`, [Q] or [R, Q], into [R, Q, ...]. A position of -1 gives zeros."""
     if isinstance(source, np.ndarray):
         gathered, present = x[:, np.maximum(source, 0)], (source >= 0)[None]
         if present.all():

@@ -13,7 +13,7 @@ STACKED = 'layers'
 
 
 def unstack_layers(params: dict) -> dict:
-    """Splits the tree encoder/layers into encoder/layers_0 …, and removes the axis name `layers` from its boxes."""
+    """Splits the tree encoder/layers into encoder/layers_0 …, and removes the axis name `layers` from boxes."""
     is_box = lambda x: isinstance(x, nn.Partitioned)  # noqa: E731
 
     def select(i: int, x: Any) -> Any:
@@ -39,8 +39,8 @@ def stack_layers(params: dict) -> dict:
 def init_params(model: nn.Module, key: jax.Array, *inputs: jax.Array) -> dict:
     """Initialises the boxed parameters of a model that has a `config` and an `encoder`.
 
-    The layers are always initialised as a stack, which is then split if the config unrolls them. Both layouts therefore
-    have the same initial values. `inputs` are the positional inputs of the model; small arrays of zeros suffice.
+    Layers are initialised as a stack, which is then split if the config unrolls them, so both layouts have the same
+    initial values. For `inputs`, the positional inputs of the model, small arrays of zeros suffice.
     """
     scanned = model.clone(config=dataclasses.replace(model.config, scan_layers=True))
     params = scanned.init(key, *inputs)['params']

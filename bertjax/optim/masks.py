@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-# The path component of parameters with all layers along their first axis (nn.scan).
+# A component of the paths of parameters that have all layers along their first axis (nn.scan).
 STACKED = 'layers'
 NO_DECAY = ('bias', 'scale')
 
@@ -16,10 +16,7 @@ def path_names(path: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def decay_mask(params: Any) -> Any:
-    """Returns a tree of bools, True where weight decay applies: everywhere except in parameters named in NO_DECAY.
-
-    Embeddings decay, as in google-research/bert (optimization.py, exclude_from_weight_decay).
-    """
+    """Returns a tree of bools, True for parameters with weight decay: all except those with a name in NO_DECAY."""
     return jax.tree_util.tree_map_with_path(lambda path, _: path_names(path)[-1] not in NO_DECAY, params)
 
 

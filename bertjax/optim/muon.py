@@ -30,13 +30,9 @@ def is_block_kernel(names: tuple[str, ...]) -> bool:
 
 
 def scale_by_muon(momentum: float, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """Scales updates by Muon for the kernels of the blocks and by Adam for the rest.
+    """Scales updates by Muon, orthogonalised Nesterov momentum, for the kernels of the blocks and by Adam for the rest.
 
-    Muon is orthogonalised Nesterov momentum. The update of a matrix with I inputs and O outputs is multiplied by
-    sqrt(max(1, O / I)), as in optax.contrib.muon.
-
-    Args:
-      momentum: The momentum of Muon, in [0, 1).
+    The update of a matrix with I inputs and O outputs is multiplied by sqrt(max(1, O / I)), as in optax.contrib.muon.
     """
     muon, adam = optax.trace(momentum, nesterov=True), optax.scale_by_adam(b1, b2, eps)
 
@@ -57,8 +53,8 @@ def scale_by_muon(momentum: float, b1: float, b2: float, eps: float) -> optax.Gr
 def orthogonalize_kernels(kernels: Any) -> Any:
     """Orthogonalises each matrix in the tree of kernels and multiplies it by sqrt(max(1, O / I)).
 
-    Query, key and value of each layer are separate matrices. Tall matrices are transposed. Then the matrices of each
-    shape are concatenated, so the iteration compiles once per shape, and each device computes some of the matrices.
+    Query, key and value of each layer are separate matrices. Matrices with more inputs than outputs are transposed. All
+    matrices of one shape form one array, so the iteration compiles once per shape. The array is split over the devices.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(kernels)
     matrices = [_as_matrices(path, kernel) for path, kernel in leaves]
@@ -92,7 +88,7 @@ def orthogonalize(x: jax.Array) -> jax.Array:
 def _as_matrices(path: tuple[Any, ...], kernel: jax.Array) -> jax.Array:
     """Reshapes a kernel of a block to [N, I, O], where N is the number of stacked layers, or 1.
 
-    Query, key and value are [D, H, K], the output of attention is [H, K, D], and the MLP is [D, F] and [F, D].
+    Kernels of query, key and value are [D, H, K], of the output of attention [H, K, D], of the MLP [D, F] and [F, D].
     """
     layers, shape = (len(kernel), kernel.shape[1:]) if is_stacked(path) else (1, kernel.shape)
     inputs = math.prod(shape[:-1]) if path_names(path)[-2] == 'output' else shape[0]

@@ -1,8 +1,7 @@
 """The optimisers: Adam as in BERT's original code, AdamW, StableAdamW, LAMB with a trust ratio per layer, and Muon.
 
 Each optimiser is an optax transformation that returns a direction, which the train step multiplies by -learning_rate.
-The learning rate depends on the step, which advances with every batch. The optimiser's own count advances only when an
-update is applied.
+The learning rate depends on the step of the run, not on the optimiser's count, which skipped updates do not advance.
 """
 
 import functools
@@ -22,8 +21,7 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
     """Scales updates to m / (sqrt(v) + eps) without bias correction.
 
     Source: google-research/bert, optimization.py, AdamWeightDecayOptimizer. The first updates differ from Adam
-    with bias correction by a factor of about (1 - b1) / sqrt(1 - b2). The published learning rates and warm-ups
-    are for this form.
+    with bias correction by a factor of about (1 - b1) / sqrt(1 - b2).
     """
 
     def init(params: Any) -> optax.ScaleByAdamState:
@@ -44,8 +42,8 @@ def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) 
     """Scales updates by Adam, adds the weight decay, and divides the sum by max(1, RMS) for each tensor.
 
     Source: StableAdamW, arXiv 2304.13013, algorithm 2, with bias correction. The RMS is the root of the mean of
-    g² / max(v, eps²), where g is the gradient and v is Adam's second moment. The paper divides the learning rate by
-    max(1, RMS), which is equivalent. Each layer of a stacked parameter has its own RMS.
+    g² / max(v, eps²), where g is the gradient and v is Adam's second moment. Each layer of a stacked parameter has its
+    own RMS.
     """
     adam = optax.scale_by_adam(b1, b2, eps)
 
@@ -67,13 +65,10 @@ def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) 
 
 
 def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
-    """Multiplies the update of each weight tensor by |weight| / |update|, layer by layer.
+    """Multiplies the update of each weight tensor by |weight| / |update| (LAMB, arXiv 1904.00962, algorithm 2).
 
-    Source: LAMB, arXiv 1904.00962, algorithm 2.
-
-    Scanned parameters have all layers along their first axis. `optax.lamb` computes one ratio for the whole stack,
-    whereas this transformation computes one per layer. As in NVIDIA's and Google's LAMB, only parameters with weight
-    decay have a ratio; biases and LayerNorm scales do not. The ratio is 1 if one of the two norms is zero.
+    A stacked parameter has a ratio for each layer, whereas `optax.lamb` would compute one ratio for the whole stack. As
+    in NVIDIA's and Google's LAMB, only parameters with weight decay have a ratio. It is 1 if one of the norms is zero.
     """
 
     def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
@@ -104,10 +99,9 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Builds a chain of gradient clipping, moments, decoupled weight decay and a scaling for LAMB or Muon.
 
-    The arguments are the keys of the group config.optimizer (see `config.run.Optimizer`). The update of a parameter
-    includes `weight_decay` times the parameter, except for biases and LayerNorm scales. StableAdamW and LAMB scale the
-    whole update, including the decay. With Muon, `adam_lr_ratio` scales the update of each parameter that is not a
-    matrix of a block.
+    The arguments are the keys of the group config.optimizer (see `config.run.Optimizer`). StableAdamW and LAMB
+    scale the whole update, including the decay. With Muon, `adam_lr_ratio` scales the updates of all parameters except
+    the matrices of the blocks.
     """
     moments = {
         'bert_adam': scale_by_bert_adam,

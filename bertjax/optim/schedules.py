@@ -30,14 +30,14 @@ def make_schedule(
     """Builds a schedule: linear warm-up from 0 to `peak`, then a decay to 0 at `steps`. 'constant' does not decay.
 
     Except for 'wsd', the decay starts at the end of the warm-up, from `peak`, as in transformers. In the original code
-    (google-research/bert, optimization.py) and in NVIDIA's LAMB scripts, the decay starts at step 0. There, the rate
-    drops at the end of the warm-up, to `peak * (1 - warmup_fraction) ** power`.
+    (google-research/bert, optimization.py) and in NVIDIA's LAMB scripts, the decay starts at step 0, so the rate drops
+    to `peak * (1 - warmup_fraction) ** power` at the end of the warm-up.
 
-    'slanted_triangular' is equation 3 of ULMFiT (arXiv 1801.06146). It starts and ends at `peak / 32` instead of 0, as
-    in the paper, and `warmup_fraction` is the paper's `cut_frac`.
+    'slanted_triangular' is equation 3 of ULMFiT (arXiv 1801.06146). It starts and ends at `peak / 32` instead of 0, and
+    `warmup_fraction` is the paper's `cut_frac`.
 
     'wsd' (warm-up, stable, decay; arXiv 2404.06395) stays at `peak` until the last `decay_fraction` of the steps. The
-    decay 'sqrt' is 1 - √x (arXiv 2405.18392, equation 3), where x is the passed fraction of the decay.
+    decay 'sqrt' is equation 3 of arXiv 2405.18392.
 
     Args:
       name: One of SCHEDULES.

@@ -1,7 +1,7 @@
 """Selects the parameters to train, and sets the learning rate of each layer.
 
-The train step differentiates and updates only the sub-tree of trained parameters, and combines it with the frozen
-parameters. Frozen parameters therefore need neither gradients nor optimiser moments.
+The train step differentiates and updates only the sub-tree of trained parameters. Frozen parameters need neither
+gradients nor optimiser moments.
 """
 
 from collections.abc import Callable
@@ -28,8 +28,8 @@ def make_selection(train: str, num_layers: int) -> Selection:
     """Builds the selection for `config.trainable`.
 
     Args:
-      train: 'all'; 'head' for all parameters outside the encoder, including the pooler; or 'last_K' for the same
-        parameters, the final norm and the last K blocks (0 < K <= L).
+      train: 'all'; or 'head' for all parameters outside the encoder, including the pooler; or 'last_K' for these, the
+        final norm and the last K blocks (0 < K <= L).
       num_layers: L, the number of blocks.
 
     Raises:
@@ -76,8 +76,7 @@ def layer_rates(params: Any, decay: float, num_layers: int) -> Any:
     """Computes learning rate factors: `decay` for the last block, decay**2 for the second to last, and so on.
 
     With L blocks, the factor is decay**(L + 1) for the embeddings. It is 1 for heads and the final norm. Source: ULMFiT
-    (arXiv 1801.06146, section 3.2, "discriminative fine-tuning"). google-research/electra (model/optimization.py)
-    multiplies by `decay` once more, which its author calls unintended (issue 51).
+    (arXiv 1801.06146, section 3.2, "discriminative fine-tuning").
 
     Args:
       decay: The factor per layer in (0, 1]; 1 for the same rate in all layers.

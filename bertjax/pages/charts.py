@@ -1,6 +1,6 @@
 """Charts for a page, drawn by Plotly. The page contains Plotly's script, compressed (2 MB), and fetches nothing.
 
-A color is the name of a variable in style.css. page.js looks up its value, which differs between light and dark mode.
+A color is the name of a variable in style.css. page.js looks up its value for the light or the dark mode.
 """
 
 import base64
@@ -22,14 +22,14 @@ _LAYOUT = {
     # Write 0.00015; Plotly's default is 150µ.
     'yaxis': {'automargin': True, 'title': {'standoff': 12}, 'exponentformat': 'e', 'minexponent': 5},
     'legend': {'orientation': 'h', 'x': 0, 'y': 1.02, 'yanchor': 'bottom'},
-    'hoverlabel': {'namelength': -1},  # by default Plotly truncates names, even inside an escape
+    'hoverlabel': {'namelength': -1},  # by default Plotly cuts long names, also inside an escape
     'uirevision': 'same',  # keeps the reader's zoom when the colors change
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A curve of a chart, or points of a scatter plot.
+    """A curve or points of a chart.
 
     Attributes:
       name: the entry in the legend.
@@ -129,11 +129,7 @@ def _escape(text: str) -> str:
 
 
 def check_plotly() -> None:
-    """Checks that Plotly is installed.
-
-    Raises:
-      UserError: Plotly is not installed.
-    """
+    """Raises UserError unless Plotly is installed."""
     try:
         import plotly  # noqa: F401
     except ImportError:

@@ -1,4 +1,4 @@
-"""Renders a page from `page.html.j2`. A second template has a macro for each section, to draw the section's data."""
+"""Renders a page from `page.html.j2`. Macros of a second template draw the data of the sections."""
 
 import dataclasses
 import urllib.parse
@@ -31,7 +31,7 @@ class Section:
       title: the heading, and the entry in the navigation.
       data: the argument of the macro.
       about: a sentence under the heading.
-      note: the reason for missing data, which is shown instead of the data.
+      note: the reason for missing data, shown in their place.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Token:
       text: the piece; a leading `##` joins it to the previous piece.
       color: a class of style.css: special, b, masked, random, unchanged, right, wrong; '' for none.
       title: the hover text.
-      below: further lines under the text, such as the piece that a mask hides.
+      below: lines under the piece, such as the piece that a mask hides.
     """
 
     text: str
@@ -75,7 +75,7 @@ def render_page(
     """Returns the text of an HTML file.
 
     Args:
-      template: a file of this folder that has a macro for each section.
+      template: the second template, a file of this folder that has a macro for each section.
       charts: whether a section has charts, which make the file two megabytes larger.
       assets: names of further assets. Each NAME adds the files NAME.css and NAME.js to the page.
 

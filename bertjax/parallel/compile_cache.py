@@ -11,8 +11,7 @@ import jax
 VARIABLE = 'JAX_COMPILATION_CACHE_DIR'
 MAX_BYTES = 4 * 2**30
 _MIN_COMPILE_VARIABLE = 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'
-# Shorter compilations are not cached. JAX's default of 1 s would exclude the evaluation of a small model, which
-# would then be compiled for every length at every start.
+# With JAX's default of 1 s, the evaluation of a small model would be compiled for every length at every start.
 MIN_COMPILE_SECONDS = 0.2
 
 
@@ -20,11 +19,11 @@ def enable_compile_cache() -> None:
     """Enables JAX's persistent compilation cache, in the folder $XDG_CACHE_HOME/bertjax/compiled/MACHINE.
 
     XDG_CACHE_HOME is `~/.cache` by default, and MACHINE is the result of `_machine_name`. JAX's environment variable
-    JAX_COMPILATION_CACHE_DIR takes precedence; an empty value disables the cache. The cache key of a program includes
-    JAX's version, the compiler flags and the devices. If the cache cannot be read, JAX logs a warning and compiles.
-    Programs that compile in less than MIN_COMPILE_SECONDS are not cached. The variable
-    JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS overrides this limit. If the folder is not writable, nothing is cached.
-    If the cache is larger than MAX_BYTES, the least recently used programs are removed.
+    JAX_COMPILATION_CACHE_DIR takes precedence; an empty value disables the cache. If the folder is not writable,
+    nothing is cached.
+
+    Programs that compile in less than MIN_COMPILE_SECONDS are not cached; JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS
+    overrides this limit. If the cache is larger than MAX_BYTES, the least recently used programs are removed.
     """
     if _MIN_COMPILE_VARIABLE not in os.environ:
         min_seconds = min(MIN_COMPILE_SECONDS, jax.config.jax_persistent_cache_min_compile_time_secs)
@@ -46,8 +45,7 @@ def enable_compile_cache() -> None:
 def _machine_name() -> str:
     """Returns a name that machines share only if their CPUs have the same instructions.
 
-    A program for a CPU uses all instructions of that CPU, so machines with other CPUs must not load it from a shared
-    home directory.
+    A compiled program uses all instructions of its CPU, so other CPUs must not load it from a shared home directory.
     """
     try:
         with open('/proc/cpuinfo', encoding='utf-8', errors='replace') as lines:

@@ -27,10 +27,9 @@ _SET_BY_LIBRARIES = ('TPU_LIBRARY_PATH', 'TPU_SKIP_MDS_QUERY')
 def leave_out_absent_tpus() -> None:
     """Restricts JAX to the CPU platform if libtpu is installed on a machine that has only CPUs.
 
-    If libtpu is installed only to compile for TPUs, JAX would still start it to look for local TPUs, and libtpu would
-    print six lines of errors. This function does nothing if a platform was chosen, or if there is any sign of a TPU, a
-    GPU or a plug-in for another platform. JAX's messages, for example about an unused GPU, then stay visible. Call this
-    function before JAX computes anything; a later call has no effect.
+    JAX starts libtpu to look for local TPUs, even if libtpu is installed only to compile for TPUs. Without a TPU,
+    libtpu prints six lines of errors. This function does nothing if a platform was chosen, or if there is any sign of a
+    TPU, a GPU or a plug-in for another platform. A call after JAX has computed anything has no effect.
     """
     if jax.config.jax_platforms is not None or not importlib.util.find_spec('libtpu'):
         return
@@ -68,19 +67,16 @@ def _has_plugins() -> bool:
 def claim_devices() -> list[jax.Device]:
     """Prepares the process for its devices and returns all devices.
 
-    The function enables the compile cache (`compile_cache.enable_compile_cache`). If JAX may use a GPU, it sets
-    `compiler_flags.FLAGS`. On a CPU, it makes the process keep freed memory for later computations.
+    The function enables the compile cache (`compile_cache.enable_compile_cache`). If JAX may use a GPU, the function
+    sets `compiler_flags.FLAGS`. Call it in the main thread before JAX computes anything.
 
-    XLA allocates the temporary arrays of a step anew in every step. By default, glibc returns freed blocks above 32 MiB
-    to the kernel immediately, so the kernel has to clear their pages in every step, which slows down small models. Only
-    the heap of the main thread can keep such blocks. Asynchronous dispatch on CPU would compute in other threads, so it
-    is disabled.
-
-    Call this function in the main thread before JAX computes anything; later, its settings have no effect on JAX.
+    On a CPU, the function makes the process keep freed memory. XLA allocates the temporary arrays anew in every step.
+    By default, glibc returns freed blocks above 32 MiB to the kernel, which then has to clear their pages in every
+    step. Only the heap of the main thread can keep such blocks, so asynchronous dispatch, which computes in other
+    threads on a CPU, is disabled.
 
     Raises:
-      UserError: The devices belong to several processes of a TPU slice that are not connected. Each process would train
-        separately and write to the same workdir.
+      UserError: The devices belong to several processes of a TPU slice that are not connected.
     """
     jax.config.update('jax_cpu_enable_async_dispatch', False)
     leave_out_absent_tpus()

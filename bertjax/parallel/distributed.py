@@ -1,9 +1,8 @@
 """Coordinates several processes: lets only the primary write, makes the processes agree, and ends them together.
 
 Each process has its own devices and makes its own rows of a batch. The train state is distributed over all devices.
-Only the primary process, which is the first one, writes and prints. Checkpoints in a shared workdir are the exception:
-each process writes its shards. All processes share a workdir on a shared file system, or each process has a separate
-workdir. In the second case, the other processes copy the files of the primary.
+Only the primary process, which is the first one, writes and prints. Checkpoints in a shared workdir are an exception:
+each process writes its shards. If each process has a separate workdir, the others copy the files of the primary.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ _LOST = ('Gloo', 'coordination service', 'heartbeat', 'UNAVAILABLE', 'DEADLINE_E
 
 
 class OtherStoppedError(StoppedError):
-    """Another process, by default the primary, has stopped and printed the reason."""
+    """Another process has stopped and printed the reason."""
 
     def __init__(self, exit_status: int, process: int = 0):
         name = f'process {process}' if process else 'the first process'
@@ -49,8 +48,8 @@ def join(flags: ProcessFlags) -> None:
     Without flags, JAX finds the other processes itself on TPU VMs, on GKE and under Slurm.
     """
     leave_out_absent_tpus()
-    # JAX waits in compiled code, where Python's signal handlers do not run. The default handler ends the process there.
-    # Setting it also restores Ctrl-C in a process that bash started in the background, where Ctrl-C is ignored.
+    # JAX waits in compiled code, where Python's signal handlers do not run. Only the default handler ends the process
+    # on Ctrl-C there. Bash starts background processes with Ctrl-C ignored, which this handler also undoes.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     jax.distributed.initialize(
         flags.coordinator_address,
@@ -69,7 +68,7 @@ _alone = False  # True within `primary_first`, where processes must not wait for
 
 
 def is_multiprocess() -> bool:
-    """Returns whether this process is one of several that compute together."""
+    """Returns whether this is one of several processes that compute together."""
     return not _alone and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
@@ -83,8 +82,8 @@ def broadcast_from_primary(value: int) -> int:
     return int(multihost_utils.broadcast_one_to_all(np.int32(value))) if is_multiprocess() else value
 
 
-# A context that synchronises separate workdirs. The primary enters it to publish its files, and exits it when all
-# processes have fetched the files. The other processes enter it in between, to fetch the files.
+# A context that synchronises separate workdirs. The primary enters it to publish its files, and exits it when the other
+# processes have fetched them. The other processes enter it to fetch the files.
 WorkdirSync = Callable[[], contextlib.AbstractContextManager[None]]
 _workdir_sync: WorkdirSync | None = None
 
@@ -110,8 +109,7 @@ def primary_first(*, sync_workdirs: bool = True) -> Iterator[None]:
     """A context whose body runs first in the primary process, then in the others, which see the primary's files.
 
     The body must not compute on the mesh, which needs all processes, and must not call `wait_for_all`. Within the body,
-    `is_multiprocess` returns False, so the other functions of this module do not wait for other processes. Without
-    `sync_workdirs`, processes with separate workdirs do not fetch the primary's files.
+    `is_multiprocess` returns False. Without `sync_workdirs`, separate workdirs do not get the primary's files.
 
     Raises:
       OtherStoppedError: In the other processes, if the primary has raised. In the processes without an error, if
@@ -181,7 +179,7 @@ def _as_if_alone() -> Iterator[None]:
 
 
 def decide_on_primary(decide: Callable[[], int]) -> int:
-    """Calls `decide` in the primary process and returns the result in all processes. It does not sync workdirs.
+    """Calls `decide` in the primary process and returns the result in all processes.
 
     Raises:
       OtherStoppedError: In the other processes if `decide` has raised.
@@ -196,10 +194,7 @@ def decide_on_primary(decide: Callable[[], int]) -> int:
 
 
 def raise_together(failure: BaseException | None) -> None:
-    """Raises in all processes if any of them has a failure. All processes must call this.
-
-    Args:
-      failure: The failure of this process, which the function raises; or None.
+    """Raises the `failure` of this process, if it has one. All processes must call this.
 
     Raises:
       OtherStoppedError: Another process has a failure, but this one has none.
@@ -269,7 +264,7 @@ def fetch_to_primary_host(tree: Any) -> Any:
 
     def copy(x: jax.Array | np.ndarray) -> np.ndarray | None:
         full = _fetch(x)
-        # The copy is needed on a CPU, where `full` shares the memory of an array that the next step may overwrite.
+        # On a CPU, `full` shares the memory of an array that the next step may overwrite.
         return np.array(full) if is_primary() else None
 
     return jax.tree.map(copy, tree)
@@ -285,7 +280,7 @@ def _fetch(x: jax.Array | np.ndarray) -> np.ndarray:
 
 def is_lost(error: BaseException) -> bool:
     """Returns whether JAX has raised this error because another process is lost."""
-    # XLA raises ValueError and RuntimeError. JaxRuntimeError is a RuntimeError.
+    # JaxRuntimeError is a RuntimeError.
     may_be_jax = isinstance(error, (ValueError, RuntimeError))
     return is_multiprocess() and may_be_jax and any(word in str(error) for word in _LOST)
 
@@ -293,8 +288,8 @@ def is_lost(error: BaseException) -> bool:
 def leave(status: int) -> None:
     """Ends this failed process with `status`.
 
-    If all processes fail within a minute, they exit together. Otherwise this process ends without JAX's shutdown, so
-    that the others detect its loss and do not wait for it. After a LostError, this process ends immediately.
+    If all processes fail within a minute, they exit together. Otherwise, and after a LostError, this process ends
+    without JAX's shutdown, so that the others detect its loss.
     """
     if is_multiprocess():
         try:

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs by name, with the properties that XLA needs to compile for a GPU that is not present."""
+"""NVIDIA GPUs by name, with the properties that XLA needs to compile without a GPU."""
 
 import os
 from typing import Any
@@ -25,9 +25,9 @@ _AMPERE: dict[str, Any] = {
     'shared_processor': 167936,
     'links': 300_000_000_000,
 }
-# Sources: NVIDIA's whitepapers and data sheets; for the shared memory of a block and of a multiprocessor, the tables of
-# compute capabilities in the CUDA C++ programming guide. Sizes are in bytes, and `cache` is the L2 cache. `bandwidth`
-# (of the memory) and `links` (NVLink, in one direction) are in bytes per second.
+# Sources: NVIDIA's whitepapers and data sheets, and for shared memory the tables of compute capabilities in the CUDA
+# C++ programming guide. Sizes are in bytes, and `cache` is the L2 cache. `bandwidth` (of the memory) and `links`
+# (NVLink, in one direction) are in bytes per second.
 GPUS: dict[str, dict[str, Any]] = {
     'h200': {
         **_HOPPER, 'name': 'NVIDIA H200',

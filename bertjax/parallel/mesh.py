@@ -40,12 +40,11 @@ def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
     the hosts, as far as its size allows.
 
     The axis types are Auto. `jax.make_mesh` would create Explicit axes, with which Linen's logical constraints become
-    assertions and `nn.Embed` raises. Enter the mesh with `partition.mesh_context`, which uses `jax.set_mesh`. With the
-    older `with mesh:`, Flax does not see the mesh, and constraints silently do nothing.
+    assertions. Enter the mesh with `partition.mesh_context`. In `with mesh:`, Flax does not see the mesh, and
+    constraints silently do nothing.
 
     Raises:
-      UserError: A size is invalid, the product of the sizes is not the number of devices, or the number of slices does
-        not divide `data`.
+      UserError: See `mesh_shape`; or the number of slices does not divide `data`.
     """
     if devices is None:
         leave_out_absent_tpus()

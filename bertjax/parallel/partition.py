@@ -27,11 +27,10 @@ def _check_names(names: tuple[str | None, ...]) -> None:
 def constrain(x: jax.Array, *names: str | None) -> jax.Array:
     """Constrains the sharding of an activation, with one logical axis name per dimension.
 
-    Outside a mesh and inside `jax.shard_map`, this is the identity. An unknown name is an error, because Linen would
-    not split the dimension and a typo would silently make the run slow.
+    Outside a mesh and inside `jax.shard_map`, this is the identity.
 
     Raises:
-      ValueError: A name is not in parallel/rules.py.
+      ValueError: A name is not in parallel/rules.py. Linen alone would silently not split the dimension.
     """
     _check_names(names)
     if _on_one_device():
@@ -40,7 +39,7 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
 
 
 def with_axes(init: nn.initializers.Initializer, *names: str) -> nn.initializers.Initializer:
-    """Adds logical axis names, one per dimension, to the parameters of `init`. A scan prepends the name `layers`."""
+    """Adds logical axis names to the parameter of `init`, one per dimension. A scan prepends the name `layers`."""
     _check_names(names)
     return nn.with_logical_partitioning(init, names)
 
@@ -86,10 +85,10 @@ def indivisible_reason(rows: int, heads: int) -> str | None:
 def over_mesh(
     function: Callable[..., Any], inputs: Sequence[tuple[str | None, ...]], output: tuple[str | None, ...]
 ) -> Any:
-    """Maps a function over the shards of its arguments. This is for kernels, which XLA cannot partition.
+    """Maps a kernel, which XLA cannot partition, over the shards of its arguments.
 
     Args:
-      function: (*arrays) -> array.
+      function: The kernel, (*arrays) -> array.
       inputs: The logical axes of the dimensions of each argument; None for a dimension that is never split.
       output: The logical axes of the result.
     """

@@ -56,8 +56,6 @@ class ProcessFlags:
 def _count_tpu_processes(environment: Mapping[str, str]) -> int:
     """Counts the processes of the TPU slices of this run, or returns 1 without any sign of other processes.
 
-    JAX itself determines the number only when it connects the processes, but the caller needs it before that.
-
     On GKE, the number is in the environment; on TPU VMs, it is on Google's metadata server. The server is queried only
     if JAX has found TPU chips, so that other machines do not wait for it. Without chips, the import of JAX sets
     TPU_SKIP_MDS_QUERY.
@@ -70,7 +68,7 @@ def _count_tpu_processes(environment: Mapping[str, str]) -> int:
             if slices is None:
                 slices = _parse_value('MEGASCALE_NUM_SLICES', _read_attribute('tpu-env', environment))
         except (OSError, http.client.HTTPException) as error:
-            # Only a warning: a single host may be outside Google's cloud, and `claim_devices` raises for several hosts.
+            # This does not raise: a single host may be outside Google's cloud, and `claim_devices` raises for several.
             logging.warning('cannot query the number of machines of the TPU slice, assuming 1: %s', error)
     return len((hosts or '').split(',')) * int(slices or '1')
 
@@ -105,12 +103,10 @@ def _parse_value(key: str, lines: str) -> str | None:
 def supervise() -> None:
     """Continues in a child process. The parent waits for the child, and then exits with the child's status.
 
-    If another process of the run is lost, JAX may end the child at any time with SIGABRT and C++ stack traces. The
-    ended child cannot print a one-line explanation or choose its exit status, so the parent does both.
-
-    The parent forwards SIGTERM, Ctrl-C and Ctrl-Z.
+    If another process of the run is lost, JAX may abort the child at any time (SIGABRT). The parent then prints a
+    one-line explanation and chooses the exit status. The parent also forwards SIGTERM, Ctrl-C and Ctrl-Z.
     """
-    # A signal that arrives before its handler is set would end parent and child. So signals are blocked until then.
+    # Signals are blocked until their handlers are set. An earlier signal would end parent and child.
     signals = (signal.SIGTSTP, signal.SIGTERM, signal.SIGINT)
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     parent, child = os.getpid(), os.fork()
@@ -118,7 +114,7 @@ def supervise() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the child must not outlive the parent
         if os.getppid() != parent:
             os._exit(LostError.exit_status)
-        # A terminal and Slurm signal all processes of a group. Without its own group, the child would get each signal
+        # A terminal and Slurm signal all processes of a group. In the parent's group, the child would get each signal
         # twice, and a second signal has another meaning (train/health/interrupt.py).
         os.setpgid(0, 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)

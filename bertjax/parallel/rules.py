@@ -1,8 +1,7 @@
 """The table from logical axis names to mesh axes, and the mesh presets.
 
 The model names every dimension of its weights and activations, and only this file maps the names to mesh axes. Weights
-and activations have different names, because a mesh axis can split only one dimension of an array: `fsdp` splits the
-`embed` dimension of weights, but the batch dimension of activations.
+and activations have different names: `fsdp` splits the `embed` dimension of weights, but the rows of activations.
 """
 
 from collections.abc import Mapping
@@ -33,7 +32,7 @@ AXIS_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ('act_mlp', 'tensor'),
     ('act_vocab', 'tensor'),
     ('act_classes', None),
-    # the matrices of one shape that Muon orthogonalises together; each device computes some of them
+    # the matrices of one shape that Muon orthogonalises together
     ('act_matrices', ('data', 'fsdp', 'tensor')),
 )
 BATCH_AXES = ('data', 'fsdp')

@@ -1,4 +1,4 @@
-"""TPU slices and machines with GPUs by name, for compiling without the hardware."""
+"""TPU slices and machines with GPUs by name, for compilation without the hardware."""
 
 import dataclasses
 import importlib.util
@@ -15,14 +15,14 @@ from bertjax.parallel.gpu_targets import GPUS, gpu_devices
 class Generation:
     """The properties of a device of a TPU generation.
 
-    A device is a chip; on v3 it is one of the two cores of a chip, with half of the chip's memory and bandwidth.
+    A device is a chip, except on v3: there it is one of the two cores of a chip, with half of its memory and bandwidth.
 
     Attributes:
       hbm_bytes: High-bandwidth memory in bytes.
       hbm_bandwidth: Memory bandwidth in bytes per second.
       link_bandwidth: Bandwidth of one link to a neighbour in one direction, in bytes per second.
-      closed: A side of a slice is a ring if its length is a multiple of this number. On v4 and v5p, sides are rings
-        only if all sides longer than 1 have such lengths.
+      closed: A side of a slice is a ring if its length is a multiple of this number. On v4 and v5p, the sides longer
+        than 1 are all rings, or none is.
       clock_hz: The clock of a TensorCore.
       network_bandwidth: Bandwidth of a chip in the data centre network between slices, in bytes per second; 0 if it is
         not published.
@@ -36,13 +36,13 @@ class Generation:
     network_bandwidth: float = 0.0
 
 
-# Sources. Memory, memory bandwidth, links ("bidirectional ICI": both directions of four or six links) and network
-# ("data center network": 6.4 and 25.6 Tbit/s for the 256 chips of a v5e and a v6e pod, 50 Gbit/s per chip of v5p):
-# Google Cloud's pages on each generation (docs.cloud.google.com/tpu/docs/v5e, v5p, v6e, v4). Links of v3 and v4:
-# Jouppi et al., arXiv 2304.01433, table 4. Clocks: the peak FLOPs per second of a chip, divided by its FLOPs per cycle.
-# A multiplier has two FLOPs per cycle, and a chip has 4 (v3, v5e) or 8 (v4, v5p) units of 128 x 128 multipliers, or 4
-# units of 256 x 256 (v6e). Google's page on v6e mentions two units, but then the clock would double, and the compiler's
-# estimate of a large product would be 1.4 times the peak.
+# Sources:
+# - Memory, links and network: docs.cloud.google.com/tpu/docs/v5e, v5p, v6e, v4. "Bidirectional ICI" is the sum of both
+#   directions of four or six links. The network has 6.4 and 25.6 Tbit/s for 256 chips of v5e and v6e.
+# - Links of v3 and v4: Jouppi et al., arXiv 2304.01433, table 4.
+# - Clocks: the peak FLOPs per second of a chip, divided by its FLOPs per cycle, two for each multiplier. A chip has 4
+#   (v3, v5e) or 8 (v4, v5p) units of 128 x 128 multipliers, or 4 units of 256 x 256 (v6e, for which Google's page
+#   mentions 2; but then the compiler's estimate of a large product would be 1.4 times the peak).
 GENERATIONS = {
     'v3': Generation(16 * 2**30, 450e9, 35e9, 32, 0.94e9),
     'v4': Generation(32 * 2**30, 1200e9, 50e9, 4, 1.05e9),
@@ -50,8 +50,7 @@ GENERATIONS = {
     'v5p': Generation(95 * 2**30, 2765e9, 100e9, 4, 1.75e9, 50e9 / 8),
     'v6e': Generation(32 * 2**30, 1638e9, 100e9, 16, 1.75e9, 100e9 / 8),
 }
-# By default, JAX uses three quarters of a GPU's memory. XLA estimates no cycles for GPUs, so no times are computed. A
-# switch connects the GPUs of a machine, so they never form a ring.
+# By default, JAX uses three quarters of a GPU's memory. A switch connects the GPUs of a machine, so no side is a ring.
 _GPUS = {
     name: Generation(gpu['memory'] * 3 // 4, gpu['bandwidth'], gpu['links'], 1 << 30, gpu['clock_ghz'] * 1e9)
     for name, gpu in GPUS.items()
@@ -80,8 +79,8 @@ def slice_chips(name: str) -> int:
 def ici_bandwidth(name: str, chips: int) -> float:
     """Returns the bytes per second that a chip can send to the others of a group of `chips` chips in one slice.
 
-    If the group has all chips of the slice, it sends along every side of the slice. A smaller group sends along one
-    side. Chips send in both directions along a ring, and in one direction otherwise.
+    If the group is the whole slice, a chip sends along every side of the slice, else along one side. It sends in both
+    directions along a ring, and in one direction along other sides.
     """
     _, generation, shape = parse_topology(name)
     spec = generation_of(name)
@@ -103,7 +102,7 @@ def topology_devices(name: str) -> list[Any]:
         data centre network such as '2*v5e:16x16', or a machine with GPUs such as 'h200:8'.
 
     Raises:
-      UserError: The compiler is not installed or does not know the name, or the network between slices is not known.
+      UserError: The compiler is not installed or does not know the name, or `network_bandwidth` is not known.
     """
     example = 'v5e:4x4, v5p:2x2x4 (generation, chips along each side), 2*v5e:16x16 (two slices) or h200:8 (GPUs)'
     match = _NAME.fullmatch(name)
@@ -125,7 +124,7 @@ def topology_devices(name: str) -> list[Any]:
     if slices > 1:
         options['num_slices'] = slices
     try:
-        # Each host has 2 x 2 chips, as in the single-host slices of every generation.
+        # Each host has 2 x 2 chips.
         options['chips_per_host_bounds'] = (2, 2, 1)
         topology = topologies.get_topology_desc(f'{generation}:{shape}', 'tpu', **options)
     except Exception as error:  # libtpu raises several kinds of RuntimeError

@@ -5,9 +5,9 @@ begins with an all-gather of the parameters, and reduce-scatters the gradients b
 computes with its rows and the full parameters, inside `jax.shard_map`. Without `shard_map`, XLA would also split the
 products of the model by these shardings.
 
-If `fsdp` or `tensor` already split the weights, XLA would have to partition the body of `shard_map` over these axes,
-which fails (jaxlib 0.10.2). In this case, the data axis shards only the moments of the optimiser. The gradients are
-constrained to the shardings of the moments. Each device updates its shard of the parameters and gathers the others.
+If `fsdp` or `tensor` already split the weights, `shard_map` fails (jaxlib 0.10.2), so the data axis shards only the
+moments of the optimiser. The gradients are constrained to the shardings of the moments. Each device updates its shard
+of the parameters and gathers the others.
 """
 
 import dataclasses
@@ -22,35 +22,31 @@ from bertjax.parallel.mesh import slice_count
 
 AXIS = 'data'
 ZERO1 = ('auto', 'on', 'off')
-SMALL = 2**16  # the least elements per device to shard an array; for fewer, the exchange costs more than it saves
+SMALL = 2**16  # an array with fewer elements per device is not split: its exchange costs more than it saves
 MATRICES = ('kernel', 'embedding')  # names of parameters that the model casts to the dtype of the computation
 
 
 def should_shard(choice: str, mesh: Mesh) -> bool:
-    """Returns whether to shard the state over the data axis.
+    """Returns whether to shard the state over the data axis, where `choice` is one of ZERO1.
 
-    'auto' shards if only the data axis is larger than 1 and there is a single slice. With several slices, libtpu 0.0.52
-    changes the layout of sharded arrays before it sends them, which is slow.
-    Nothing is sharded if the data axis has size 1.
-
-    Args:
-      choice: One of ZERO1.
+    Nothing is sharded if the data axis has size 1. 'auto' shards if only the data axis is larger than 1 and there is a
+    single slice. With several slices, libtpu 0.0.52 slowly changes the layout of sharded arrays before it sends them.
     """
     pays = is_data_parallel(mesh) and slice_count(mesh.devices.flat) == 1
     return mesh.shape[AXIS] > 1 and (choice == 'on' or (choice == 'auto' and pays))
 
 
 def is_data_parallel(mesh: Mesh) -> bool:
-    """Returns whether all axes except data have size 1, so that only ZeRO-1 can split the weights."""
+    """Returns whether all axes except data have size 1."""
     return all(size == 1 for axis, size in mesh.shape.items() if axis != AXIS)
 
 
 def shard_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """Shards an abstract array over the data axis. The array must be replicated over this axis.
 
-    A dimension fits if the size of the data axis divides its size in a device's shard. The function splits the largest
-    dimension that fits, but the last dimension only if no other fits, so that neighbours in memory stay on one device.
-    Arrays that are small or have no dimension that fits are returned unchanged.
+    A dimension fits if its size per device is a multiple of the size of the data axis. The largest dimension that fits
+    is split, but the last dimension only if no other fits, so that neighbours in memory stay on one device. Arrays with
+    fewer than SMALL elements per device, or without a dimension that fits, are returned unchanged.
     """
     mesh = x.sharding.mesh
     axes = [_split_axes(entry, mesh) for entry in (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))]
@@ -81,13 +77,13 @@ def unshard(params: Any) -> Any:
 
 
 def shard_like_moments(tree: Any, params: Any) -> Any:
-    """Constrains traced gradients or parameters to the shardings of moments over the data axis.
+    """Constrains traced gradients or parameters to the shardings of the moments.
 
-    `params` are the abstract parameters, which are replicated over this axis.
+    `params` are the abstract parameters, which are replicated over the data axis.
     """
     full = jax.tree.map(lambda x: x.sharding, params)
     parts = jax.tree.map(lambda x: shard_over_data(x).sharding, params)
-    # With only the second constraint, XLA would also shard the matrix products of the gradients this way.
+    # With only the second constraint, XLA would also shard the products that compute the gradients.
     return jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(tree, full), parts)
 
 
@@ -97,9 +93,8 @@ class GradientExchange:
 
     Attributes:
       params: The abstract parameters, with shardings.
-      dtype: The dtype of the computation, in which matrices are sent. The parameters lose nothing, because the model
-        casts matrices to this dtype. Their gradients are rounded before they are summed over the devices. Other arrays
-        are sent unchanged.
+      dtype: The dtype of the computation, in which matrices are sent. For parameters, this loses nothing, because the
+        model casts matrices to this dtype. Gradients of matrices are rounded before they are summed over the devices.
     """
 
     params: Any
@@ -127,7 +122,7 @@ class GradientExchange:
         return jax.shard_map(function, in_specs=in_specs, out_specs=(replicated, specs), check_vma=False)
 
     def gather(self, params: Any) -> Any:
-        """Gathers the full parameters from their shards. Kernels stay in the dtype in which they were sent."""
+        """Gathers the full parameters from their shards. Kernels stay in `dtype`."""
 
         def gather(path: tuple[Any, ...], part: jax.Array, spec: PartitionSpec) -> jax.Array:
             sent = self._cast(path, part)
@@ -143,11 +138,11 @@ class GradientExchange:
         return jax.lax.psum(values, AXIS)
 
     def gather_rows(self, rows: Any) -> Any:
-        """Gathers arrays with the rows of each device along the first axis, in the order of the devices."""
+        """Gathers the rows of all devices along the first axis, in the order of the devices."""
         return jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS, axis=0, tiled=True), rows)
 
     def own_rows(self, rows: Any, count: int) -> Any:
-        """Returns the `count` rows of this device from arrays with the rows of all devices, as from `gather_rows`."""
+        """Returns the `count` rows of this device from arrays in the order of `gather_rows`."""
         first = jax.lax.axis_index(AXIS) * count
         return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, count), rows)
 
@@ -169,9 +164,9 @@ class GradientExchange:
 
 
 def _as_matrix(send: Callable[[jax.Array], jax.Array], x: jax.Array, split: int) -> jax.Array:
-    """Applies a collective to `x` with all dimensions after `split` merged into one.
+    """Applies the collective `send` to x with all dimensions after `split` merged into one.
 
-    Rows of 64 values, the width of a head, fill only half of a TPU register, so half of the transfer would be padding.
+    Without this, rows of 64 values, the width of a head, would be padded to the 128 values of a TPU register.
     """
     sent = send(x.reshape(*x.shape[: split + 1], -1))
     return sent.reshape(*sent.shape[: split + 1], *x.shape[split + 1 :])

@@ -1,9 +1,9 @@
 """Plans a pre-training run with config.budget: chooses the model size and the steps for a limit in time or in FLOPs.
 
 The run has three phases: the learning rate warms up, stays constant, and decays to 0 (the schedule 'wsd'). A budget in
-FLOPs determines the steps of all phases at the start. With a budget in time, the clock ends the second phase, and
-the steps of the third phase are computed from the speed of the run so far. The decisions are written to
-WORKDIR/budget.json. With config.replay, another run repeats them and gets the same result, bit for bit.
+FLOPs determines the steps of all phases at the start. With a budget in time, the clock ends the second phase, and the
+steps of the third phase follow from the speed of the run so far. With config.replay, another run repeats the decisions
+in WORKDIR/budget.json and gets the same result, bit for bit.
 """
 
 import dataclasses
@@ -45,9 +45,9 @@ _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 _EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large matrix product
 # The constants of `expected_loss`, from a fit to runs with 0.4 to 3.2 million parameters (benchmarks/ladder_report.py).
 # For larger models they are an extrapolation. With a budget in time, they and _EFFICIENCY determine only the size, the
-# warm-up and the intervals in percent; the clock determines the other steps.
+# warm-up and the intervals in percent.
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.447, 11.7, 0.2, 2800.0, 0.493
-_MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, without which tiny models would warm up for too long
+_MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, so that tiny models do not warm up for too long
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
 _OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative to the estimated steps of the run
 
@@ -77,8 +77,8 @@ class BudgetPlan:
 
     Attributes:
       budget: The value of config.budget.
-      model: {key of config.model: value}, empty unless config.architecture_from is 'budget'. It has the dtype, unless
-        the command line sets it, and the keys of the size, unless the command line sets one of them.
+      model: {key of config.model: chosen value}; empty unless config.architecture_from is 'budget'. The dtype is chosen
+        unless the command line sets it. The size is chosen unless the command line sets one of its keys.
       estimate: The estimated number of steps of the run.
       warmup, stable, decay: The steps of the three phases. With a budget in time, `stable` and `decay` are None until
         the clock ends the second phase.
@@ -133,14 +133,14 @@ class BudgetPlan:
     def decide(self, folder: pathlib.Path, step: int, elapsed: float, *, evaluates: bool) -> None:
         """Saves the plan of a run whose second phase ended at `step`, after `elapsed` seconds.
 
-        `evaluates` is whether the run also evaluates during training.
+        `evaluates` says whether the run evaluates during training.
         """
         seconds, _ = parse_budget(self.budget)
         goodput = read_goodput(folder) or Goodput({STEP: elapsed}, processes=1)  # the log may have failed
         kinds = (STEP, DATA, SAVE, EVALUATION) if evaluates else (STEP, DATA, SAVE)
         per_step = sum(goodput.seconds.get(kind, 0.0) for kind in kinds) / step
-        # The third phase compiles the train step once more. N processes have compiled it N + 1 times so far: each of
-        # them once, and one of them again for the second phase.
+        # The third phase compiles the train step once more. So far, each process of the run (a restart is a new
+        # process) has compiled it once, and one of them again for the second phase.
         compilation = goodput.seconds.get(COMPILE, 0.0) / (goodput.processes + 1)
         decay = max(round((seconds - elapsed - compilation) / per_step), 1)
         dataclasses.replace(self, stable=step - self.warmup, decay=decay).save(folder)
@@ -163,8 +163,8 @@ def make_plan(
     The plan is saved to the workdir. A saved plan without a checkpoint is replaced, because nothing depends on it.
 
     Raises:
-      UserError: The budget conflicts with other keys or allows too many steps, the plan is for another budget or model,
-        the run in config.replay has no complete plan or another plan, or the checkpoints of the workdir have no plan.
+      UserError: The budget conflicts with other keys or allows too many steps; the plan is for another budget or model;
+        config.replay has no complete plan, or a plan other than the workdir's; or checkpoints have no plan.
     """
     _check(settings, flag_keys)
     path = folder / FILE
@@ -263,7 +263,7 @@ def product_rate(mesh: Mesh, dtype: str) -> float:
     rows, width = 4096, 1024
     with jax.default_device(mesh.local_devices[0]):
         left, right = jnp.ones((rows, width), dtype), jnp.ones((width, width), dtype)
-        # This uses `dot`, as models on CPUs do, because `jnp.matmul` has no fast bfloat16 there.
+        # Models on CPUs also use `dot`, because `jnp.matmul` has no fast bfloat16 there.
         product = jax.jit(functools.partial(dot, x_dims=(1,), y_dims=(0,))).lower(left, right).compile()
         times = []
         for _ in range(8):

@@ -29,7 +29,7 @@ class ChanceBaselines:
 
     Attributes:
       pair: The prefix of the sentence-pair metrics in a row of metrics, 'nsp' or 'sop'.
-      unigram: The entropy in nats from `unigram_entropy`; None if the run has no held-out text.
+      unigram: See `unigram_entropy`; None if it cannot be computed.
       majority: {phase number: share} (see `majority_share`); empty without pairs.
     """
 
@@ -41,8 +41,8 @@ class ChanceBaselines:
 def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
     """Computes the baselines of a finished or unfinished run in a workdir.
 
-    If the tokenizer or a token store of the run cannot be read, only `pair` is set. Without a config.json, all values
-    are defaults.
+    Without a config.json, all values are defaults. If the tokenizer or a token store cannot be read, only `pair` is
+    set.
 
     Raises:
       UserError: config.json is damaged.
@@ -81,8 +81,8 @@ def compute_chance_baselines(
 def unigram_entropy(splits: Sequence[StoreSplit], weights: Sequence[float], vocab_size: int) -> float | None:
     """Returns the unigram entropy of the held-out text in nats, or None without text.
 
-    The entropy is the loss of a model that predicts each piece with its frequency in the held-out text. No model
-    that ignores the context has a lower loss. `weights` are the relative shares of examples from each split.
+    It is the loss of a model that predicts each piece with its frequency in the held-out text. No model that ignores
+    the context has a lower loss. `weights` are the relative shares of the splits.
     """
     shares = np.zeros(vocab_size)
     for split, weight in zip(splits, weights, strict=True):
@@ -104,10 +104,7 @@ def _piece_counts(split: StoreSplit, vocab_size: int) -> np.ndarray:
 
 
 def majority_share(examples: PretrainingExamples | MixedExamples, count: int) -> float | None:
-    """Returns the share of the more frequent pair label in the first `count` examples, or None without pairs.
-
-    A model that always predicts this label has this accuracy.
-    """
+    """Returns the share of the more frequent pair label in the first `count` examples, or None without pairs."""
     ones = total = 0.0
     count = min(count, examples.cycle_length)
     for first in range(0, count, _BATCH_SIZE):

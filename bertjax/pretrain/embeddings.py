@@ -18,8 +18,7 @@ _EXPECTED = 'a matrix of floats in a .npy or .safetensors file'
 def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Reads the embeddings in a file.
 
-    The file has one row for each piece of the vocabulary, or for each piece that is not special. Rows are in the order
-    of the ids.
+    The file has one row for each piece of the vocabulary, or for each piece that is not special, in the order of ids.
 
     Args:
       path: A .npy file, or a .safetensors file with one tensor.

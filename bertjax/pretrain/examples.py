@@ -22,7 +22,7 @@ Examples = PretrainingExamples | PackedExamples | MixedExamples
 
 
 class StoreExamples:
-    """The examples of a pre-training run by shape, split and phase. The examples of each combination are built once.
+    """The examples of a pre-training run. Those of each shape, split and phase are built once.
 
     Args:
       stores: The token stores: one, or one for each part of a mixture.
@@ -55,7 +55,7 @@ class StoreExamples:
         """Returns the examples of a phase. With config.packing, training examples are packed into rows.
 
         Training examples have the highest mask rate of the phase, which `ScheduledMasks` can lower. Held-out examples
-        have the mask rate config.masking.eval_rate, and at most this rate times S (rounded up) predictions.
+        have the mask rate config.masking.eval_rate, which also limits their predictions.
 
         Args:
           shape: (S, P), the sequence length and the maximum number of predictions of training examples.

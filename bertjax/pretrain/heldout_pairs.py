@@ -38,7 +38,7 @@ class PairsEvaluator:
     There must be at least one pair. A batch has `batch_size` copies of sentences, each with one masked token.
 
     Raises:
-      UserError: A sentence is longer than the model's number of positions; see `encode_pairs`.
+      UserError: See `encode_pairs`.
     """
 
     split = SPLIT

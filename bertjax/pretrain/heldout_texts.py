@@ -57,8 +57,8 @@ def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
     """Checks config.heldout_texts before any text is read. `folder` is the workdir.
 
     Raises:
-      UserError: The syntax is wrong; a text does not exist, is also trained on or contains the workdir; or 'each' is
-        used without a mixture, or beside a text that has the name of a corpus.
+      UserError: The syntax is wrong; a text does not exist, is also trained on or contains files of the workdir; 'each'
+        is used without a mixture; or a text has the same name as a corpus of 'each'.
     """
     texts = parse_texts(settings.heldout_texts)
     for name, path in texts:
@@ -77,8 +77,8 @@ def prepare_texts(
 ) -> dict[str, StoreSplit]:
     """Returns the texts as {name: split}. Their token stores are built in the workdir `folder`, or reused.
 
-    The split of an entry NAME=PATH has all documents of the text. 'each' adds a split for each corpus of the mixture,
-    with the held-out documents of its token store in `stores`.
+    The split of an entry NAME=PATH has all documents of the text. For 'each', the splits have the held-out documents of
+    each corpus of the mixture, from `stores`.
 
     Raises:
       UserError: A text cannot be read, or 'each' is used and a corpus has no held-out documents.

@@ -43,9 +43,8 @@ class PretrainingPhase(PhaseSettings):
         """Splits the phase into parts with one batch size each. They share the schedule and the numbering of examples.
 
         The phase begins with the ramp, which takes the fraction `batch_ramp` of its steps and has up to 8 stages of
-        equal length. The batch sizes of the stages are evenly spaced multiples of `batch_size_start`. The steps after
-        the ramp have `batch_size`. For example, a ramp from 32 to 128 rows has the batch sizes 32, 64 and 96, then 128.
-        ModernBERT also uses each batch size for equally many steps (AnswerDotAI/ModernBERT, src/sequence_packer.py).
+        equal length. Their batch sizes are evenly spaced multiples of `batch_size_start`. For example, a ramp from 32
+        to 128 rows has the sizes 32, 64 and 96, then 128.
         """
         if not self.batch_ramp:
             return [self]
@@ -76,8 +75,8 @@ class PhaseSpec:
     Attributes:
       steps: The length of the phase as in the config, such as '90%'.
       reset_optimizer: Whether the phase starts with a new optimizer state.
-      values: {key: value} for the keys of `config.pretraining.UNSET`. If the phase does not set a key, its value comes
-        from the config of the run (INHERITED) or is the default.
+      values: {key: value} for the keys of UNSET in config/pretraining.py. A key that the phase does not set has the
+        run's value (INHERITED) or its default.
       keys: {key: the config key that sets the value}, such as 'phases[0].seq_len', or 'seq_len' if it is inherited.
     """
 
@@ -124,8 +123,8 @@ class PhaseSpec:
             found = f'True with a mask rate from {rates[0]:g} to {rates[1]:g}'
             fix = 'set it to False, or config.masking.final_rate to -1'
             raise UserError('config.masking.static', found, 'a constant mask rate', fix)
-        # A packed row takes no more examples when all its predictions are used. Fewer predictions would therefore leave
-        # positions free. Fewer predictions would also reduce a mask rate that a phase or a schedule sets.
+        # A packed row takes no more examples when all its predictions are used, so fewer predictions would leave
+        # positions free. In any row, fewer predictions would reduce a mask rate that a phase or a schedule sets.
         minimum = int(max(rates) * values['seq_len'])
         varies = set(rates) != {masking.rate}
         if (packing or varies) and predictions < minimum:

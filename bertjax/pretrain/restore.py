@@ -53,7 +53,7 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
             if configured != recorded:
                 raise UserError(f'config.model.{name}', str(configured), f'{recorded}, as in the checkpoint', _FIX)
         mode = checkpoint.config['pairs']['mode']
-        # If `paired` differs, only one of the two models has a pair head.
+        # The two modes may differ, unless only one of them has a pair head.
         if PairOptions(mode=mode).paired != settings.pair_options.paired:
             raise UserError('config.pairs.mode', settings.pair_options.mode, f'{mode}, as in the checkpoint', _FIX)
         settings = dataclasses.replace(settings, zero1='off')  # nothing is trained

@@ -43,8 +43,7 @@ from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats
 from bertjax.workdir.lock import has_checkpoints
 
-# Training on pairs has little effect if more than this share of the chunks has a single sentence. In Wikipedia, a tenth
-# of the chunks of 128 tokens has a single sentence.
+# Training on pairs has little effect if more than this share of the chunks has a single sentence.
 _MAX_SINGLE_SHARE = 0.5
 
 
@@ -84,7 +83,6 @@ class Pretraining(Experiment):
 
     Attributes:
       settings: The settings of the run, with all durations in steps.
-      tokenizer, model_config, setup: The tokenizer, the config of the model, and the setup of the run.
       stores, examples: The token stores, and the examples made from them.
       values: A function that computes the values of a metrics row from sums and weights.
       resolved: The resolved config, which is saved in config.json and in every checkpoint.
@@ -124,7 +122,7 @@ class Pretraining(Experiment):
             key, rows = settings.phase_specs[phase.number].smallest_batch
             check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
         self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
-        # The hashes of the data, which must be equal when a run resumes.
+        # These hashes must be equal when a run resumes.
         store = '+'.join(weighted.store.fingerprint for weighted in self.stores)
         fingerprints = {'tokenizer': self.tokenizer.fingerprint, 'store': store}
         fingerprints |= {} if distillation is None else {'teacher': distillation.fingerprint}
@@ -139,8 +137,8 @@ class Pretraining(Experiment):
     def init_state(self) -> TrainState:
         """Returns the training state at step 0.
 
-        If the distillation has initial parameters, the state has these. Otherwise, the parameters come from
-        config.init, or are random if it is empty, and the matrix of config.embeddings replaces token embeddings.
+        The parameters are the initial parameters of the distillation, if it has any. Otherwise, they come from
+        config.init, or are random if config.init is empty, and config.embeddings replaces token embeddings.
 
         Raises:
           UserError: The sizes of the model in config.init differ from config.model.

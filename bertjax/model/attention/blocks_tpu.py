@@ -1,9 +1,9 @@
 """Attention on TPU by blocks of queries, for layers with a window and for rows too long for `fused_tpu`.
 
 The kernel keeps a row of S tokens in the vector memory (VMEM). With a window, a block of `BLOCK` queries sees only the
-keys from half a window before the block to half a window after it. The kernel multiplies a block with N keys: with a
-window of 128, N is 256; without a window, N is S. For H heads of width K, it needs 4·S·N·H·K operations forward and
-10·S·N·H·K backward. The backward pass has five products, one of which recomputes the scores.
+keys from half a window before the block to half a window after it. The kernel multiplies each block with N keys: N is S
+without a window, and 256 with a window of 128. For H heads of width K, the kernel needs 4·S·N·H·K operations forward
+and 10·S·N·H·K backward, where one of the five products recomputes the scores.
 
 The kernel has not been measured on hardware yet.
 """
@@ -18,9 +18,8 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.parallel.partition import shard_count
 
 BLOCK = 128  # queries per block: the width of a vector register
-# {whether there is a window: the longest row in tokens}. With a window, the backward kernel needs 36 MiB of VMEM for
-# rows of 8,192 tokens and heads of width 64 in bfloat16. Without a window, it also needs about six float32 [BLOCK, S]
-# arrays: 6 MiB for rows of 2,048 tokens.
+# {whether there is a window: the longest row in tokens}. For these rows and heads of width 64 in bfloat16, the backward
+# kernel needs 36 MiB of VMEM with a window, and 9 MiB and about six float32 [BLOCK, S] arrays (6 MiB) without a window.
 MAX_LENGTH = {True: 8192, False: 2048}
 
 
@@ -41,6 +40,6 @@ class BlocksTpu(TpuImplementation):
         from bertjax.model.attention.blocks_tpu_kernel import BlockOptions, attention  # importing Pallas takes a while
 
         (S, heads, width), half = query.shape[1:], mask.window // 2
-        keys = min(S, -(-(BLOCK + 2 * half) // LANES) * LANES) if mask.window else S  # whole registers
+        keys = min(S, -(-(BLOCK + 2 * half) // LANES) * LANES) if mask.window else S  # fills whole registers
         group = heads_per_program(heads // shard_count('act_heads'), width)
         return functools.partial(attention, BlockOptions(half if mask.window else S, keys, group, width))

@@ -1,7 +1,7 @@
 """The kernels of blocks_tpu.py: attention of one row and a few heads, forward and backward.
 
-A program of the grid keeps the columns of its heads in vector memory and loops over blocks of queries. The backward
-kernel recomputes the scores, and sums the gradients of keys and values over the blocks in float32.
+A program keeps the columns of its heads in vector memory and loops over blocks of queries. The backward kernel
+recomputes the scores, and sums the gradients of keys and values over the blocks in float32.
 """
 
 import dataclasses
@@ -40,8 +40,7 @@ def _call(
 ) -> list[jax.Array]:
     """Runs a kernel for each row and group of heads, on blocks [S, group·width] of the arrays.
 
-    A query sees only keys that are at most `options.reach` positions away. The arguments are those of `call` in
-    `tpu_kernel.differentiable`. `words` is not used, because there is no dropout.
+    The arguments are those of `call` in `tpu_kernel.differentiable`. Without dropout, `words` is not used.
     """
     is_forward = len(arrays) == 3
     kernel, outputs = (_forward_kernel, 1) if is_forward else (_backward_kernel, 3)
@@ -109,7 +108,7 @@ def _backward_kernel(
 def _for_blocks(
     options: BlockOptions, query_ids: Any, key_ids: Any, length: int, compute: Callable[[Any, Any, jax.Array], None]
 ) -> None:
-    """Calls compute(slice of queries, slice of keys, bias of their scores) for each block of queries of a row."""
+    """Calls `compute` for each block of queries, with the slices of its queries and keys and the bias of the scores."""
     alignment = max((options.keys - BLOCK) // 2, BLOCK // 2) if options.keys < length else length
 
     def block(i: jax.Array, _: None) -> None:

@@ -1,9 +1,8 @@
 """Attention on CPU, one head of one row at a time, so that the scores stay in the cache.
 
-A head is read directly from the output of the projections, and its result is written into a copy of the queries. No
-array is copied into another layout. The backward pass recomputes the scores instead of saving an [S, S] array. The
-softmax is divided by its sum only after the product with the values. This needs fewer divisions, and the result is the
-same up to rounding.
+A head is read directly from the output of the projections, so no array is transposed. Its result is written over its
+queries, in a copy of the queries. The backward pass recomputes the scores instead of saving an [S, S] array. The
+division by the sum of the softmax follows the product with the values, which needs fewer divisions.
 """
 
 import functools
@@ -97,7 +96,7 @@ def _by_head(
 
     Args:
       compute: (the head's slices of `read`, its words, its `_Row`, its slices of `written`) -> new slices of `written`.
-      read, written: Arrays [B, ..., H, K]; a head's slice is [..., K].
+      read, written: Arrays [B, Q, H, K] or [B, S, H, K]; a head's slice is [Q, K] or [S, K].
       words: uint32 [B, H, 2] or [B, H, Q, 3]; a head's words are [2] or [Q, 3].
     """
     B, Q, H, K = read[0].shape

@@ -1,9 +1,8 @@
 """Attention on GPUs by cuDNN, through `jax.nn.dot_product_attention`, for calls without dropout or packed rows.
 
-NVIDIA tunes cuDNN's kernel for each of its GPUs. The kernel saves no [S, S] array and skips padding. JAX does not pass
-dropout to cuDNN, and cuDNN's dropout masks would differ from bertjax's masks, so training uses cuDNN only with
-`model.attention_dropout=0`. Packed rows would need an [S, S] bias, so they use another implementation. The gradients
-are reproducible with the XLA flags of `parallel/compiler_flags.py`. The speed has not been measured yet.
+The kernel saves no [S, S] array and skips padding. `jax.nn.dot_product_attention` has no dropout, so training uses
+cuDNN only with `model.attention_dropout=0`. Packed rows would need an [S, S] bias. The gradients are reproducible with
+the XLA flags of `parallel/compiler_flags.py`. The speed has not been measured yet.
 """
 
 import jax
@@ -13,15 +12,15 @@ from bertjax.model.attention.fused_gpu import GpuImplementation
 from bertjax.model.attention.implementation import Kernel
 from bertjax.model.attention.mask import AttentionMask
 
-# JAX's limits for the width of a head (check_is_flash_attention in jax/_src/cudnn/fused_attention_stablehlo.py). On
-# Hopper, JAX allows widths up to 256.
+# JAX's limits for the width of a head on Ampere (check_is_flash_attention in
+# jax/_src/cudnn/fused_attention_stablehlo.py). From Hopper on, JAX allows widths up to 256.
 WIDTH_MULTIPLE, MAX_WIDTH = 8, 128
 
 
 class Cudnn(GpuImplementation):
     """The kernel of cuDNN. It does not support dropout or packed rows, and all positions must be queries.
 
-    If a row has no tokens, every query sees the first position, whereas in other implementations it sees all positions.
+    In a row without tokens, every query sees only the first position. In other implementations, it sees all positions.
     """
 
     SUPPORTS_DROPOUT = False

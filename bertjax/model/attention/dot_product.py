@@ -1,4 +1,4 @@
-"""Attention in plain XLA operations, for every device. All scores [S, S] are in memory at once."""
+"""Attention in plain XLA operations, for every call and device. All scores [S, S] are in memory at once."""
 
 import functools
 
@@ -15,7 +15,7 @@ einsum_float32 = functools.partial(jnp.einsum, preferred_element_type=jnp.float3
 
 
 class DotProduct(Implementation):
-    """softmax(query keyᵀ / √K + bias) value for heads of width K, with a float32 softmax. It supports every call."""
+    """softmax(query keyᵀ / √K + bias) value for heads of width K, with a float32 softmax."""
 
     SUPPORTS_ANY_MASK = True
 
@@ -55,9 +55,9 @@ def scores(query: jax.Array, key: jax.Array) -> jax.Array:
     return products * query.shape[-1] ** -0.5
 
 
-# The forms of the two products for which XLA:CPU has fast matmuls. Heads come before positions, so each matrix is
-# contiguous in memory. Without the barriers, XLA would fold the transposition into the product, which would then take
-# 1.5 times as long. Products of bfloat16 have float32 results, for the reason in `layers.dot`.
+# The two products of attention in the form for which XLA:CPU has fast matmuls: heads come before positions, so each
+# matrix is contiguous in memory. Without the barriers, XLA would fold the transposition into the product, which would
+# then take 1.5 times as long. Products of bfloat16 have float32 results, for the reason in `layers.dot`.
 def _swap_heads(x: jax.Array) -> jax.Array:
     """Swaps axes 1 and 2 in memory: [B, S, H, K] -> [B, H, S, K], or back."""
     return jax.lax.optimization_barrier(x.swapaxes(1, 2))

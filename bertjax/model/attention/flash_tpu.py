@@ -1,8 +1,7 @@
 """Attention on TPU by JAX's flash attention kernel, for sequences that are too long for the other kernels.
 
 For the backward pass, the kernel saves two numbers per query instead of the scores [S, S]. It does not support dropout,
-so training uses it only with `model.attention_dropout=0`. Evaluation and prediction have no dropout. The speed of the
-kernel has not been measured yet.
+so training uses it only with `model.attention_dropout=0`. The speed of the kernel has not been measured yet.
 """
 
 import jax
@@ -12,13 +11,13 @@ from bertjax.model.attention.implementation import Kernel, refuse_length
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.parallel.partition import indivisible_reason
 
-BLOCKS = (512, 256, 128)  # in tokens, multiples of a register's 128 columns: the first that divides S is used
+BLOCKS = (512, 256, 128)  # in tokens; the first that divides S is used
 
 
 class FlashTpu(TpuImplementation):
     """The kernel has no dropout. It supports row lengths that are multiples of 128, if all positions are queries.
 
-    A padding position sees only padding, whereas in other implementations it sees the tokens of its row.
+    A padding position sees only padding. In other implementations, it sees the tokens of its row.
     """
 
     SUPPORTS_DROPOUT = False

@@ -1,16 +1,16 @@
 """Self-attention on GPUs by Triton kernels, which support dropout and packed rows, unlike `cudnn`.
 
-For a sequence of S tokens and H heads of width K, the kernels need 4·S²·H·K operations forward and 14·S²·H·K backward.
-The backward pass has seven products, two of which recompute the scores. `dot_product` needs 4·S²·H·K and 8·S²·H·K. In
-bfloat16 the kernels move 8·S·H·K bytes forward and 26·S·H·K backward, if an array that several programs of a head read
-is counted once. `dot_product` moves 8·S·H·K and 14·S·H·K bytes, plus the [S, S] arrays. In the forward pass, it writes
-and reads scores in float32 and weights in bfloat16, 12·S²·H bytes; the backward pass moves about the same. In
-BERT-large at S = 512, the [S, S] arrays cause a traffic of 2.4 GB per row and step. At 485 rows per second, the goal in
-benchmarks/gpu_step.py, this is a quarter of the 4.8 TB/s of an H200.
+For a sequence of S tokens and H heads of width K, the kernels need 4·S²·H·K operations forward and 14·S²·H·K backward,
+where two of the seven products recompute the scores. `dot_product` needs 4·S²·H·K and 8·S²·H·K. In bfloat16, the
+kernels move 8·S·H·K bytes forward and 26·S·H·K backward, if an array that several programs read is counted once.
 
-The kernels have not been measured on hardware yet. 'auto' prefers them to `dot_product` for calls that `cudnn` does not
-support. The reasons are this arithmetic, tests against float64, and the compiler's report that the kernels fit the
-registers of compute capability 9.0.
+`dot_product` moves 8·S·H·K and 14·S·H·K bytes, and also [S, S] arrays: it writes and reads scores in float32 and
+weights in bfloat16, 12·S²·H bytes in the forward pass and about as many in the backward pass. In BERT-large at S = 512,
+this traffic is 2.4 GB per row and step. At 485 rows per second, the goal in benchmarks/gpu_step.py, it is a quarter of
+the 4.8 TB/s of an H200.
+
+The kernels have not been measured on hardware yet. Because of this arithmetic, 'auto' prefers them to `dot_product` for
+calls that `cudnn` does not support.
 """
 
 import functools

@@ -1,10 +1,9 @@
 """Self-attention by one TPU kernel, for sequences whose scores [S, S] fit in the vector memory (VMEM).
 
-For a sequence of S tokens and H heads of width K, the kernel needs 4·S²·H·K operations forward and 10·S²·H·K backward.
-The backward pass has five products, one of which recomputes the scores. `dot_product` needs 4·S²·H·K and 8·S²·H·K. In
-bfloat16 the kernel moves 8·S·H·K bytes forward (three arrays in, one out) and 14·S·H·K backward. `dot_product` moves
-these bytes too, and also writes and reads arrays [S, S]. Each such write or read moves 2·S²·H bytes in bfloat16, and
-twice as many in float32. At S = 512 and K = 64, 2·S²·H bytes are twice the bytes of the whole forward kernel.
+For a sequence of S tokens and H heads of width K, the kernel needs 4·S²·H·K operations forward and 10·S²·H·K backward,
+where one of the five products recomputes the scores. `dot_product` needs 4·S²·H·K and 8·S²·H·K. In bfloat16, the kernel
+moves 8·S·H·K bytes forward (three arrays in, one out) and 14·S·H·K backward. `dot_product` also writes and reads arrays
+[S, S]. At S = 512 and K = 64, one such write, 2·S²·H bytes in bfloat16, is twice the traffic of the forward kernel.
 
 The kernel has not been measured on hardware yet. It is the first choice on TPU because of this arithmetic.
 """
@@ -24,10 +23,7 @@ LANES = 128  # width of a vector register
 
 
 class TpuImplementation(Implementation):
-    """The base class of the kernels for TPU v4 and later.
-
-    `_refuse_shape` is for kernels whose programs compute groups of heads that fill whole registers.
-    """
+    """The base class of the kernels for TPU v4 and later."""
 
     PLATFORM = 'tpu'
     MERGES_HEADS = True

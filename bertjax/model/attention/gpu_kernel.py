@@ -1,10 +1,10 @@
 """The Triton kernels of fused_gpu.py: attention for a block of queries or keys of one head, forward and backward.
 
 A program keeps its block of queries (or keys) in registers and loops over the keys (or queries), so scores, softmax and
-dropout stay on the chip. The forward pass saves two values per query for the backward pass, the maximum and the sum of
-the softmax (arXiv 2205.14135, algorithm 1). A single value, log-sum-exp, would round the sum away if every key is
-hidden. The backward pass computes the scores twice: for the gradients of queries, and for those of keys and values.
-Each time, it sums in a fixed order. A single pass would add by atomic operations, in a different order in every run.
+dropout stay on the chip. The forward pass saves two values per query for the backward pass: the maximum of its scores
+and the sum of the softmax (arXiv 2205.14135, algorithm 1). Saving only the log-sum-exp would lose the sum to rounding
+if every key is hidden. The backward pass computes the scores twice: for the gradients of queries, and for those of keys
+and values. A single pass would add by atomic operations, in a different order in every run.
 """
 
 import functools
@@ -21,8 +21,8 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import hash_bits, threshold
 from bertjax.model.layers import NEGATIVE
 
-# The maximum number of positions that a program loads in an iteration of its loop. Larger tiles spill registers on a
-# Hopper GPU, according to `ptxas -v` for heads of width 64 and 128, blocks of 128 positions and 8 warps.
+# The maximum number of positions that a program loads in an iteration of its loop. On a Hopper GPU, larger tiles spill
+# registers, according to `ptxas -v` (heads of width 64 and 128, blocks of 128 positions, 8 warps).
 FORWARD_TILE, BACKWARD_TILE = 64, 32
 
 
@@ -30,7 +30,7 @@ FORWARD_TILE, BACKWARD_TILE = 64, 32
 def attention(
     options: KernelOptions, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, words: jax.Array
 ) -> jax.Array:
-    """Computes self-attention of all positions: query, key, value [B, S, H, K] and words [B, H, 2] -> [B, S, H, K]."""
+    """Computes self-attention: query, key and value [B, S, H, K], words [B, H, 2] -> [B, S, H, K]."""
     return _attention_forward(options, query, key, value, mask, words)[0]
 
 
@@ -50,7 +50,7 @@ def _attention_backward(
 ) -> tuple[Any, ...]:
     query, key, value, sequences, words, output, maximum, total = residuals
     cotangent = cotangent.astype(query.dtype)
-    # For each query, the mean of the gradients of its attention weights, weighted by these attention weights.
+    # For each query, the mean of the gradients of its attention weights, weighted by the attention weights.
     mean = jnp.einsum('BSHK,BSHK->BHS', output, cotangent, preferred_element_type=jnp.float32)
     inputs = (query, key, value, sequences, words, cotangent, maximum, total, mean)
     (d_query,) = _call(_query_kernel, options, (_like(query),), inputs, 3, 'attention_query_gradient')

@@ -27,8 +27,8 @@ class KernelOptions:
 class Implementation:
     """An attention implementation.
 
-    In all methods, query is [B, Q, H, K], and key and value are [B, S, H, K], in the dtype of the computation. The
-    queries are the first Q positions of a row, unless the mask has `query_ids` or `query_positions`.
+    In all methods, query is [B, Q, H, K], and key and value are [B, S, H, K], in one dtype. The queries are the first Q
+    positions of a row, unless the mask has `query_ids` or `query_positions`.
 
     Attributes:
       PLATFORM: The only platform that the implementation supports, 'tpu', 'gpu' or 'cpu'; '' for all platforms.
@@ -45,7 +45,7 @@ class Implementation:
     def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
         """Returns the reason why the implementation does not support this call, or None if it does.
 
-        The result does not depend on the values of the arrays. A `dropout_rate` of 0 means no dropout.
+        The result does not depend on the values of the arrays.
         """
         if reason := self._refuse_mask(mask):
             return reason
@@ -71,7 +71,7 @@ class Implementation:
     ) -> jax.Array:
         """Averages the visible values, weighted by the softmax of the scores -> [B, Q, H, K].
 
-        The fraction `dropout_rate` of the weights is dropped as in `dropout.drop_weights`, unless `dropout` is None.
+        Drops the fraction `dropout_rate` of the weights, unless `dropout` is None (see `drop_weights`).
         """
         B, _, H, _ = query.shape
         rate = dropout_rate if dropout is not None else 0.0

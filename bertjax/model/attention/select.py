@@ -23,8 +23,8 @@ from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.parallel.partition import platform
 
-# 'auto' chooses the first implementation for the platform that supports the call. Faster implementations come before
-# `dot_product`, which supports every call.
+# 'auto' chooses the first implementation that is for the platform and supports the call. Faster implementations come
+# before `dot_product`, which supports every call.
 IMPLEMENTATIONS: dict[str, Implementation] = {
     'fused_tpu': FusedTpu(),
     'blocks_tpu': BlocksTpu(),
@@ -79,7 +79,7 @@ def attend(
 ) -> jax.Array:
     """Computes attention by the implementation that `choose_attention` returns, and logs each new choice.
 
-    See `choose_attention` for `name`, and `Implementation.attend` for the other arguments.
+    See `choose_attention` for `name`, and `Implementation` for the other arguments.
 
     Raises:
       UserError: See `choose_attention`.
@@ -122,7 +122,7 @@ def _attend_in_groups(
     )  # fmt: skip
     mixed = []
     for q, k, v, key_mask, key_ids, key_positions, query_ids, example_ids, drop_positions, query_positions, E in parts:
-        if E == 1:  # more implementations support one sequence per row
+        if E == 1:  # more implementations support rows of one sequence
             part = AttentionMask(key_mask, causal=mask.causal, window=mask.window)
             part_dropout = dropout and dropout.replace(example_ids=example_ids[:, 0], positions=None)
         else:
@@ -157,9 +157,9 @@ def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, d
 
 
 def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask) -> jax.Array:
-    """Computes `attend` with a window: multiplies blocks of queries with the keys near them, at a cost of O(S).
+    """Computes `attend` with a window at a cost of O(S), by multiplying blocks of queries with the keys near them.
 
-    A block has 2 h queries and 4 h keys with h = `_halo`. All blocks are rows of one call.
+    A block has 2·h queries and 4·h keys for h = `_halo`. One call attends in all blocks: each block is one of its rows.
     """
     (B, S), halo = key.shape[:2], _halo(mask)
     blocks = -(-S // (2 * halo))
@@ -195,7 +195,7 @@ def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Ar
 def describe_attention(
     config: BertConfig, rows: int, seq_len: int, packed: bool = False, causal_rows: bool = False
 ) -> str:
-    """Describes the attention of a training step on [rows, seq_len] tokens. With `causal_rows`, some are causal.
+    """Describes the attention of a training step on [rows, seq_len] tokens. With `causal_rows`, some rows are causal.
 
     Raises:
       UserError: See `choose_attention`.
@@ -215,5 +215,5 @@ def describe_attention(
 
 @functools.cache
 def _log_once(line: str) -> None:
-    """Logs a line only once, although every layer and every trace of a step makes the same choice."""
+    """Logs a line only once, although every layer makes the same choice."""
     logging.info(line)

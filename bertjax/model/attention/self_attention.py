@@ -35,8 +35,8 @@ class SelfAttention(nn.Module):
 
         Args:
           queries: The first Q positions of x, or the first position of each sequence.
-          layer: The index of the layer, from 0; None only if all layers are alike.
-          mask: The mask without a window. This layer adds its window.
+          layer: The index of the layer, from 0. It may be None if all layers are alike.
+          mask: The mask without a window. This layer adds its window, if it has one.
         """
         c = self.config
         heads = (c.num_heads, c.head_dim)
@@ -59,10 +59,10 @@ class SelfAttention(nn.Module):
         if c.qk_norm:
             query, key = Norm(c, 'head_dim', name='query_norm')(query), Norm(c, 'head_dim', name='key_norm')(key)
         if rotary is not None:
-            # With remat 'elementwise', the backward pass rotates again: saving the TPU kernel's result costs more.
+            # Remat 'elementwise' rotates again in the backward pass, because saving the TPU kernel's result costs more.
             query, key = rotary[0].rotate(query), rotary[1].rotate(key)
-        # Fused kernels store neither scores nor probabilities, so a capture computes them here, outside of `attend`.
-        # If `attend` uses `dot_product`, XLA merges the two equal computations.
+        # Fused kernels store neither scores nor probabilities, so a capture computes them here. If `attend` uses
+        # `dot_product`, XLA merges the two equal computations.
         if is_captured(self, SCORES):
             capture_value(self, SCORES, dot_product.scores(query, key))  # [B, H, Q, S]
         if is_captured(self, PROBABILITIES):

@@ -1,7 +1,7 @@
 """The kernels of fused_tpu.py: attention of one row and a few heads, forward and backward.
 
-Scores, softmax and dropout stay in vector memory (VMEM). The backward kernel recomputes them from query and key, so no
-[S, S] array is saved between the two passes.
+Scores, softmax and dropout stay in vector memory (VMEM). The backward kernel recomputes them, so no [S, S] array is
+saved between the two passes.
 """
 
 import functools
@@ -20,11 +20,12 @@ from bertjax.model.layers import NEGATIVE
 
 
 def differentiable(call: Callable[..., list[jax.Array]]) -> Kernel:
-    """Makes a differentiable function (options, query, key, value, mask, words) -> [B, S, H·K] for H heads of width K.
+    """Makes a differentiable function (options, query, key, value, mask, words) -> output.
 
     Args:
       call: (options, arrays, `AttentionMask.groups`, words of dropout) -> arrays. It maps [query, key, value] to
-        [output], and [query, key, value, cotangent] to the gradients of query, key and value, all [B, S, H·K].
+        [output], and [query, key, value, cotangent] to the gradients of query, key and value. For H heads of width K,
+        all arrays are [B, S, H·K].
     """
 
     @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
