@@ -5,15 +5,14 @@
     run.metrics('dev'), run.summary, run.model  # the metrics, the results, and the model as from `bertjax.load`
     bertjax.run('predict', recipe, 'out/rte', split='test')  # as … --config.run=predict
 
-The same recipe in the same workdir gives the same checks, weights (bit for bit) and files as on the command line.
-Python can continue a run of the command line, and vice versa. Errors are exceptions; `bertjax.UserError` describes a
-mistake in one line.
+The checks, the weights (bit for bit) and the files are the same as on the command line. Python can continue a run of
+the command line, and vice versa. Errors are exceptions. `bertjax.UserError` describes a mistake in one line.
 
 Ctrl-C (SIGINT) or SIGTERM saves the training and raises `bertjax.PreemptedError`; the same call continues the training.
 The third signal raises KeyboardInterrupt immediately. In a thread other than the main thread, signals do not affect the
 training. A hang (config.hang_minutes) ends the whole process, as on the command line. Runs of several processes need
-the command line. On a GPU, bertjax sets XLA flags, and XLA reads them only once: call `train` before JAX computes
-anything else.
+the command line. On a GPU, call `train` before JAX computes anything else, because bertjax sets flags that
+XLA reads only once.
 """
 
 import contextlib
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from bertjax.api import Bert
 
 OnRow = Callable[[dict[str, Any]], object]
-# The files with the results of a sweep, of a task or benchmark, and of a pre-training.
 _SUMMARIES = ('sweep.json', 'results.json', 'summary.json')
 
 
@@ -60,8 +58,8 @@ def recipe(name: str | os.PathLike, **keys: Any) -> Recipe:
 
     Args:
       name: The recipe as in --config: 'pretrain_tiny', 'glue:rte', 'my/recipe.py:argument'.
-      **keys: The values of keys, such as learning_rate=3e-5, or **{'optimizer.b2': 0.98} for a key in a group. Instead
-        of a path, `data` of a task and `corpus` of a pre-training may be rows, see `train`.
+      **keys: The values of keys, such as learning_rate=3e-5, or **{'optimizer.b2': 0.98} for a key in a group. `data`
+        of a task and `corpus` of a pre-training may be paths or rows; see `train`.
 
     Raises:
       UserError: The recipe or a key does not exist, or a value is outside its range.
@@ -112,8 +110,8 @@ def train(
         run = bertjax.train('classify', 'out/mine', init='out/tiny', data={'train': rows, 'dev': other_rows})
         run = bertjax.train('pretrain_tiny', 'out/tiny', corpus=['a document', 'another'])
 
-    Rows may replace files: an iterable of dicts, a `datasets.Dataset` or a pandas DataFrame, with the columns that a
-    file would have. They are written once to WORKDIR/rows as JSON lines, and then read like any file.
+    Rows may replace files. They are an iterable of dicts, a `datasets.Dataset` or a pandas DataFrame, with the columns
+    that a file would have. They are written once to WORKDIR/rows as JSON lines, and then read like any file.
     `data` of a task may be the training rows, or {split: rows}. `corpus` of a pre-training may be rows, or an iterable
     of documents as text.
 
@@ -125,9 +123,6 @@ def train(
       quiet: Whether to print only warnings. If True, standard output of the whole process is discarded during the call,
         except in `on_row`.
       **keys: Values of keys, which replace the values in the recipe.
-
-    Returns:
-      The finished run.
 
     Raises:
       UserError: A mistake in the recipe, the data or the workdir, in one line.
@@ -146,7 +141,6 @@ class FinishedRun:
     """A workdir after `train` or `run`.
 
     Attributes:
-      recipe: The recipe.
       workdir: The path of the workdir, or its address in a bucket; None for a verb without a workdir.
     """
 
@@ -188,7 +182,7 @@ class FinishedRun:
 
     def _file(self, name: str) -> pathlib.Path:
         path = f'{self._workdir}/{name}'
-        with contextlib.suppress(UserError):  # A bucket without the file.
+        with contextlib.suppress(UserError):  # The bucket cannot be reached.
             return pathlib.Path(user_path(path, name))
         return pathlib.Path(path)
 

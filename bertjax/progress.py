@@ -20,11 +20,7 @@ Advance = Callable[[int], object]  # A function that is called with the number o
 
 
 def make_bar(*columns: ProgressColumn, console: Console, **options: Any) -> Progress:
-    """Makes a progress bar in the common style: description, bar, `columns`, remaining time.
-
-    Args:
-      **options: See rich.progress.Progress.
-    """
+    """Makes a `Progress` in the common style: description, bar, `columns`, remaining time."""
     first = (TextColumn('{task.description}'), BarColumn(bar_width=30))
     return Progress(*first, *columns, _Time(table_column=Column(no_wrap=True)), console=console, **options)
 
@@ -36,10 +32,7 @@ def show_progress(title: str, total: int | None, *, lines: bool = False) -> Iter
     Args:
       title: The title of the bar; '' shows no bar.
       total: The number of items; None if it is unknown.
-      lines: If no bar can be drawn, for example in a log file, whether to print a line at most every ten seconds.
-
-    Yields:
-      A function to call with the number of newly finished items.
+      lines: Whether to print a line every ten seconds where no bar can be drawn, for example in a log file.
     """
     console = Console(stderr=True, force_jupyter=None)
     # In a notebook rich needs ipywidgets to draw a bar.
@@ -67,7 +60,7 @@ def show_progress(title: str, total: int | None, *, lines: bool = False) -> Iter
 
 
 def ensure_progress(advance: Advance | None, title: str, total: int) -> contextlib.AbstractContextManager[Advance]:
-    """Returns a context manager that yields `advance` or, if it is None, the function of a new progress bar."""
+    """Returns a context manager that yields `advance`, or the function of a new bar if `advance` is None."""
     return contextlib.nullcontext(advance) if advance else show_progress(title, total)
 
 

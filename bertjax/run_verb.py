@@ -54,14 +54,14 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
             from bertjax.workdir.rows import write_rows
 
             recipe = write_rows(recipe, pathlib.Path(folder))
-        # `config.verb.Verb` describes the arguments after the config and the workdir.
+        # See `config.verb.Verb` for the arguments that follow the config and the workdir.
         names = [*inspect.signature(module.run).parameters][2:]
         arguments = {name: recipe.name if name == 'recipe' else getattr(recipe, name) for name in names}
         module.run(recipe.config, folder, **arguments)
 
 
 def explain_error(error: Exception, workdir: str | None) -> UserError | None:
-    """Returns a UserError if the machine caused the error, such as a full disk or a lack of memory, else None."""
+    """Returns a UserError if the cause is the machine, such as a full disk or a lack of memory, else None."""
     return disk.explain_os_error(error, workdir or '.') or memory.out_of_memory_error(error)
 
 

@@ -1,4 +1,4 @@
-"""The settings of a pre-training run, which are built from its config, and the checks of their values."""
+"""Builds the settings of a pre-training run from its config, and checks their values."""
 
 import dataclasses
 import operator
@@ -29,7 +29,7 @@ class PretrainingSettings(PretrainingKeys):
 
     @property
     def phase_specs(self) -> tuple[PhaseSpec, ...]:
-        """The entries of config.phases. If config.phases is empty, a single phase has all steps of the run."""
+        """The phases of config.phases, or a single phase with all steps of the run if config.phases is empty."""
         defaults = UNSET | {key: operator.attrgetter(run_key)(self) for key, run_key in INHERITED.items()}
         specs = []
         for i, phase in enumerate(self.phases or (PhaseKeys(),)):
@@ -85,14 +85,13 @@ class PretrainingSettings(PretrainingKeys):
     def total_steps(self, examples_per_epoch: float | None) -> int:
         """Returns the length of the run in steps.
 
-        An epoch is converted to steps with the `batch_size` of the first phase. Other batch sizes, including those of a
-        `batch_ramp`, are ignored.
+        To convert epochs to steps, `batch_size` of the first phase is used, without its `batch_ramp`.
 
         Args:
           examples_per_epoch: The number of examples in an epoch; None if the corpus has not been read.
 
         Raises:
-          UserError: The length is less than a step, or it is in epochs and `examples_per_epoch` is None.
+          UserError: The run is shorter than a step, or its length is in epochs and `examples_per_epoch` is None.
         """
         batch_size = self.phase_specs[0].values['batch_size']
         per_epoch = examples_per_epoch / batch_size if examples_per_epoch else None
@@ -200,7 +199,7 @@ class PretrainingSettings(PretrainingKeys):
             )
 
     def check(self) -> None:
-        """Checks everything that can be checked without reading the text.
+        """Checks the values, as far as possible without the text and the devices.
 
         Raises:
           UserError: A value is invalid. The error names its key.
@@ -230,7 +229,7 @@ class PretrainingSettings(PretrainingKeys):
 
 
 def pretraining_settings(config: Mapping[str, Any]) -> PretrainingSettings:
-    """Returns the settings of a config. Call `PretrainingSettings.check` before training: it makes further checks.
+    """Returns the settings of a config. Before training, call `PretrainingSettings.check` for further checks.
 
     Raises:
       UserError: A value is invalid. The error names its key.

@@ -37,7 +37,6 @@ from bertjax.writers.jsonl import read_rows
 
 PRINTED_FIGURES = ('loss', 'mlm_loss', 'mlm_accuracy', 'perplexity')
 PRINTED_FIGURES += ('nsp_loss', 'nsp_accuracy', 'sop_loss', 'sop_accuracy')
-# Only a distillation has these losses.
 PRINTED_FIGURES += ('soft_loss', 'cosine_loss', 'hidden_loss', 'attention_loss', 'embeddings_loss')
 # {file or folder in the workdir: its description}.
 OUTPUT_FILES = {
@@ -55,8 +54,6 @@ def finish_pretraining(
     folder: pathlib.Path, training: Pretraining, params: Any, recipe: str, *, fill_masks: bool = True
 ) -> None:
     """Exports the trained parameters if config.export is set, writes summary.json and prints the summary.
-
-    If config.push_to is set, the export is uploaded last.
 
     Args:
       recipe: The value of --config.
@@ -135,7 +132,7 @@ def export_pretraining(
 
 
 def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the facts about the training for the model card. Identical runs have the same facts."""
+    """Returns the facts about the training for the model card."""
     optimizer, masking = config['optimizer'], config['masking']
     rate, final_rate, eval_rate = (masking[name] for name in ('rate', 'final_rate', 'eval_rate'))
     final = f' to {final_rate:.0%}' if final_rate > 0 else ''
@@ -167,10 +164,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 def _filled_masks(
     params: Any, model_config: BertConfig, tokenizer: Tokenizer, heldout: Examples
 ) -> Iterator[dict[str, Any]]:
-    """Yields one filled mask for each of the first held-out examples: the mask with the most probable prediction.
-
-    An example without masks is skipped.
-    """
+    """Yields the mask with the most probable prediction in each of the first held-out examples that have masks."""
     batch = heldout.batch(np.arange(_NUM_FILLED))
     forward = jax.jit(make_forward(BertForPreTraining(model_config), PRETRAINING))
     logits = np.asarray(forward(params, batch)['mlm_logits'])

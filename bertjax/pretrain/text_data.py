@@ -55,7 +55,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
     if not is_primary():
         return load_workdir_tokenizer(workdir)
     if settings.data:
-        read_manifest(user_path(settings.data, 'config.data'))  # raises before a vocabulary is trained
+        read_manifest(user_path(settings.data, 'config.data'))  # raises an error before a vocabulary is trained
     else:
         check_outside(settings.corpus, workdir, WORKDIR_FILES)
         if settings.beam:
@@ -81,7 +81,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
 
 
 def _vocabulary_sources_exist(settings: PretrainingSettings) -> bool:
-    """Returns whether the files of config.vocab.add and config.init, if used, exist. A resumed run can do without."""
+    """Returns whether the files of config.vocab.add and config.init exist, if the tokenizer is made from them."""
     paths = [settings.vocab.add, '' if settings.tokenizer else settings.init]
     return all(os.path.exists(os.path.expanduser(path)) for path in paths if path)
 
@@ -89,8 +89,7 @@ def _vocabulary_sources_exist(settings: PretrainingSettings) -> bool:
 def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> str | None:
     """Returns the reason to train a new vocabulary, or None if the vocabulary of the workdir can be used.
 
-    The reason is '' if the workdir has no vocabulary. Otherwise it describes the other text or settings that the
-    existing vocabulary was trained with.
+    The reason is '' if the workdir has no vocabulary. Otherwise it is a phrase such as 'other settings'.
     """
     path = workdir / FOLDER / TRAINED
     if not path.exists():
@@ -104,7 +103,7 @@ def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> st
     if other:
         return f'another value of config.{other[0]}'
     known = read_vocabulary_text(workdir)
-    if known is None:  # the workdir records only the value of config.corpus
+    if known is None:  # the workdir has no record of the files
         return 'another corpus' if changed else None
     text_key = settings.corpus_options.text_key
     sources = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve_sources(spec, text_key)]
@@ -153,7 +152,7 @@ def open_stores(
 
 
 def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer) -> list[WeightedStore]:
-    """Opens the token store of config.data if it is set, else the stores in WORKDIR/store, which are built if needed.
+    """Opens the token store in config.data, or builds the stores in WORKDIR/store if needed and opens them.
 
     Raises:
       UserError: There is no text, or a store was built with another tokenizer. With config.corpus_options.strict, also

@@ -40,7 +40,7 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     """
     vocab, parts = settings.vocab, parse_mixture(settings.corpus)
     specs = [spec for spec, _ in parts]
-    # With a weight 'auto', `smoothing` weights the corpora, so they are read separately. Fixed weights have no effect.
+    # `smoothing` needs separate statistics of each corpus. It applies if a weight is 'auto'.
     corpora = [[spec] for spec in specs] if any(weight == AUTO for _, weight in parts) else [specs]
     if settings.corpus_options.format == 'ids':
         found, expected = 'nothing, with config.corpus_options.format=ids', 'the vocabulary of the ids in the corpus'
@@ -85,7 +85,7 @@ class _TextStatistics:
     def counts(
         self, count: Callable[[Iterable[str]], dict[str, int]], limit: int
     ) -> tuple[list[dict[str, int]], list[KnownText]]:
-        del limit  # only Beam needs it: `count_words` has a limit, and `build_symbols` keeps the most frequent symbols
+        del limit  # only Beam needs it: `count_words` and `build_symbols` have their own limits
         return [count(texts) for texts in self.texts], self.read
 
     def sentences(self, size: int, seed: int) -> tuple[list[tuple[list[str], int]], list[KnownText]]:
@@ -106,7 +106,7 @@ def _text_statistics(settings: PretrainingSettings, corpora: list[list[str]], wo
 
 
 def _train(settings: PretrainingSettings, statistics: Any) -> tuple[Tokenizer, list[KnownText]]:
-    """Trains the tokenizer. Returns it with the records of the texts that were read."""
+    """Trains the tokenizer, and returns it with the records of the files that were read."""
     vocab = settings.vocab
     size = {'vocab_size': vocab.size, 'unused': vocab.unused}
     options = {**size, 'lowercase': vocab.lowercase}
@@ -125,7 +125,7 @@ def _train(settings: PretrainingSettings, statistics: Any) -> tuple[Tokenizer, l
 
 
 def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tokenizer:
-    """Loads the tokenizer of config.tokenizer or config.init from `source`.
+    """Loads the tokenizer from `source`: config.tokenizer, or the directory of config.init.
 
     If config.vocab.family is 'symbols', `source` can also be a file with one symbol per line.
 
@@ -138,7 +138,7 @@ def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tok
 
 
 def _is_symbol_file(path: epath.Path) -> bool:
-    """Returns whether a path names a file of symbols. A missing .txt file counts: `read_symbols` reports it."""
+    """Returns whether a path is a file of symbols, or a missing .txt file, which `read_symbols` reports."""
     return path.suffix not in ('.json', '.model') and (path.is_file() or path.suffix == '.txt')
 
 
@@ -163,10 +163,7 @@ def write_candidates(
     """Writes candidates for config.vocab.add to WORKDIR/candidates.txt: words of the corpus that the vocabulary splits.
 
     Each line has three fields, separated by tabs: a word, its count in config.corpus, and its pieces, separated by
-    spaces. `source` is the path of the vocabulary; see `load_tokenizer`.
-
-    Returns:
-      The candidates; see `text.added_words.rank_candidates`.
+    spaces. The same fields are returned. `source` is the path of the vocabulary; see `load_tokenizer`.
 
     Raises:
       UserError: There is no text, or the vocabulary is not a WordPiece vocabulary.

@@ -36,21 +36,21 @@ def with_architecture(
 ) -> PretrainingSettings:
     """Returns the settings with the architecture of config.init if config.architecture_from is 'init'.
 
-    If the model of config.init then has no segment ids, the run is trained without pairs, unless the command line sets
+    If this architecture has only one segment id, the run is trained without pairs, unless the command line sets
     config.pairs.mode.
 
-    A student that is initialized with blocks of its teacher gets the teacher's architecture, except for the sizes. A
-    value that the recipe or the command line sets also stays. `Teacher.check_copies` later checks whether it fits.
+    A student that is initialized with blocks of its teacher gets the teacher's architecture. Most sizes and the values
+    that the recipe or the command line sets are kept. `Teacher.check_copies` later compares them with the teacher.
 
-    A resumed run takes these values from its config.json, and no longer needs config.init. It also keeps the layout of
-    its parameter tree, even if the recipe has changed, and the size that config.budget has chosen.
+    A resumed run takes the architecture from its own config.json. Unless the command line sets them, it also keeps the
+    layout of its parameter tree and the fields that config.budget has chosen.
 
     Args:
       flag_keys: The config keys that the command line sets.
 
     Raises:
-      UserError: config.init or the teacher has no model. With the architecture of config.init, also if a value of
-        config.model differs from it and is not the default or was set on the command line.
+      UserError: config.init or the teacher has no model. Or the architecture of config.init is used, and the recipe or
+        the command line sets a field of config.model to another value.
     """
     names = [*fields_of(FieldKind.LAYOUT), *(BUDGET_CHOICES if settings.architecture_from == 'budget' else ())]
     names = [name for name in names if f'model.{name}' not in flag_keys]
@@ -120,11 +120,10 @@ def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, An
 
 
 def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> int:
-    """Returns V, the number of token embeddings: at least the number of pieces.
+    """Returns V, the number of token embeddings: at least the number of pieces in `tokenizer`.
 
-    Some published models have more embedding rows than pieces. If the model of config.init, or the teacher whose blocks
-    the student copies, is such a model, V is at least its number of rows. The run trains and exports all rows. A
-    resumed run takes V from its config.json. `tokenizer` includes the words of config.vocab.add.
+    `tokenizer` includes the words of config.vocab.add. A resumed run takes V from its config.json. A new run has at
+    least as many embeddings as config.init or the teacher that it copies.
 
     Raises:
       UserError: The number of pieces does not match config.init or the teacher.

@@ -36,7 +36,7 @@ def cache_folder() -> pathlib.Path:
 
 @functools.lru_cache(maxsize=1 << 16)
 def copy_object(url: str) -> pathlib.Path:
-    """Returns the local copy of an object. All calls in a process return the version of the first call.
+    """Returns the local copy of an object. Later calls in this process return the same copy.
 
     Raises:
       UserError: The object does not exist; see also `RemoteFolder` and `fetch`.
@@ -55,8 +55,8 @@ def copy_object(url: str) -> pathlib.Path:
 def copy_path(url: str, where: str, beside: Collection[str] = (), checkpoints: bool = False) -> pathlib.Path:
     """Returns the local copy of an object, a folder of objects, or a TensorFlow checkpoint and the files beside it.
 
-    If `url` is a workdir with an export, its store is skipped, and also its checkpoints unless `checkpoints` is True.
-    If the bucket has nothing at `url`, the returned path does not exist.
+    A workdir with an export is copied without its store and, unless `checkpoints` is True, without its checkpoints. If
+    the bucket has nothing at `url`, the returned path does not exist.
 
     Args:
       url: gs://… or s3://…; for a TensorFlow checkpoint, the common prefix of its files.
@@ -82,7 +82,7 @@ def copy_path(url: str, where: str, beside: Collection[str] = (), checkpoints: b
 
 
 def _copies_folder(folder: RemoteFolder, objects: Iterable[RemoteObject]) -> pathlib.Path:
-    """Returns the local folder for the versions of these objects. Each set of versions has a different folder."""
+    """Returns the local folder for these versions of the objects. Other versions have another folder."""
     rows = sorted([item.name, item.size, item.version] for item in objects)
     key = hashlib.sha256(json.dumps([folder.url, rows]).encode()).hexdigest()[:24]
     return pathlib.Path(cache_folder(), 'objects', key, *split_address(folder.url))
@@ -97,7 +97,7 @@ def _fetch_copies(folder: RemoteFolder, objects: Collection[RemoteObject]) -> pa
 
 
 def _is_complete(target: pathlib.Path, source: RemoteObject) -> bool:
-    """Returns whether an undamaged copy exists. Each process verifies its checksum once."""
+    """Returns whether an undamaged copy exists. A process does not verify an undamaged copy again."""
     if not target.is_file() or target.stat().st_size != source.size or not _checksum_path(target).is_file():
         return False
     state = target, target.stat().st_mtime_ns
@@ -121,13 +121,13 @@ def fetch_all(folder: RemoteFolder, targets: Mapping[RemoteObject, pathlib.Path]
 def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy: bool = True) -> None:
     """Fetches an object, or continues the partial file of a killed process.
 
-    If another process fetches the same object, the function waits for it. The copy is complete if its size and its
-    checksum match the bucket's, and the object has not changed meanwhile. With `copy`, the checksum is written beside
-    the file, for other processes that use this copy.
+    If another process fetches the same object, the function waits for it. The size and the checksum of the result must
+    match the object, which must not change meanwhile. With `copy`, a checksum is written beside the file, so that other
+    processes can verify it.
 
     Raises:
-      UserError: The object was removed. Or in both attempts, the object changed, or its content did not match its
-        checksum. See also `RemoteFolder`.
+      UserError: The object was removed, or it changed or did not match its checksum in both attempts. See also
+        `RemoteFolder`.
       OSError: The disk refuses the write. The error names the path and the size.
     """
     version = hashlib.sha256(source.version.encode()).hexdigest()[:12]

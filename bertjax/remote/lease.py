@@ -33,7 +33,6 @@ class Lease:
     server without conditional writes, another process can take the lease between a read and a write.
 
     Args:
-      folder: The workdir.
       mirror: An identifier of the local mirror folder, which this process has locked.
     """
 
@@ -74,12 +73,12 @@ class Lease:
         """Checks that the lease is held. Call this method before every request that changes the bucket.
 
         If the last renewal is older than EXPIRES_AFTER / 2, for example after a suspension, the method first renews the
-        lease, to find out whether another process has taken over. If it would renew and `wait` is False, it makes no
-        request but raises a ConnectionError.
+        lease, to find out whether another process has taken over. With `wait=False`, the method raises a
+        ConnectionError instead of renewing.
 
         Raises:
           LostLeaseError: Another process has taken over.
-          ConnectionError: The bucket cannot be reached; see also `RemoteFolder`.
+          ConnectionError: The bucket cannot be reached, or `wait` prevents the renewal; see also `RemoteFolder`.
         """
         if not self._lost and self._age() > EXPIRES_AFTER / 2:
             if not wait:
@@ -155,10 +154,7 @@ def _clocks() -> tuple[float, float]:
 
 
 def _read(folder: RemoteFolder) -> tuple[dict[str, Any] | None, str]:
-    """Returns the content and the version of a lease.
-
-    The content is None if there is no lease, and {} if it cannot be parsed.
-    """
+    """Returns the content ({} if it cannot be parsed) and the version of a lease; (None, '') without a lease."""
     info = folder.info(NAME)
     try:
         facts = json.loads(folder.read(NAME)) if info else None

@@ -1,9 +1,9 @@
 """Copies changes between a local folder and the objects below an address in a bucket, in both directions.
 
-A record file has the size, the modification time and the object version that each file had when it was last copied. A
-file or an object that differs from its record has changed. A folder that is valid only when complete (a checkpoint, a
-token store, an exported model) has a marker file. The marker is written after all other files and removed before them,
-so that a partial folder is never valid.
+The record of a file has the size, the modification time and the object version at the last copy. A file or an object
+that differs from its record has changed. A folder that is valid only when complete (a checkpoint, a token store, an
+exported model) has a marker file. The marker is written after all other files and removed before them, so that a
+partial folder is never valid.
 """
 
 import dataclasses
@@ -88,7 +88,7 @@ class Mirror:
         names = objects.keys() | published.keys()
         to_pull = {unit_of(name) for name in names if versions.get(name) != published_versions.get(name)}
         if _newest_step(name for name in local if unit_of(name) in changed_locally) > _newest_step(objects):
-            # `publish` writes the local files that the bucket lacks.
+            # Local files that the bucket lacks are kept: `publish` writes them.
             to_pull = (to_pull - changed_locally) & set(map(unit_of, objects))
         self._remove_local(unit_of(name) for name in local if unit_of(name) in to_pull and name not in objects)
         targets = {
@@ -120,7 +120,7 @@ class Mirror:
         marker, for example of a checkpoint, or if `everything` is True.
 
         Returns:
-          The number of published files, and their bytes.
+          The number of published files, and their size in bytes.
 
         Raises:
           UserError: See `RemoteFolder`.
@@ -160,7 +160,7 @@ class Mirror:
                 self.remote.remove(name)
 
     def _upload(self, names: list[str], local: Mapping[str, FileState]) -> list[str]:
-        """Writes files to the bucket, several at a time. Returns the files that were removed meanwhile."""
+        """Writes files to the bucket, several at a time. Returns the names of files that no longer exist."""
 
         def upload(remote: RemoteFolder, name: str) -> str | None:
             try:
@@ -197,8 +197,7 @@ class Mirror:
     def _save_record(self) -> None:
         with self._saving:
             self._saved = time.monotonic()
-            # `write_atomic` is not used, because processes with disabled writes also have a mirror. A partial record is
-            # ignored.
+            # Not `write_atomic`, because processes with disabled writes have mirrors, too. A damaged record is ignored.
             fresh = self._path.with_name(f'{RECORD}.new')
             fresh.write_text(json.dumps(dict(self._published)) + '\n', encoding='utf-8')
             fresh.replace(self._path)

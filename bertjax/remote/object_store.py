@@ -1,6 +1,6 @@
 """Lists, reads and writes the objects below an address gs://BUCKET/PATH or s3://BUCKET/PATH.
 
-gcsfs and s3fs implement the protocols, and find credentials and endpoints like Google's and Amazon's tools. They retry
+gcsfs and s3fs implement the protocols. They find credentials and endpoints as Google's and Amazon's tools do, and retry
 each part of a large file for about half a minute. The module `retry` repeats whole requests for longer.
 """
 
@@ -80,8 +80,7 @@ def _connect(scheme: str, attempts: int) -> Any:
         system = S3FileSystem(use_listings_cache=False, config_kwargs=once, skip_instance_cache=True)
         system.retries = attempts
         return system
-    # fsspec's default for gs:// is not used, because it queries the type of each bucket over gRPC, which needs more
-    # permissions.
+    # Not fsspec's default for gs://, which queries the type of each bucket over gRPC. This needs more permissions.
     from gcsfs.core import GCSFileSystem
 
     token = 'anon' if os.environ.get('STORAGE_EMULATOR_HOST') else None
@@ -92,7 +91,7 @@ class RemoteFolder(Requester):
     """The objects below an address.
 
     A request raises DeniedError if it is denied, and UnreachableError if the server does not answer in time. If the
-    bucket does not exist, `find` and `upload` raise UserError, and so does `write` without a version to replace.
+    bucket does not exist, `find`, `upload` and `write` raise UserError, or FileExistsError for a version to replace.
 
     Args:
       url: gs://BUCKET/PATH or s3://BUCKET/PATH.
@@ -219,7 +218,7 @@ class RemoteFolder(Requester):
         return self.call(upload)
 
     def _written(self, name: str, size: int, content: bytes | pathlib.Path) -> RemoteObject:
-        """Returns the metadata of a written object. If the content differs, raises EOFError, so that `call` retries."""
+        """Returns the metadata of a written object; raises EOFError if its content differs, so that `call` retries."""
         written = self.info(name)
         if written is None or written.size != size:
             raise EOFError(f'{written.size if written else 0:,} of {size:,} bytes are in the bucket after writing')
@@ -228,7 +227,7 @@ class RemoteFolder(Requester):
         return written
 
     def has_content(self, facts: RemoteObject, content: bytes | pathlib.Path) -> bool:
-        """Returns whether bytes or a local file match the bucket's checksum; True without a usable checksum."""
+        """Returns whether bytes or a local file match the checksum of an object; True if it has no usable checksum."""
         if not facts.checksum or content_checksum(content, facts.checksum.partition(':')[0]) == facts.checksum:
             return True
         # The ETag of an object that S3 encrypts with the user's key looks like an MD5 but is not one.

@@ -49,14 +49,14 @@ def data_directory(data: str, expected: str, fix: str = 'check the path') -> epa
 
 
 def find_objects(address: str, where: str) -> tuple[list[tuple[str, str, RemoteObject]], str]:
-    """Finds the objects at an address gs://… or s3://…. The rules and the order are those of local files.
+    """Finds the objects at an address gs://… or s3://…, by the rules and in the order of local files.
 
     The address may be an object, a folder or a pattern. In a folder, and with `**` in a pattern, names that begin with
     '.' or '_' are skipped. `where` is the config key, for messages.
 
     Returns:
-      A list of (address, name for reports, metadata) of the objects, and the kind of `address`: 'object', 'folder' or
-      'pattern'.
+      A list of (address, name for reports, metadata), one for each object, and the kind of `address`: 'object',
+      'folder' or 'pattern'.
 
     Raises:
       UserError: There is no object; see also `RemoteFolder`.

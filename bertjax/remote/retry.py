@@ -66,8 +66,8 @@ def _format_seconds(seconds: float) -> str:
 class Requester:
     """Makes requests for one address.
 
-    A request is retried for a limited time after its first failure, without a limit on the number of attempts. A long
-    download makes one request for each piece, so each piece has the full time.
+    A request is retried for a limited time after its first failure, without a limit on the number of attempts. Each
+    piece of a long download is a separate request.
 
     Args:
       url: The address.
@@ -85,7 +85,7 @@ class Requester:
 
         Before each attempt, the copy calls `check(True)`, which may wait. After each uploaded part of a large file, it
         calls `check(False)`, which must not wait. If the check raises a UserError or StoppedError, the request ends.
-        After other exceptions, the request is retried.
+        If the check raises another exception, the request is retried.
         """
         other = copy.copy(self)
         other._checks = (*self._checks, check)
@@ -105,8 +105,8 @@ class Requester:
     def run_parallel(self, work: Callable[[Self, Item], Value], items: Iterable[Item]) -> list[Value]:
         """Calls `work(requester, item)` for each item, several in parallel, and returns the results in order.
 
-        `requester` is a copy of this requester. After an exception or Ctrl-C, its next requests fail, which ends the
-        other calls.
+        `requester` is a copy of this requester. After an exception in a call or Ctrl-C, all further requests of the
+        copy fail, which ends the other calls.
         """
         failed = threading.Event()
 

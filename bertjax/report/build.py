@@ -37,7 +37,7 @@ _MAX_TOKENIZED = 16  # the maximum number of records to tokenize for the rows on
 def build_page(run: Run) -> str:
     """Returns the page of a run, as HTML."""
     sections = _task_sections(run) if run.is_task else _pretraining_sections(run)
-    if len(run.models) < 2:  # an ensemble has no speed and config of its own; its members have separate reports
+    if len(run.models) < 2:  # the members of an ensemble have reports of their own
         sections += [speed_section(run), _config_section(run)]
     title = f'{_kind(run)}: {run.folder.resolve().name}'
     return render_page(TEMPLATE, title, _about(run), [part for part in sections if part is not None], charts=True)

@@ -46,7 +46,7 @@ def make_curves(name: str, rows: Iterable[Mapping[str, Any]], key: str, color: s
 
 
 def main_charts(rows: Rows, baselines: ChanceBaselines) -> list[Chart]:
-    """Returns charts of the main losses, the accuracy on pairs, the held-out texts, and each split of a task."""
+    """Returns charts of the main losses, the accuracy on pairs, the held-out texts, and every further split."""
     mlm = _train_and_heldout(rows, 'mlm_loss')
     if mlm and baselines.unigram is not None:
         name = f'unigram entropy, {baselines.unigram:.2f}'
@@ -103,7 +103,7 @@ def _colored(named: Iterable[tuple[str, Rows, str]]) -> list[Curve]:
 
 
 def _majority(rows: Rows, baselines: ChanceBaselines) -> list[Curve]:
-    """Returns a horizontal line for each phase with a majority baseline, the accuracy of a constant answer."""
+    """Returns a horizontal line at the majority baseline of each phase: the accuracy of a constant answer."""
     lines, begin = [], 0
     for phase in sorted({row['phase'] for row in rows}):
         end = max(row['step'] for row in rows if row['phase'] == phase)

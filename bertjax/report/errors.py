@@ -27,7 +27,7 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
     Args:
       task: The task with its learned labels.
       folder: The folder with predictions/: the workdir, or the folder of a trial of a sweep.
-      about: A sentence about the source of the predictions; '' if the run itself made them.
+      about: A sentence about the trial that made the predictions; '' if `run` itself made them.
     """
     section, path = functools.partial(Section, 'errors', 'Errors on dev'), folder / 'predictions' / 'dev.jsonl'
     if not path.exists():
@@ -60,7 +60,7 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
 
 
 def _classes(counts: Mapping[tuple[str, str], int], task: Task) -> dict[str, Any]:
-    """Returns the scores and counts of each class, and the confusion table, {} for more than _MATRIX classes."""
+    """Returns the scores and counts of each class, and the confusion table if it has at most _MATRIX rows."""
     present = {name for pair in counts for name in pair}
     names = [name for name in task.labels if name in present] + sorted(present - {''} - set(task.labels))
     axis = [*names, ''] if '' in present else names

@@ -1,4 +1,4 @@
-"""The most important numbers, the progress and the speed of the run."""
+"""The most important numbers and the speed of a run."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ _RATES = (
 
 
 def overview_section(run: Run, baselines: ChanceBaselines) -> Section:
-    """Returns the section with the most important numbers of any run."""
+    """Returns the section with the most important numbers."""
     train = run.rows_of('train')
     tiles: Tiles = {}
     if run.rows:
@@ -66,7 +66,7 @@ def _pretraining_tiles(run: Run, baselines: ChanceBaselines) -> Tiles:
 
 
 def _loss_tile(rows: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, str]]:
-    """Returns the name and the tile of the MLM loss. A student may lack this loss: the tile then has the total loss."""
+    """Returns the name and the tile of the MLM loss, or of the total loss if there is no MLM loss."""
     key, name = ('mlm_loss', 'MLM loss') if rows[-1].get('mlm_loss') is not None else ('loss', 'loss')
     return name, (format_value(rows[-1].get(key)), _first_value(rows, key))
 

@@ -94,14 +94,11 @@ class Run:
 
 
 def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
-    """Reads the run in a workdir, finished or not. A recorded config replaces the config of the command line.
-
-    Args:
-      config: The config of the command line, in plain form.
+    """Reads the run in a workdir. A config in the workdir replaces `config`, which is in plain form.
 
     Raises:
-      UserError: There is no run in the folder, or its files are damaged. Or the folder has only a corpus, and the
-        recipe has none. Or it has only an evaluation, and the recipe has no task.
+      UserError: There is no run in the folder, or its files are damaged. Or the folder has only a corpus, but the
+        recipe has none. Or it has only an evaluation, but neither an ensemble member nor the recipe has a task.
     """
     path = folder / 'config.json'
     if path.exists():
@@ -118,7 +115,7 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
 
 
 def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
-    """Reads the results of run=evaluate. If a member of the ensemble has a config, the first such config is used."""
+    """Reads the results of run=evaluate. The config is from the first member of the ensemble that has one, if any."""
     results = read_recorded_results(folder / RESULTS)
     members = [pathlib.Path(member) for member in results.get('ensemble', ())]
     path = next((member / 'config.json' for member in members if (member / 'config.json').exists()), None)
@@ -134,7 +131,7 @@ def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: st
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses prints and log messages up to warnings. The training shows them itself."""
+    """Suppresses prints, and log messages up to warnings."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

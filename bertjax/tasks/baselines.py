@@ -15,7 +15,6 @@ from bertjax.tasks.sentence.labels import LabelledRecord
 from bertjax.tasks.tagging.columns import Sentence
 
 MEAN, MOST_FREQUENT, TFIDF, OVERLAP = 'mean', 'most frequent', 'TF-IDF', 'TF-IDF overlap'
-# The baseline of CoNLL-2003 is similar, but looks up complete entities instead of words.
 MOST_FREQUENT_OF_WORD = 'most frequent of the word'
 _WORDS = r'(?u)\b\w+\b'
 _MAX_FEATURES = 50_000  # the maximum number of words and bigrams; rarer terms are dropped
@@ -48,7 +47,7 @@ def label_baselines(
 ) -> dict[str, np.ndarray]:
     """Returns sigmoid logits, float64 [M, C], from the label frequencies and from logistic regression.
 
-    The targets are [N, C]: 1 if a record has the label, else 0.
+    The arguments are as in `class_baselines`, but the targets are [N, C]: 1 if a record has the label, else 0.
     """
     train_inputs, inputs = tfidf_features(train, records)
     share = np.clip(targets.mean(0), 1e-4, 1 - 1e-4)
@@ -62,7 +61,7 @@ def label_baselines(
 def score_baselines(
     train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord]
 ) -> dict[str, np.ndarray]:
-    """Predicts scores, float64 [M, 1], by the mean of the targets [N] and by ridge regression on TF-IDF features."""
+    """Returns scores, float64 [M, 1], from the mean of the targets [N] and from ridge regression on TF-IDF features."""
     train_inputs, inputs = tfidf_features(train, records)
 
     from sklearn.linear_model import Ridge
@@ -116,7 +115,6 @@ def tfidf_features(train: Sequence[LabelledRecord], records: Sequence[LabelledRe
     """Returns TF-IDF features, sparse float32: [N, F] of the N training records, and [M, F] of the M `records`.
 
     The features of a pair are the features of both texts, the absolute difference of these features, and their cosine.
-    The last two let a linear model compare the texts.
     """
     vectors = _fit_vectorizer([text for record in train for text in (record.first, record.second) if text is not None])
     return _inputs(vectors, train), _inputs(vectors, records)
@@ -137,8 +135,8 @@ def _fit_vectorizer(texts: Sequence[str]) -> Any:
     """Fits a TfidfVectorizer on the words and word bigrams of the texts.
 
     Raises:
-      UserError: scikit-learn is not installed, or no text has a word. With at least _MIN_DF_TEXTS texts, also if no
-        word occurs in two of them.
+      UserError: scikit-learn is not installed, or no text has a word. Or there are at least _MIN_DF_TEXTS texts, and
+        no word occurs in two of them.
     """
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
@@ -161,7 +159,7 @@ def _fit_vectorizer(texts: Sequence[str]) -> Any:
 
 
 def _fit_class_logits(train: Any, targets: np.ndarray, inputs: Any, classes: int) -> np.ndarray:
-    """Fits a logistic regression. Returns its log-probabilities, float64 [M, C]; -50 for a class without targets."""
+    """Fits a logistic regression. Returns log-probabilities, float64 [M, C]; -50 for a class without records."""
     from sklearn.linear_model import LogisticRegression
 
     logits = np.full((inputs.shape[0], classes), _LOG_ZERO)

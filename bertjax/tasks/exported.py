@@ -52,7 +52,7 @@ def with_seq_len(task: Task, seq_len: int) -> Task:
 
 
 def build_pair_task(directory: str, longest: int) -> Task | None:
-    """Builds the task of a CrossEncoder or MultiVectorEncoder of sentence-transformers, or None for other directories.
+    """Builds the task of a CrossEncoder or MultiVectorEncoder of sentence-transformers; None for other models.
 
     `longest` is the model's number of positions.
 
@@ -69,7 +69,7 @@ def build_pair_task(directory: str, longest: int) -> Task | None:
 
 
 def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) -> Task | None:
-    """Builds the task that a model class of transformers solves; None for other classes, such as pre-training models.
+    """Builds the task of a model class of transformers; None for a class without a task, such as BertForPreTraining.
 
     Args:
       values: The fields of a config.json: `architectures`, `id2label`, `num_labels`, `problem_type`.
@@ -82,7 +82,7 @@ def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) ->
     names = values.get('architectures') or ['']
     kind = next((kind for suffix, kind in _KINDS.items() if str(names[0]).endswith(suffix)), None)
     if kind == 'squad':
-        # The best span is always the answer, because the model has no null threshold that was tuned on dev.
+        # Without a null threshold, which is tuned on dev, the best span is always the answer.
         return build_task(kind, data='', seq_len=seq_len, max_query=min(64, seq_len - 4))
     if kind in (None, 'multiple_choice'):
         return kind and build_task(kind, data='', seq_len=seq_len)

@@ -1,4 +1,4 @@
-"""Reads minimal pairs, each a grammatical and a similar ungrammatical sentence, from JSON lines as in BLiMP."""
+"""Reads minimal pairs (a grammatical and a similar ungrammatical sentence) from JSON lines, as in BLiMP."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,6 @@ class MinimalPair:
 
     Attributes:
       where: The location, 'file:line'.
-      good, bad: The sentences.
       set, phenomenon: The names of the groups that the pair belongs to; '' if the file has no such groups.
       fields: All fields of the record.
     """
@@ -42,8 +41,7 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
     """Reads a file of JSON lines, which may be compressed.
 
     Args:
-      path: The path of the file.
-      key: The config key of the path, for messages.
+      key: The config key of `path`, for messages.
       fields: {attribute of MinimalPair: field of the records}. The fields of `set` and `phenomenon` are optional if
         they have BLiMP's names.
 
@@ -89,7 +87,7 @@ def encode_pairs(pairs: Sequence[MinimalPair], tokenizer: Tokenizer, max_length:
 
 
 def deduplicate(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Returns the distinct sequences, and the index of each sequence among them, int64 [N].
+    """Returns the distinct sequences, and the index among them for each of the N sequences, int64 [N].
 
     If the model scores only the distinct sequences, equal sequences have exactly equal scores. A pair whose sentences
     have the same tokens is then a tie.

@@ -37,7 +37,7 @@ def pair_features(
 ) -> Features:
     """Builds a row for each first text, with a sequence for each of its second texts.
 
-    Empty sequences pad all rows to the same number of sequences. `truncate_longest_first` shortens a long pair.
+    Rows with fewer sequences are padded with empty ones. `truncate_longest_first` shortens a long pair.
 
     Args:
       groups: N first texts, each with its second texts.

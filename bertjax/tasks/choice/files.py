@@ -15,7 +15,7 @@ from bertjax.text.hash_split import hash64, hash_threshold
 # {layout: suffixes of its files}.
 LAYOUTS = {'swag': ('.csv', *FORMATS), 'codah': ('.tsv',), 'jsonl': NESTED}
 _ENDINGS = tuple(f'ending{i}' for i in range(4))
-# {layout: the columns of a table}: the group, the context, the start of the endings (SWAG), the endings, the label.
+# {layout: columns}, in the order: group, context, start of the endings (only SWAG), endings, label.
 _COLUMNS = {
     'swag': ('gold-source', 'sent1', 'sent2', *_ENDINGS, 'label'),
     'codah': ('category', 'prompt', *_ENDINGS, 'label'),
@@ -49,10 +49,8 @@ def read_table(files: Files, layout: str, *, labelled: bool = True) -> list[Choi
     """Reads the questions of tables.
 
     Args:
-      files: The files of a split.
       layout: 'swag' for the format of github.com/rowanz/swagaf, where test.csv has no `label`; 'codah' for the format
         of github.com/Websail-NU/CODAH, which has no header and no quoting.
-      labelled: Whether to read labels.
     """
     optional = {'gold-source'} if labelled else {'gold-source', 'label'}
     columns = tuple(Column((name,), required=name not in optional) for name in _COLUMNS[layout])
@@ -118,7 +116,7 @@ def split_by_hash(
 
     The split of a question depends only on its context, so that questions with the same context are in the same split.
     The context is lower-cased, and its white space is replaced by single spaces. The SHA-256 hash of the result selects
-    the split: its first 8 bytes, scaled to [0, 1). The shares are the expected fractions of contexts.
+    the split: its first 8 bytes, scaled to [0, 1). `dev_share` and `test_share` are the expected fractions of contexts.
     """
     test, dev = hash_threshold(test_share), hash_threshold(test_share + dev_share)
 

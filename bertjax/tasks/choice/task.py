@@ -88,7 +88,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
 
     @property
     def _one_file(self) -> bool:
-        """Whether one .tsv file must provide all splits, because no file has the usual name of a training file."""
+        """Whether one .tsv file provides all splits: in the layout 'codah', if there is no training file."""
         return self.layout == 'codah' and not self._files.find('train')
 
     def sources(self) -> str:
@@ -128,10 +128,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         return files.parse_questions(rows, labelled=False, keep_fields=True)
 
     def learn(self, records: Questions) -> None:
-        """Prints statistics, and checks whether the number of endings varies. If so, the loss masks missing endings.
-
-        The head does not depend on the number of endings, because it scores each ending separately.
-        """
+        """Prints statistics, and checks whether the number of endings varies. If so, the loss masks missing endings."""
         endings = Counter(len(record.endings) for record in records)
         self._mixed = len(endings) > 1
         labels = Counter(record.label for record in records)
@@ -204,8 +201,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     def official_files(self, split: str, records: Questions, predictions: Choices) -> dict[str, str]:
         """Returns a CSV file for the leaderboard of SWAG, or {} for other layouts.
 
-        The first column has no name and contains the row index. The second is `pred`. Both are as in
-        rowanz/swagaf:csv_predict.py.
+        The columns are the row index, without a name, and `pred`, as in rowanz/swagaf:csv_predict.py.
         """
         if self.layout != 'swag':
             return {}

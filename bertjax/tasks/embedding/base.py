@@ -102,7 +102,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 
     @functools.cached_property
     def score(self) -> str:
-        """See Task. The records of dev determine the metric, or the records of test if there is no dev."""
+        """See Task. The form of the dev records determines the metric; without dev, the form of the test records."""
         form = next(filter(None, map(self._files.form_of, ('dev', 'test'))), 'pairs')
         return 'spearman' if form == 'scored' else 'ndcg_10'
 
@@ -205,10 +205,10 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 
 
 def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> list[Ranking]:
-    """Returns the ranking of each of Q queries: the documents that `search` finds, except the query itself.
+    """Returns the ranking of each of Q queries: the best documents, without the query itself (see `Query.excludes`).
 
     `search` takes K, and returns the indices and the scores of the K best documents of each query, [Q, K], the best
-    first. `Query.excludes` decides which documents are the query itself.
+    first.
     """
     count, rankings = max(CUTOFFS.values()), []
     for query, *found in zip(queries, *search(count + 1), strict=True):

@@ -71,10 +71,7 @@ class Query:
     """A query, its relevant documents, and the corpus that it searches.
 
     Attributes:
-      id: the name of the query.
-      text: the text of the query.
       relevant: {index of a document in the corpus: its relevance, at least 1}.
-      corpus: the corpus.
       candidates: the indices of the documents that a reranker scores, from the pairs or from a run file; () for none.
     """
 
@@ -85,7 +82,7 @@ class Query:
     candidates: Sequence[int] = ()
 
     def excludes(self, document: int) -> bool:
-        """Returns whether a document is the query itself: a document with its id or, in pairs, with its text.
+        """Returns whether a document is the query itself: it has the query's id or, in pairs, the query's text.
 
         A relevant document with the text of the query is not excluded.
         """
@@ -100,7 +97,7 @@ def parse_examples(
 
     Args:
       records: The rows, at least one.
-      columns: {role of ROLES: name of the column}. A form is only read if `columns` has all its roles.
+      columns: {role of ROLES: name of the column}. Only forms with all roles in `columns` are read.
       keys: The prefix of the config keys that name the columns, for messages.
     """
     records = iter(records)
@@ -117,7 +114,7 @@ def parse_examples(
 
 
 def find_form(record: Record, columns: Mapping[str, str], keys: str = 'config.task') -> str:
-    """Returns the form of a row, a key of FORMS; raises a UserError if the row lacks the columns of every form."""
+    """Returns the form of a row, a key of FORMS; raises a UserError if no form has all its columns in the row."""
     for form, roles in FORMS.items():
         if all(columns.get(role) in record.fields for role in roles):
             return form
@@ -228,7 +225,7 @@ def read_beir(folder: epath.Path, split: str) -> list[Query]:
 
 
 def _entries(path: epath.Path, names: Sequence[str]) -> dict[str, str]:
-    """Returns {_id: text} for a BEIR file. A text is the fields `names`, joined. Only the last field must exist."""
+    """Returns {_id: text} for a BEIR file. A text joins the fields `names`, of which only the last must exist."""
     entries: dict[str, str] = {}
     for where, fields in read_records([path]):
         name, parts = fields.get('_id'), [fields.get(name) or '' for name in names]

@@ -29,7 +29,7 @@ class DenseModules(nn.Module):
         """Maps the pooled vectors, float32 [B, D], to float32 [B, D']."""
         for i, layer in enumerate(self.dense):
             x = normalize(x) if layer.normalize_input else x
-            axes = (None if i else 'embed',), ('classes',), ('classes',)  # only the encoder's width is sharded
+            axes = (None if i else 'embed',), ('classes',), ('classes',)  # only the width of the encoder is sharded
             project = Projection(self.config, (layer.width,), *axes, use_bias=layer.use_bias, name=f'dense_{i}')
             x = ACTIVATIONS[layer.activation](project(x).astype(jnp.float32))
         return x
@@ -41,8 +41,7 @@ class BertForEmbedding(BertForTask):
     Attributes:
       pool: The pooling, one of `model.pooling.SENTENCE_POOL`.
       dense: The Dense modules, which are applied to the pooled vector.
-      normalize: Whether the module itself scales the vectors to length 1. Only exports need this, because losses and
-        `encode` can scale the vectors outside the module.
+      normalize: Whether the module itself scales the vectors to length 1; used in exports.
     """
 
     outputs: int = 0

@@ -4,8 +4,8 @@ Similarity is the cosine of the angle between two vectors. The rows of a batch a
 `text_ids`, int32 [B, C], has equal entries for equal texts, and 0 for an absent text.
 
 Embeddings, rerankers and late interaction share the losses of lists, `listwise_…`. A list has the scores of M texts: a
-query's positive, which is first, and its M - 1 negatives. The arrays of B lists are [B, M]. In `present`, False marks a
-negative that a query lacks.
+query's positive, which is first, and M - 1 negatives. The arrays of B lists are [B, M]. `present` is False for a
+missing negative.
 """
 
 import dataclasses
@@ -106,10 +106,10 @@ def info_nce(
       x: float32 [B, C, D], unit vectors of anchor, positive and C - 2 hard negatives of each row.
       batch: `text_ids`, int32 [B, C].
       scale: The factor of the similarities, an inverse temperature.
-      symmetric: Whether to average two cross entropies: this one, and that of each positive's anchor among all anchors
-        (CLIP, arXiv 2103.00020).
-      false_negative_margin: If > 0, a text that is more similar to the anchor than the positive is, by more than this
-        margin, is not a negative either (arXiv 2506.05176, equation 2).
+      symmetric: Whether to average this cross entropy with that of each positive's anchor among all anchors (CLIP,
+        arXiv 2103.00020).
+      false_negative_margin: If > 0, a text is also not a negative if its similarity to the anchor exceeds that of the
+        positive by more than this margin (arXiv 2506.05176, equation 2).
     """
     texts = x[:, 1:].swapaxes(0, 1).reshape(-1, x.shape[-1])  # positives first
     similarity = jnp.einsum('id,jd->ij', x[:, 0], texts, precision='highest')  # [B, (C - 1)·B]
@@ -121,7 +121,7 @@ def info_nce(
 def in_batch_cross_entropy(
     similarity: jax.Array, ids: jax.Array, *, scale: float, symmetric: bool = False, false_negative_margin: float = 0.0
 ) -> jax.Array:
-    """Computes `info_nce` [B] from similarities [B, (C - 1)·B], the B positives first, and the text ids [B, C]."""
+    """Computes `info_nce` [B] from text ids [B, C] and similarities [B, (C - 1)·B], with the B positives first."""
     B, text_ids = len(ids), ids[:, 1:].T.reshape(-1)
     same = (text_ids == ids[:, :1]) | (text_ids == ids[:, 1:2])
     same = same.at[:, :B].set(same[:, :B] | (ids[:, :1] == ids[:, 0]))
@@ -186,8 +186,8 @@ LOSSES = {
 def build_objective(loss: str, dims: Sequence[int] = (), **options: Any) -> Objective:
     """Builds the objective of a loss of LOSSES on the model's `embeddings` [B, C, D].
 
-    For each width in `dims`, the loss is computed on that many leading dimensions, and the losses are added up
-    (Matryoshka, arXiv 2205.13147). () uses all dimensions.
+    The loss is the sum of the losses on the first `width` dimensions, for each width in `dims` (Matryoshka, arXiv
+    2205.13147). () uses all dimensions.
     """
     rows = functools.partial(LOSSES[loss].rows, **options)
 

@@ -44,13 +44,13 @@ def mine_negatives(
     """
     for begin in range(0, len(queries), _QUERIES):
         part = slice(begin, begin + _QUERIES)
-        # The search may also find the positives and the query itself, which are removed below.
+        # The search may also find the positives and the query. They are removed below.
         count = options.range_max + max(map(len, relevant[part])) + 1
         indices, scores = search(vectors[part], document_vectors, count, cosine=True)
         for query, positives, *found, x in zip(
             queries[part], relevant[part], indices.tolist(), scores.tolist(), vectors[part], strict=True
         ):
-            # The search fills up its result with index 0 and the score -inf.
+            # If the search finds fewer documents, the remaining scores are -inf.
             excluded, known = {*positives}, {i: x for i, x in zip(*found, strict=True) if x > -np.inf}
             others = [i for i in known if i not in excluded and documents[i] != query]
             others = others[options.range_min : options.range_max]

@@ -19,17 +19,17 @@ def search(
     """Finds the documents with the largest inner products. Among equal products, the lowest index comes first.
 
     Args:
-      queries: float32 [Q, D], Q at least 1.
-      documents: float32 [N, D], N at least 1; only blocks of it are read, so it may be a memory map.
+      queries: float32 [Q, D], Q at least 1. A query of NaN finds nothing.
+      documents: float32 [N, D], N at least 1; may be a memory map. A row of NaN (floats) or 0 (integers) stands for an
+        absent document, which is never found.
       count: The number of documents to find for each query. K is the smaller of this number and N.
       cosine: Whether to find the largest cosines instead of the largest inner products. The vectors may then be
         quantized.
       ranges: float32 [2, D], the ranges of quantized vectors; see `model.quantization.cosine_similarity`.
 
     Returns:
-      The indices, int32 [Q, K], and the inner products or cosines, float32 [Q, K], in descending order. The row of an
-      absent document is all NaN (floats) or all 0 (integers). It is never found, and a query of NaN finds nothing. If
-      fewer than K documents are found, the remaining scores are -inf.
+      The indices, int32 [Q, K], and the inner products or cosines, float32 [Q, K], in descending order. If fewer than K
+      documents are found, the remaining scores are -inf.
     """
     count, devices = min(count, len(documents)), len(jax.local_devices())
     rows = -(-min(DOCUMENTS, len(documents)) // devices) * devices
@@ -81,7 +81,7 @@ def _merge(
         search_part, mesh=mesh, in_specs=(PartitionSpec(), split, split, PartitionSpec()), out_specs=(columns, columns)
     )
     parts = search_parts(queries, documents, numbers, ranges)
-    # Earlier documents come first: top_k prefers the lower position among equal values.
+    # Earlier documents come first, because top_k prefers the lower position among equal values.
     scores, indices = (jnp.concatenate(pair, axis=1) for pair in zip(best, parts, strict=True))
     scores, found = jax.lax.top_k(scores, count)
     return scores, jnp.take_along_axis(indices, found, axis=1)

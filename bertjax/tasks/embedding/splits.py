@@ -22,9 +22,6 @@ class EmbeddingSplits(TableFiles):
         files of a folder may be SQuAD's JSON. A folder may use SQuAD's own names such as dev-v1.1.json.
       names: {split: the name of its file}; '' for the usual names in a folder.
       columns, keys: See files.parse_examples.
-
-    Attributes:
-      is_beir: Whether the data are a BEIR folder.
     """
 
     _data_advice = 'give --config.data=FOLDER'
@@ -74,7 +71,7 @@ class EmbeddingSplits(TableFiles):
     def queries(self, split: str) -> list[Query]:
         """Reads the pairs of a split as search queries.
 
-        The corpus is all documents of a BEIR folder, or the paragraphs of a SQuAD file, or the positives and negatives.
+        The corpus is all documents of a BEIR folder, the paragraphs of a SQuAD file, or the positives and negatives.
         """
         if self.is_beir:
             queries = files.read_beir(self._path, split)
@@ -123,5 +120,5 @@ class EmbeddingSplits(TableFiles):
 
 
 def _lack_scores(examples: Iterable[TextExample]) -> bool:
-    """Whether all examples have the score -1, which stands for an unpublished score in files of the hub."""
+    """Whether all examples have the score -1, as in files of the Hugging Face Hub whose scores are not published."""
     return all(example.score == -1 for example in examples)

@@ -96,7 +96,7 @@ class EmbeddingTask(TextPairTask):
     def adopt(self, source: str) -> None:
         """See Task. With pool='auto', a sentence-transformers folder sets pooling, Dense modules and `truncate_dim`.
 
-        As in sentence-transformers, the losses use all dimensions, and the evaluation uses the first `truncate_dim`.
+        The losses use all dimensions, and the evaluation uses the first `truncate_dim`, as in sentence-transformers.
         """
         modules = read_sentence_modules(source)
         if modules is None or self.pool != 'auto':

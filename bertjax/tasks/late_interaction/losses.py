@@ -42,7 +42,7 @@ def max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
 def info_nce(x: jax.Array, batch: Batch, *, query_len: int, scale: float = 1.0) -> jax.Array:
     """Computes the cross entropy [B] of each query's positive among all documents of the batch.
 
-    embedding/losses.py:info_nce describes which documents are excluded from a query's negatives.
+    The same documents are excluded from the negatives as in embedding/losses.py:info_nce.
     """
     documents = x[:, 1:].swapaxes(0, 1).reshape(-1, *x.shape[2:])  # [(C - 1)·B, S, D], positives first
 

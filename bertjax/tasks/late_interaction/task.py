@@ -35,7 +35,7 @@ class LateInteractionTask(TextPairTask):
 
     The score of a pair is MaxSim: the sum over the query's tokens of the highest cosine with a token of the document.
 
-    The columns of a file are as in EmbeddingTask, but single texts are refused. Scored pairs serve only for evaluation.
+    The columns of a file are as in EmbeddingTask. Single texts are refused, and scored pairs are only evaluated.
 
     Attributes:
       seq_len: the maximum length S of a document in tokens, including [CLS] and [SEP].
@@ -160,7 +160,6 @@ class Tokenization:
     """The tokenisation of ColBERT (arXiv 2004.12832, section 3.2).
 
     Args:
-      tokenizer: The tokenizer.
       settings: The lengths, the prompts, the pieces to skip, and whether to fill queries with [MASK].
     """
 
@@ -189,7 +188,7 @@ class Tokenization:
         tokenizer, marker = self._tokenizer, np.zeros(0, np.int32)
         word = (prompt.split(None, 1) or [''])[0]
         if word in self._ids and tokenizer.encode([word])[0].tolist() != [self._ids[word]]:
-            # A piece such as [unused0] is added by its id, because no text produces it.
+            # No text produces a piece such as [unused0], so its id is added.
             marker, prompt = np.int32([self._ids[word]]), prompt[prompt.index(word) + len(word) :]
         encoded = tokenizer.encode([prompt + text for text in texts])
         return [add_special_tokens(np.concatenate([marker, ids])[: length - 2], tokenizer) for ids in encoded]

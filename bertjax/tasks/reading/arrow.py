@@ -29,8 +29,8 @@ def is_saved_dataset(path: epath.Path) -> bool:
 def read_arrow(path: epath.Path) -> Iterator[Record]:
     """Yields the records ('file[index]', fields) of a .parquet or .arrow file, or of a saved dataset.
 
-    Class labels are converted to their names. The label -1, of an unlabelled record, becomes None. float32 numbers are
-    rounded to their shortest decimal form.
+    Class labels become their names, and the label -1 of an unlabelled record becomes None. float32 numbers are rounded
+    to their shortest decimal form.
 
     Raises:
       UserError: pyarrow is not installed, a file is missing or damaged, or a class number is out of range.
@@ -88,7 +88,7 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
     try:
         with path.open('rb') as file:
             if path.suffix.lower() == '.parquet':
-                parquet = pq.ParquetFile(file, page_checksum_verification=True)  # verifies pages that have a checksum
+                parquet = pq.ParquetFile(file, page_checksum_verification=True)  # of pages that have a checksum
                 schema, batches = parquet.schema_arrow, parquet.iter_batches(_ROWS)
             else:
                 schema, batches = _arrow_batches(pa, file)

@@ -10,12 +10,12 @@ from bertjax.tasks.reading.texts import Line, check_text, peek_lines
 
 
 def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
-    """Yields ('where[key]', object) for each element of the list, or each value of the object, in a .json file.
+    """Yields the records ('where[key]', object) of a .json file: the elements of a list, or the values of an object.
 
-    If the file has JSON lines, as `datasets` and pandas write them, `objects_of_lines` reads it.
+    If the file has several JSON lines, as `datasets` and pandas write them, `objects_of_lines` reads it.
 
     Raises:
-      UserError: The file has none of these forms, or contains an element that is not an object.
+      UserError: The file has another form, or contains an element that is not an object.
     """
     lines, first_lines = peek_lines(lines, 2)
     if len(first_lines) == 2 and is_object(first_lines[0]):
@@ -69,7 +69,6 @@ def convert_to_text(value: Any, where: str, *, lists: str = 'join', key: str = '
     """Converts a JSON value to text, and null to None. Numbers and booleans are written as in JSON.
 
     Args:
-      value: The value of a field.
       where, key: The location of the field, and the config key that names it, for messages.
       lists: 'join' to join a list of strings with spaces, 'json' to convert any list to JSON text, or 'refuse'.
 

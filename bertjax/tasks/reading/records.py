@@ -22,12 +22,11 @@ from bertjax.tasks.reading.texts import (
     read_text,
 )
 
-# {suffix of a file name: format}.
 FORMATS = {'.tsv': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.json': 'json'}
 TEXT_FORMATS = tuple(dict.fromkeys(FORMATS.values()))
 BINARY = {'.parquet': 'parquet', '.arrow': 'arrow', '.feather': 'arrow'}  # formats that are not text
 FORMATS |= BINARY
-# The suffixes of all formats except tables. Their fields may be lists.
+# The suffixes of all formats except TSV and CSV. Their fields may be lists.
 NESTED = tuple(suffix for suffix, format in FORMATS.items() if format not in ('tsv', 'csv'))
 
 Files = Sequence[epath.Path]  # the files of a split: a file, its shards, or a dataset saved by `datasets`
@@ -75,7 +74,7 @@ def read_records(files: Files, format: str = '', layout: TableLayout | None = No
 
     TSV has no quoting, as in the files of GLUE and SICK: a quotation mark is an ordinary character, and no field
     contains a tab or a line end. CSV follows RFC 4180, with `,` and `"`. JSON is a list of objects, or an object of
-    objects. A .json file with one object per line is read as JSON lines. .gz, .bz2, .xz and .zst files are
+    objects. A .json file with several lines, each an object, is read as JSON lines. .gz, .bz2, .xz and .zst files are
     decompressed. Text is UTF-8, with or without a byte order mark.
 
     Args:
@@ -123,7 +122,7 @@ def parse_records(
 
 
 def read_rows(files: Files, layout: TableLayout, format: str = '') -> Iterator[Row]:
-    """Yields the requested columns of the records of `read_records`."""
+    """Reads records with `read_records`, and yields the columns of `layout`."""
     return select_columns(read_records(files, format, layout), layout.columns)
 
 

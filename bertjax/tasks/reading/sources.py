@@ -11,7 +11,7 @@ from bertjax.tasks.reading.layout import Record
 
 
 def dataset_splits(name: str) -> dict[str, int]:
-    """Returns the splits {name: number of records} of a prepared dataset, given its name or directory.
+    """Returns {split: number of records} of a prepared dataset. `name` is its name or directory.
 
     Raises:
       UserError: The dataset does not exist, or is not prepared on this machine.

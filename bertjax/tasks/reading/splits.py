@@ -12,7 +12,7 @@ from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import BINARY, FORMATS, Files
 from bertjax.tasks.reading.texts import quote_names
 
-# {split: the usual names of its file, without suffix, and of the split in tensorflow-datasets}.
+# {split: its usual names in file names and in tensorflow-datasets}.
 STEMS: Mapping[str, tuple[str, ...]] = {
     'train': ('train', 'training'),
     'dev': ('dev', 'devel', 'valid', 'validation', 'val', 'eval'),
@@ -29,8 +29,8 @@ class SplitFiles:
 
     Args:
       data: config.data, the folder.
-      has_labels: The files of a test split -> whether its records have labels.
-      suffixes: The suffixes of the allowed formats. A message names at most the first two.
+      has_labels: The function (files of the test split) -> whether the records have labels.
+      suffixes: The suffixes of the allowed formats.
       fix: The fix in the error message if the folder does not exist.
     """
 
@@ -113,7 +113,7 @@ def split_files(
 
     The split is a file such as train.csv, shards such as train-00000-of-00002.parquet, or a folder train/ with Parquet
     files or a saved dataset. If `folder` has none of these, its subfolder `data` is searched. Many repositories of the
-    Hugging Face Hub store their files there.
+    Hugging Face Hub have such a folder.
 
     Args:
       folder: An existing folder.
@@ -128,7 +128,7 @@ def split_files(
     stems, suffixes = tuple(stems) or STEMS[split], tuple(suffixes) or tuple(FORMATS)
     candidates: dict[str, Files] = {}
     for parent in [path for path in (folder, folder / 'data') if path.is_dir()]:
-        # Text files have priority. If a folder has both, they should contain the same records.
+        # If a folder has text files and binary files, the text files are used.
         for is_binary in (False, True):
             kinds = [suffix for suffix in suffixes if (suffix in BINARY) == is_binary]
             candidates = candidates or _find_candidates(parent, stems, kinds)

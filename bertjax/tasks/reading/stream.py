@@ -21,16 +21,15 @@ def standard_input(where: str) -> Iterator[Line]:
 
 def open_standard_input() -> io.BufferedReader:
     """Opens standard input in binary mode."""
-    # sys.stdin is not used, because Python acquires the lock of its buffer at exit, and a thread that waits for input
-    # would never release this lock.
+    # Not sys.stdin: Python acquires the lock of its buffer at exit, and a thread that waits for input holds this lock.
     return open(sys.stdin.fileno(), 'rb', closefd=False)
 
 
 def stream_batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
     """Yields batches of `size` items, or of fewer if the next item is not available within 20 ms.
 
-    Each batch except the last has at least one item that is not a `Blank`. Until such an item arrives, a batch grows,
-    even beyond `size` items. An exception of `items` is raised after the batches of all earlier items.
+    A batch grows, even beyond `size` items, until it has an item that is not a `Blank`. Only the last batch may have no
+    such item. An exception of `items` is raised after the batches of all earlier items.
     """
     waiting: queue.Queue[Any] = queue.Queue(_PREFETCH_BATCHES * size)
     end = object()
