@@ -1,4 +1,4 @@
-"""Safe terminal input and output: streams that may be closed, and text that must not control the terminal."""
+"""Makes terminal input and output safe: streams may be closed, and printed text cannot control the terminal."""
 
 import contextlib
 import errno
@@ -19,9 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 _NOTEBOOK = 'JPY_PARENT_PID'  # An environment variable of Jupyter kernels and of the programs that their cells start.
-# Control characters, which may move the cursor or change colours, are written as escapes, except tab and line ends.
+# Control characters may move the cursor or change colours, so all except tab and line ends are written as escapes.
 _ESCAPES = {code: f'\\x{code:02x}' for code in (*range(32), *range(127, 160)) if chr(code) not in '\t\n\r'}
-# Characters that reorder the text around them (Unicode's Bidi_Control) or separate lines are escaped too.
+# Characters that reorder the text around them (Unicode's Bidi_Control), and line separators, are also escaped.
 _BIDI = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _ESCAPES |= {code: f'\\u{code:04x}' for code in (*_BIDI, 0x2028, 0x2029)}
 
@@ -29,7 +29,7 @@ _ESCAPES |= {code: f'\\u{code:04x}' for code in (*_BIDI, 0x2028, 0x2029)}
 class Console(rich.console.Console):
     """A console that escapes the control characters of printed strings, but keeps its own colours.
 
-    In a notebook, it prints plain text. With force_jupyter=None, rich would display each line as HTML there.
+    In a notebook, the console prints plain text. With force_jupyter=None, it would display each line as HTML.
     """
 
     def __init__(self, *arguments, force_jupyter: bool | None = False, **options):
@@ -37,12 +37,12 @@ class Console(rich.console.Console):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a progress bar can be redrawn by moving the cursor. In a notebook it cannot, so this is False."""
+        """Whether a progress bar can be redrawn by moving the cursor. This is impossible in a notebook."""
         return _NOTEBOOK not in os.environ and super().is_terminal
 
     @property
     def file(self) -> TextIO:
-        """The innermost stream, without `_Text` and without the wrapper that rich adds while a bar is shown."""
+        """The stream without escapes: below `_Text`, and below the wrapper that rich adds while it shows a bar."""
         file = super().file
         while inner := getattr(file, 'rich_proxied_file', None):
             file = inner
@@ -53,12 +53,12 @@ class Console(rich.console.Console):
         self._file = file
 
     def render_str(self, text: str, **style) -> Text:
-        """Escapes control characters. rich calls this method for every string, also in tables."""
+        """Escapes control characters. rich calls this method for every string, even in tables."""
         return super().render_str(text.translate(_ESCAPES), **style)
 
 
 def make_table(title: str, *columns: str, **style: Any) -> Table:
-    """Makes a table with a column of names, and further columns of numbers, which are aligned to the right."""
+    """Makes a table. The first column is for names; the others are for numbers and aligned to the right."""
     style = {'box': box.SIMPLE_HEAD, 'padding': (0, 1, 0, 0), **style}
     table = Table(title=title, title_justify='left', **style)
     for number, name in enumerate(columns):
@@ -67,7 +67,7 @@ def make_table(title: str, *columns: str, **style: Any) -> Table:
 
 
 class _OutputBytes(io.FileIO):
-    """Standard output or error as bytes. When the reader has closed it, writes are discarded and the run continues."""
+    """Standard output or error as bytes. If the reader closes the stream, further output is discarded."""
 
     def write(self, data) -> int | None:
         try:
@@ -75,8 +75,8 @@ class _OutputBytes(io.FileIO):
         except OSError as error:
             with contextlib.suppress(OSError):
                 error.filename = os.readlink(f'/proc/self/fd/{self.fileno()}')
-            _discard(self.fileno())  # Otherwise Python would write again at exit and print the error.
-            if error.errno not in (errno.EPIPE, errno.EIO):  # The pipe's reader has ended, or the terminal is closed.
+            _discard(self.fileno())  # Otherwise, Python would write again at exit and print the error.
+            if error.errno not in (errno.EPIPE, errno.EIO):  # EPIPE: the pipe has no reader; EIO: no terminal.
                 raise
             return len(data)
 
@@ -85,8 +85,8 @@ class _Text(io.TextIOWrapper):
     """Standard output or standard error as text, with control characters escaped.
 
     Attributes:
-      rich_proxied_file: A stream without escapes, for `Console`, which escapes the text itself.
-      data: The stream of `data_output`.
+      rich_proxied_file: The stream without escapes for `Console`, which escapes the text itself.
+      data: The UTF-8 stream without escapes for `data_output`.
     """
 
     rich_proxied_file: TextIO
@@ -99,10 +99,9 @@ class _Text(io.TextIOWrapper):
 
 @contextlib.contextmanager
 def data_output() -> Iterator[TextIO]:
-    """Yields standard output for data that another program reads. Meanwhile, other prints go to standard error.
+    """Yields standard output for data that another program reads. Meanwhile, `print` writes to standard error.
 
-    A pipe or a file gets UTF-8 in every locale, without escapes. On a terminal, control characters are escaped, because
-    a person reads the output.
+    A pipe or a file gets UTF-8 in every locale, without escapes. On a terminal, control characters are escaped.
     """
     out = sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, 'data', sys.stdout)
     with contextlib.redirect_stdout(sys.stderr):
@@ -112,8 +111,8 @@ def data_output() -> Iterator[TextIO]:
 def is_shown(record: logging.LogRecord) -> bool:
     """Returns whether to show a log message.
 
-    Messages of Orbax, and of asyncio, which Orbax uses, are hidden. No error is lost, because Orbax also raises its
-    errors. Debug messages of loggers other than absl's are shown only with --verbosity=2.
+    Messages of Orbax, and of asyncio, which Orbax uses, are hidden. Orbax also raises its errors, so none is lost.
+    Debug messages of loggers other than absl's are shown only with --verbosity=2 or more.
     """
     if record.levelno <= logging.DEBUG and record.name != 'absl' and absl.logging.get_verbosity() < 2:
         return False
@@ -121,10 +120,7 @@ def is_shown(record: logging.LogRecord) -> bool:
 
 
 def invocation() -> str:
-    """Returns the command that started the program, or that would start it, without its flags.
-
-    Examples are `bertjax`, `python3 -m bertjax.main` and `python -m bertjax`.
-    """
+    """Returns a command that starts this program, such as `bertjax` or `python -m bertjax`, without flags."""
     program = pathlib.Path(sys.argv[0])
     if program.suffix == '.py' or program.name in ('', '-c', '-m'):  # '', '-c' and '-m': Python runs no file.
         module = 'bertjax' if program.stem == '__main__' else 'bertjax.main'
@@ -136,15 +132,15 @@ def guard_streams() -> None:
     """Makes standard input, output and error safe to use for the rest of the process.
 
     A closed stream reads and writes nothing. If the reader of a pipe ends, as in `| head -1`, further output is
-    discarded. A character that the locale's encoding lacks is written as an escape. Streams that other code, such as a
-    test, has replaced are not changed.
+    discarded. A character that the locale's encoding lacks is written as an escape. A stream that other code has
+    replaced is not changed.
     """
     for number, name in enumerate(('stdin', 'stdout', 'stderr')):
         stream = getattr(sys, name)
         if stream is None:
             try:
                 os.fstat(number)
-            except OSError:  # Otherwise the next opened file would get this number, and receive printed text.
+            except OSError:  # Otherwise, the next opened file would get this number and receive printed text.
                 _discard(number)
             null = open(os.devnull, 'r+', encoding='utf-8', errors='backslashreplace')  # noqa: SIM115  never closed
             setattr(sys, name, null)
@@ -155,7 +151,7 @@ def guard_streams() -> None:
 def _guard(stream: TextIO, number: int) -> TextIO:
     stream.flush()
     buffer = io.BufferedWriter(_OutputBytes(number, 'w', closefd=False))
-    # All streams write through to the same buffer, so that their output stays in order.
+    # The three streams write through to the same buffer, so that their output stays in order.
     options = {'errors': 'backslashreplace', 'write_through': True}
     options['line_buffering'] = stream.line_buffering or stream.write_through
     guarded = _Text(buffer, stream.encoding, **options)

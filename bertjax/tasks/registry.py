@@ -9,7 +9,7 @@ from bertjax.config.schema import Key
 from bertjax.errors import UserError
 from bertjax.tasks.task import Task, options_of
 
-# {kind: 'module:class'}; a module is imported on first use.
+# {kind: 'module:class'}. A module is imported when its kind is first used.
 KINDS = {
     'glue': 'bertjax.tasks.sentence.glue:GlueTask',
     'classification': 'bertjax.tasks.sentence.classification:ClassificationTask',
@@ -29,9 +29,9 @@ def build_task(kind: str, *, data: str, seq_len: int, **options: Any) -> Task:
 
     Args:
       kind: One of KINDS.
-      data: The folder or the file with the data; '' for tensorflow-datasets or no data.
+      data: The folder or the file with the data; '' for tensorflow-datasets, or if no data are read.
       seq_len: The maximum sequence length, in tokens.
-      **options: The options of the kind, which are the other fields of its class.
+      **options: The options of the kind: the other fields of its class.
 
     Raises:
       UserError: The kind is unknown, or an argument has an invalid value.
@@ -45,7 +45,7 @@ def options(kind: str) -> Mapping[str, Key]:
 
 
 def options_with_kind(task: Task) -> dict[str, Any]:
-    """Returns the kind and the options of a task as plain values. They are stored under `task` in task.json."""
+    """Returns the kind and the options of a task as plain values, for the key `task` in task.json."""
     name = f'{type(task).__module__}:{type(task).__name__}'
     kind = next(kind for kind, known in KINDS.items() if known == name)
     return {'kind': kind, **{option: to_plain(getattr(task, option)) for option in options(kind)}}

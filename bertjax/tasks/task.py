@@ -21,10 +21,10 @@ from bertjax.tasks.reading.splits import SplitFiles
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.text.tokenizer import Tokenizer
 
-# Each option affects a part of a run. This part decides which changes of the option's value are allowed:
-# 'model': the parameters. The value can change neither in a resumed run nor when the finished model is used.
-# 'training': the training data or the loss. An unfinished run can be resumed with another value and reports the
-#   change. The value cannot change when the finished model is used.
+# Each option affects one of these parts of a run, and this part decides when the option's value can change:
+# 'model': the parameters. The value cannot change after the start of the run.
+# 'training': the training data or the loss. The value can change when an unfinished run is resumed, which reports the
+#   change. It cannot change when the finished model is used.
 # 'reading': how records are read, or how answers are selected. The value can change when the finished model is used.
 _POLICIES = {
     'model': {'change': schema.Change.STATE, 'trained': schema.Trained.SAME},
@@ -44,14 +44,14 @@ def option(
 ) -> Any:
     """Declares a field of a task class as an option, which is a key of config.task.
 
-    A field that has a default but is declared without this function is also an option. It affects 'training'.
+    A field with a plain default is also an option, and affects 'training'.
 
     Args:
       default: the value if a recipe does not set the option.
       allowed: the range of values; None allows True and False, or any text.
-      about: one line of documentation; '' for the entry of the attribute in the docstring of the class.
+      about: one line of documentation; '' for the field's entry in the docstring of the class.
       affects: a key of _POLICIES.
-      named: whether the argument after the recipe's name sets the option, as in configs/glue.py:rte.
+      named: whether the argument of a recipe sets the option without its name, as in configs/glue.py:rte.
     """
     return schema.key(default, allowed, about, named=named, **_POLICIES[affects])
 
@@ -75,9 +75,9 @@ class Judgment:
     Attributes:
       texts: the texts of the record, {name: text}.
       true, predicted: the label and the prediction as text.
-      error: the size of the error, by which the report sorts wrong predictions; 0 for a correct prediction.
-      classes: a pair (true class, predicted class) for each decision, where '' means that there is no such class; empty
-        if the task has no classes.
+      error: the size of the error, 0 for a correct prediction. The report sorts wrong predictions by size.
+      classes: (true class, predicted class) for each decision; '' stands for no class. Empty if the task has no
+        classes.
     """
 
     texts: Mapping[str, str]
@@ -90,18 +90,18 @@ class Judgment:
 class Task(abc.ABC, Generic[Record, Prediction]):
     """A task: reads records, converts them to features, builds the model, and reports on its predictions.
 
-    A subclass is a dataclass. Its field `data` is the folder of its files, or '' for tensorflow-datasets. Its field
-    `seq_len` is the maximum sequence length in tokens. All other fields are options, see `option`.
+    A subclass is a dataclass. The field `data` is the folder or the file with the data, or '' for tensorflow-datasets.
+    The field `seq_len` is the maximum sequence length in tokens. All other fields are options, see `option`.
 
     Attributes:
       name: the name in titles, such as 'RTE'.
       head: the head of the model.
       objective: the training objective of the head.
       labels: the names of the head's outputs, in order; empty if they are unknown or the outputs have no names.
-      complete: whether the size of the head is known. If not, `learn` or `restore` must precede `build_module`.
+      complete: whether the size of the head is known. Otherwise, `learn` or `restore` must precede `build_module`.
       score: the name of the metric that selects the best run; higher is better.
-      thresholds: the names of the entries of `metrics` that are tuned thresholds, not measurements.
-      same_rows: whether the rows of the features are the same for any tokenizer and sequence length.
+      thresholds: the names of the entries of `metrics` that are thresholds, not measurements.
+      same_rows: whether the features have the same rows for any tokenizer and sequence length.
       has_baselines: whether the task has `baselines`.
       learned: the attributes to save with the model, {key in task.json: attribute}.
       min_seq_len: the smallest value of `seq_len`.
@@ -126,16 +126,15 @@ class Task(abc.ABC, Generic[Record, Prediction]):
             raise UserError('config.seq_len', str(self.seq_len), f'at least {self.min_seq_len}', 'use 128')
 
     def splits(self) -> Sequence[str]:
-        """Returns the names of the labelled splits.
+        """Returns the names of the labelled splits. At its end, a run evaluates all of these splits except 'train'.
 
-        They are those of 'train', 'dev' and 'test' whose records have labels. MNLI also has 'dev_mismatched'. At
-        its end, a run evaluates all of these splits except 'train'. A subclass without `_files` overrides this method.
+        A subclass without `_files` overrides this method.
         """
         return self._files.splits()
 
     @abc.abstractmethod
     def records(self, split: str) -> Sequence[Record]:
-        """Reads the records of a split in file order. If rows are dropped, a message is printed.
+        """Reads the records of a split in file order, and prints a message if rows are dropped.
 
         The records of 'test' may lack labels.
 
@@ -145,10 +144,10 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     @abc.abstractmethod
     def features(self, records: Sequence[Record], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """Tokenises records. Without `training`, they need no labels, and each record has at least one row."""
+        """Tokenises records. Without `training`, records need no labels, and each record has at least one row."""
 
     def fixed_tokens(self, records: Sequence[Record], features: Features, tokenizer: Tokenizer) -> np.ndarray:
-        """Returns bool [T] for the T tokens of all rows. True means that augmentation must not replace the token."""
+        """Returns bool [T] for the T tokens of all rows: True for the tokens that augmentation must not replace."""
         return np.zeros(len(features.tokens), bool)
 
     @abc.abstractmethod
@@ -160,10 +159,10 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         return self._files.describe() if self._files else ''
 
     def check_training(self, train: str) -> None:
-        """Raises a UserError if config.trainable, the part of the model to train, contradicts an option of the task."""
+        """Raises a UserError if an option of the task contradicts `train`, the value of config.trainable."""
 
     def adopt(self, source: str) -> None:
-        """Takes over settings of the model from which a new run starts. `source` is the directory of the model.
+        """Takes over settings of the model in the directory `source`, from which a new run starts.
 
         Raises:
           UserError: The task cannot represent the model.
@@ -173,11 +172,11 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Collects the labels from the training records, and prints statistics. The labels set the size of the head."""
 
     def learned_state(self) -> dict[str, Any]:
-        """Returns the results of `learn` and `tune` as a JSON object, which is saved with the model."""
+        """Returns the results of `learn` and `tune` as a JSON object to save with the model."""
         return {key: getattr(self, name) for key, name in self.learned.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the results of `learn` and `tune` from the return value of `learned_state` in an earlier run."""
+        """Restores the results of `learn` and `tune` from `state`, a saved `learned_state`."""
         for key, name in self.learned.items():
             setattr(self, name, state[key])
 
@@ -190,7 +189,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         return None
 
     def model_files(self, model_config: BertConfig) -> Mapping[str, bytes]:
-        """Returns the files of sentence-transformers in an export to transformers: {relative path: content}."""
+        """Returns the files that sentence-transformers needs in an export to transformers: {relative path: content}."""
         modules = self.sentence_modules()
         return module_files(modules, model_config.width, model_config.num_layers) if modules else {}
 
@@ -214,7 +213,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     ) -> list[Prediction]:
         """Returns the predictions of an ensemble, computed from the mean logits of its models.
 
-        `members` has for each model its features of the records and its outputs.
+        `members` has the features and the outputs of each model.
 
         Raises:
           UserError: The models' logits are not comparable, for example because their tokenizers differ.
@@ -227,7 +226,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         return self.predictions(records, features, mean)
 
     def _shared_features(self, members: Sequence[tuple[Features, Outputs]]) -> Features:
-        """Returns the features that all models of an ensemble share; raises a UserError if they differ."""
+        """Returns the features of the first model. Raises a UserError if the features of the models differ."""
         first = members[0][0]
         if any(features.fingerprint != first.fingerprint for features, _ in members):
             found = 'models that split the texts into different pieces or windows'
@@ -237,7 +236,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     @abc.abstractmethod
     def metrics(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> dict[str, float | None]:
-        """Returns all metrics on labelled records, {name: value}. A value is None if it is undefined."""
+        """Returns all metrics on labelled records, {name: value}. The value of an undefined metric is None."""
 
     @abc.abstractmethod
     def collapsed(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> bool:
@@ -245,7 +244,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     @abc.abstractmethod
     def rows(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
-        """Yields a JSON object for each record with its prediction: labels and probabilities, spans, or tags."""
+        """Yields the prediction for each record as a JSON object."""
 
     def judgments(self, records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """Yields a judgment for each labelled record and its object in `rows`; nothing if there is no error report."""
@@ -255,11 +254,11 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Tunes thresholds, such as the null threshold of SQuAD 2.0, on the dev split."""
 
     def report(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> str:
-        """Returns a text report that complements the metrics, such as a confusion table, or '' if there is none."""
+        """Returns a text that complements the metrics, such as a confusion table, or ''."""
         return ''
 
     def baselines(self, train: Sequence[Record], records: Sequence[Record]) -> dict[str, list[Prediction]]:
-        """Returns {name of a simple baseline that is fitted to `train`: predictions for `records`}.
+        """Fits simple baselines to `train`, and returns {name of a baseline: predictions for `records`}.
 
         Raises:
           UserError: scikit-learn is not installed.
@@ -269,7 +268,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     def official_files(
         self, split: str, records: Sequence[Record], predictions: Sequence[Prediction]
     ) -> dict[str, str]:
-        """Returns {file name: text} in the format of a benchmark's server or script, or {} if there is none."""
+        """Returns {file name: text} in the format of a benchmark's server or script; {} without a benchmark."""
         return {}
 
 

@@ -1,8 +1,7 @@
-"""Adds words to a WordPiece vocabulary: first into its [unusedN] slots, then after the last piece.
+"""Adds words to a WordPiece vocabulary: first in place of its [unusedN] pieces, then after the last piece.
 
-bertjax and transformers never split an added word, because WordPiece takes the longest piece first. Words
-that begin with an added word may be split differently than before. A word takes the id of the slot that it replaces.
-All other pieces keep their ids.
+An added word is never split, because WordPiece takes the longest piece first. Words that begin with an added word may
+be split differently than before. Apart from the replaced pieces, all old pieces keep their ids.
 """
 
 import heapq
@@ -45,13 +44,12 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
     Args:
       tokenizer: A WordPiece tokenizer with BERT's settings.
       words: (line number, word) for each word of the file `where`.
-      where: The file of the words, for messages.
 
     Returns:
       The new tokenizer, and the number of words that were not pieces before.
 
     Raises:
-      UserError: The tokenizer is of another kind, a word is too long, or BERT's pre-tokenizer splits a word.
+      UserError: The tokenizer is of another kind, a word is too long, or BERT's pre-tokenizer does not keep it whole.
     """
     if not isinstance(tokenizer, WordPieceTokenizer) or not tokenizer.is_bert:
         found = f"words for a vocabulary of the family {tokenizer.family!r} without BERT's settings"
@@ -81,7 +79,7 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
 
 
 def find_previous_ids(old_tokenizer: Tokenizer, new_tokenizer: Tokenizer) -> dict[int, list[int]]:
-    """Returns {id of a word that `insert_words` added: the ids of the word's pieces in the old tokenizer}."""
+    """Returns {id of a word that `insert_words` added: the ids of its pieces in the old tokenizer}."""
     new = [
         i
         for i, piece in enumerate(new_tokenizer.pieces)
@@ -94,14 +92,14 @@ def find_previous_ids(old_tokenizer: Tokenizer, new_tokenizer: Tokenizer) -> dic
 def rank_candidates(
     counts: Mapping[str, int], tokenizer: Tokenizer, max_words: int
 ) -> list[tuple[str, int, list[str]]]:
-    """Returns the repeated words that would save the most pieces if they were added, the best first.
+    """Returns the words that would save the most pieces if they were added, the best first.
 
-    If a word is now [UNK], each of its occurrences counts as one saved piece.
+    Words that occur once are left out. If a word is now [UNK], each occurrence counts as one saved piece.
 
     Args:
       counts: The counts of the words of a text, from `vocabulary.count_words`.
       tokenizer: The tokenizer to which the words could be added.
-      max_words: The maximum number of words.
+      max_words: The maximum number of returned words.
 
     Returns:
       (word, count, current pieces) of each word.

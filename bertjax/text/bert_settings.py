@@ -8,11 +8,11 @@ from bertjax.errors import UserError
 from bertjax.text.special import SPECIAL_TOKENS, TOKENIZER_JSON, UNK, is_unused, make_added_tokens, pair_template
 
 PREFIX = '##'
-# The maximum length of a word. A longer word becomes one [UNK]. The value is that of Hugging Face's fast tokenizer, so
-# that ids are the same as in transformers. In google-research/bert, tokenization.py, the value is 200.
+# The maximum length of a word, as in transformers. A longer word becomes one [UNK]. In google-research/bert,
+# tokenization.py, the maximum is 200.
 MAX_CHARACTERS = 100
-# A vocabulary is cased if more than this share of its pieces has an upper-case letter. The share is 0.29 in
-# bert-base-cased and 0 in bert-base-uncased.
+# A vocabulary is cased if more than this share of its pieces has an upper-case letter (0.29 in bert-base-cased, 0 in
+# bert-base-uncased).
 _CASED_SHARE = 0.005
 
 
@@ -24,7 +24,7 @@ def bert_settings(
     handle_chinese_chars: bool = True,
     names: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Makes the `tokenizer.json` that Hugging Face's BertTokenizer makes from a vocab.txt.
+    """Makes the settings that Hugging Face's BertTokenizer writes to `tokenizer.json` for a vocab.txt.
 
     Args:
       pieces: The vocabulary, index = id.
@@ -59,14 +59,14 @@ def bert_settings(
 
 
 def looks_lowercase(pieces: Sequence[str]) -> bool:
-    """Returns whether a vocabulary is uncased, that is, almost no piece has an upper-case letter."""
+    """Returns whether a vocabulary is uncased: almost no piece has an upper-case letter."""
     ordinary = [piece for piece in pieces if piece not in SPECIAL_TOKENS and not is_unused(piece)]
     upper = sum(piece != piece.lower() for piece in ordinary)
     return upper <= _CASED_SHARE * len(ordinary)
 
 
 def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns a copy of `settings`. Its BertNormalizer has the options of `config`, a tokenizer_config.json.
+    """Returns a copy of `settings`, with the options of `config`, a tokenizer_config.json, in its BertNormalizer.
 
     Raises:
       UserError: `settings` has no BertNormalizer, and its normaliser contradicts `do_lower_case` in `config`.
@@ -88,7 +88,7 @@ def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], 
 
 
 def _nodes(node: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """Yields every normaliser or pre-tokenizer in a tree of Sequences, including the root."""
+    """Yields `node`, a normaliser or pre-tokenizer, and all nodes below it if it is a Sequence."""
     if node:
         yield node
         for child in node.get('normalizers', node.get('pretokenizers', ())):
@@ -117,7 +117,7 @@ def is_bert(settings: Mapping[str, Any]) -> bool:
 
 
 def canonical_id_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the part of `settings` that determines ids. A vocab.txt and its tokenizer.json have equal parts."""
+    """Returns the part of `settings` that determines ids. It is equal for a vocab.txt and its tokenizer.json."""
     normalizer = copy.deepcopy(settings.get('normalizer'))
     for node in _nodes(normalizer):
         if node['type'] == 'BertNormalizer' and node.get('strip_accents') is None:

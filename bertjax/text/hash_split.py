@@ -1,4 +1,4 @@
-"""Splits data by hash. The split of a text depends only on its hash, not on the other texts or their order."""
+"""Splits data by hash, so that the split of a text does not depend on the other texts."""
 
 from typing import Literal
 
@@ -9,5 +9,5 @@ def hash64(digest: bytes, byteorder: Literal['little', 'big'] = 'big') -> int:
 
 
 def hash_threshold(share: float) -> int:
-    """Returns the threshold such that a fraction `share` (0 to 1) of all 64-bit hashes is below it."""
+    """Returns the threshold below which the fraction `share` (0 to 1) of all 64-bit hashes lies."""
     return int(share * 2.0**64)

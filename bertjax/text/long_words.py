@@ -1,18 +1,17 @@
-"""Shortens words of thousands of characters, which occur in base64 dumps and in files without white space.
+"""Shortens words of more than 10,000 characters, such as base64 dumps.
 
-No language has such words. They would slow down the training of a vocabulary, whose time grows with the square of a
-word's length.
+The time to train a vocabulary grows with the square of a word's length.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 
-# The maximum length of a word in characters. BPE and SentencePiece learn only from the beginning of a longer word.
-# A vocabulary of symbols (symbols.py) ignores a longer symbol. Runs of Chinese without punctuation are shorter.
+# The maximum length of a word in characters. Runs of Chinese without punctuation are shorter. BPE and SentencePiece
+# learn only from the beginning of a longer word. A vocabulary of symbols (symbols.py) ignores a longer symbol.
 MAX_WORD = 10_000
-# A run consists of letters and digits, of white space, or of other characters. In byte-level BPE, a long word is
-# a single run, after an optional space. The look-behinds let a match begin only at the start of a run, so that the time
-# of a search is linear.
+# A run consists of letters and digits, of white space, or of other characters. In byte-level BPE, a long word is a
+# single run, apart from a space before it. The look-behinds let a match begin only at the start of a run, so that the
+# time of a search is linear.
 _RUN = re.compile(
     rf'(?<![^\W_])([^\W_]{{{MAX_WORD}}})[^\W_]+'
     rf'|(?<!\s)(\s{{{MAX_WORD}}})\s+'
@@ -23,20 +22,20 @@ _ASCII_RUN = re.compile(rf'(?<![A-Za-z0-9])([A-Za-z0-9]{{{MAX_WORD}}})[A-Za-z0-9
 
 
 def shorten_runs(texts: Iterable[str]) -> Iterator[str]:
-    """Yields each text with its runs, see `_RUN`, cut to MAX_WORD characters."""
+    """Yields each text with every run, see `_RUN`, cut to MAX_WORD characters."""
     for text in texts:
         yield _RUN.sub(_first_group, text) if len(text) > MAX_WORD else text
 
 
 def shorten_unbroken(text: str) -> str:
-    """Returns the text with each run of characters other than white space cut to MAX_WORD."""
+    """Returns the text with each word between white space cut to MAX_WORD characters."""
     return _UNBROKEN.sub(_first_group, text) if len(text) > MAX_WORD else text
 
 
 def shorten_ascii_runs(text: str) -> str:
-    """Returns the text with each run of ASCII letters and digits cut to MAX_WORD.
+    """Returns the text with each run of ASCII letters and digits cut to MAX_WORD characters.
 
-    The ids stay the same, because BERT turns a word of more than 100 characters into one [UNK].
+    BERT's ids stay the same, because a word of more than 100 characters is one [UNK] anyway.
     """
     return _ASCII_RUN.sub(_first_group, text) if len(text) > MAX_WORD else text
 

@@ -14,9 +14,9 @@ def learn_merges(
     """Returns the pieces that byte-pair merges add to the pieces `start`, in the order of the merges.
 
     The method comes from Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units
-    (2016), section 3.2. It starts from words in WordPiece's form: `word` is `w ##o ##r ##d`. Each step merges the most
-    frequent pair of neighbours into one piece. Among equally frequent pairs, it merges the first in code point order,
-    so that the same words always give the same list.
+    (2016), section 3.2. It starts from the characters of words in WordPiece's form: `word` is `w ##o ##r ##d`. Each
+    step merges the most frequent pair of neighbours into one piece. Ties are resolved by code point order, so that the
+    same words always give the same list.
 
     Args:
       words: {word: count}. Words with a character outside the alphabet become [UNK] and are ignored.
@@ -38,8 +38,8 @@ def learn_merges(
         count, left, right, a, b = heapq.heappop(heap)
         current = pairs[a, b]
         if current != -count:
-            # The heap entry is out of date. If the count fell, the entry is replaced now. If it rose, a new entry was
-            # pushed already.
+            # The heap entry is out of date. If the pair's count fell, the entry is replaced now. If the count rose, a
+            # new entry was pushed then.
             if min_frequency <= current < -count:
                 heapq.heappush(heap, (-current, left, right, a, b))
             continue
@@ -67,10 +67,7 @@ def learn_merges(
 
 
 def _cut(words: Mapping[str, int], ids: Mapping[str, int]) -> tuple[list[list[int]], list[int]]:
-    """Returns the ids of the characters of each word, and the count of each word.
-
-    Words of one character, and words with a character outside the alphabet, are left out.
-    """
+    """Returns the character ids and the counts of the words of two or more characters, all in the alphabet."""
     symbols, counts = [], []
     continued = {piece.removeprefix(PREFIX): index for piece, index in ids.items() if len(piece) == len(PREFIX) + 1}
     for word, count in words.items():

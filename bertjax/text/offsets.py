@@ -1,4 +1,4 @@
-"""Computes the offsets of pieces in the original text (before normalisation), in Python characters (code points)."""
+"""Computes the offsets of pieces in the text before normalisation, in Python characters (code points)."""
 
 import re
 import unicodedata
@@ -10,7 +10,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from bertjax.text.special import replace_surrogates
 
-# ids, starts and ends of N pieces: int32 [N] each.
+# (ids, starts, ends) of N pieces, int32 [N] each.
 PieceOffsets = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 _SURROGATE = re.compile('[\ud800-\udfff]')
@@ -28,7 +28,7 @@ def encode_batch(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[
 
 
 def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], space: str = ' ') -> list[PieceOffsets]:
-    """Returns the ids and offsets of the pieces of each text, computed by `tokenizers` and `trim_spans`."""
+    """Returns the ids and offsets of each text's pieces. The spans of `tokenizers` are corrected by `trim_spans`."""
     located: list[PieceOffsets] = []
     for begin in range(0, len(texts), _AT_ONCE):
         chunk = texts[begin : begin + _AT_ONCE]
@@ -45,8 +45,8 @@ def repair_surrogates(text: str) -> tuple[str, np.ndarray | None]:
     """Joins surrogate pairs and replaces lone surrogates.
 
     Returns:
-      The repaired text, and the indices in `text` of its characters and its end, int64 [len + 1]. If the text has no
-      surrogates, None instead of the indices.
+      The repaired text; and for each of its characters and its end, the index in `text`, int64 [len + 1]. If `text` has
+      no surrogates, None instead of the indices.
     """
     if text.isascii() or not _SURROGATE.search(text):
         return text, None
@@ -62,17 +62,17 @@ def trim_spans(
     positions: np.ndarray | None = None,
     space: str = ' ',
 ) -> PieceOffsets:
-    """Returns ids and spans as arrays, without the spaces at both ends of the spans.
+    """Returns ids and spans as arrays, after correcting the spans.
 
-    Normalisation may remove a combining mark, or compose it with the letter before it. Then no span covers the mark, so
-    it is added to the span before it. The same holds for other uncovered characters, except spaces and controls.
+    A span loses the spaces at both ends, and gains the uncovered characters after it, up to a space or control
+    character. For example, no span covers a combining mark that normalisation removed or composed with the letter
+    before it.
 
     Args:
       text: The original text.
-      ids: The ids of N pieces.
-      spans: The start and end of each piece, ascending, in `text` or in the result of `repair_surrogates`.
-      positions: The indices from `repair_surrogates`; None if it did not change the text.
-      space: A further character that the tokenizer reads as a space, U+2581 in SentencePiece.
+      spans: The start and end of each piece, ascending, in the result of `repair_surrogates`.
+      positions: The indices from `repair_surrogates`; None if the text has no surrogates.
+      space: A further character that the tokenizer reads as a space: U+2581 in SentencePiece.
     """
     spans = np.array(list(spans), np.int64).reshape(-1, 2)
     starts, ends = (spans if positions is None else positions[spans]).T.tolist()
@@ -98,7 +98,7 @@ class CharacterMap:
     """Maps spans of a normalised text to spans of the original text."""
 
     def __init__(self, normalizer: normalizers.Normalizer):
-        # Every character becomes a token, so `tokenizers` reports the offsets of every character.
+        # Every character becomes a token, so that `tokenizers` reports its offsets.
         self._tokenizer = tokenizers.Tokenizer(models.WordLevel({'?': 0}, unk_token='?'))
         self._tokenizer.normalizer = normalizer
         self._tokenizer.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r'[\s\S]'), 'isolated')

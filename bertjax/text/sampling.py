@@ -1,7 +1,4 @@
-"""Draws a uniform sample of sentences from a text of any length.
-
-The indices of the sampled sentences depend only on the number of sentences, the size of the sample and a seed.
-"""
+"""Draws a reproducible, uniform sample of sentences from a text of any length."""
 
 import itertools
 import random
@@ -12,7 +9,7 @@ from bertjax.text.long_words import shorten_unbroken
 from bertjax.text.sentences import split_sentences
 from bertjax.text.special import replace_surrogates
 
-MAX_SENTENCE = 1_000  # in characters; longer sentences are split, which limits the memory of the sample
+MAX_SENTENCE = 1_000  # in characters; longer sentences are split to limit the memory of the sample
 Sampled = TypeVar('Sampled')
 
 
@@ -25,7 +22,10 @@ def iter_sentences(texts: Iterable[str]) -> Iterator[str]:
 
 
 def sample(stream: Iterable[Sampled], size: int, seed: int) -> tuple[list[Sampled], int]:
-    """Returns a uniform sample of up to `size` items of a stream, and its length (Vitter 1985, algorithm R)."""
+    """Returns a uniform sample of up to `size` items, and the length of the stream (Vitter 1985, algorithm R).
+
+    The indices of the sampled items depend only on the length of the stream, `size` and `seed`.
+    """
     # random() is the only random function of Python that gives the same numbers in all versions.
     draw = random.Random(seed).random
     drawn: list[Sampled] = []

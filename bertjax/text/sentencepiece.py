@@ -22,14 +22,14 @@ from bertjax.text.special import (
 )
 from bertjax.text.tokenizer_base import Tokenizer, is_unspaced
 
-# The full-width tilde. NFKC replaces it by '~'. SentencePiece's rules keep it, because Japanese uses it for ranges.
+# The full-width tilde, which Japanese uses for ranges. NFKC replaces it by '~', but SentencePiece's rules keep it.
 _WIDE_TILDE = '\uff5e'
 
 
 class SentencePieceTokenizer(Tokenizer):
     """Converts text to ids with a SentencePiece model.
 
-    The special tokens except [UNK] are control symbols. No text is converted to their ids.
+    All special tokens except [UNK] are control symbols, so no text is converted to their ids.
 
     Args:
       model: The bytes of a *.model file.
@@ -98,8 +98,8 @@ class SentencePieceTokenizer(Tokenizer):
     def _files(self) -> dict[str, str | bytes]:
         """See Tokenizer.
 
-        From these files, transformers computes the same ids as this class, with one exception. If a text contains the
-        name of a special token, such as [SEP], transformers converts the name to the special token.
+        transformers computes the same ids from these files, with one exception: it converts the name of a special
+        token in a text, such as [SEP], to this token.
         """
         return {'tokenizer.model': self._model, **super()._files()}
 
@@ -108,7 +108,7 @@ class SentencePieceTokenizer(Tokenizer):
         """See Tokenizer.
 
         Raises:
-          UserError: The model is of a kind that `vocabulary.build_sentencepiece` does not make.
+          UserError: The model has settings that `vocabulary.build_sentencepiece` does not make.
         """
         model = read_settings(self._model)
         if model.kind not in (UNIGRAM, BPE) or model.byte_fallback or not model.usual_spaces:
@@ -141,7 +141,7 @@ class SentencePieceTokenizer(Tokenizer):
             # SentencePiece strips and merges only U+0020. Its character map turns all other white space into U+0020.
             {'type': 'Replace', 'pattern': {'Regex': '^ +| +$'}, 'content': ''},
             {'type': 'Replace', 'pattern': {'Regex': ' {2,}'}, 'content': ' '},
-            # Metaspace would add no prefix to a text that starts with a literal U+2581, so Prepend is used.
+            # Prepend is used, because Metaspace would add no prefix to a text that starts with U+2581.
             {'type': 'Prepend', 'prepend': SPACE},
             _replace(' ', SPACE),
         ]
@@ -161,7 +161,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _threads() -> int:
-    """Returns the number of threads: 1 in a worker process, and -1 (one for each core) in the main process."""
+    """Returns the number of threads: 1 in a worker process, -1 (one for each core) in the main process."""
     return 1 if multiprocessing.parent_process() else -1
 
 
@@ -172,10 +172,10 @@ def _replace(old: str, new: str) -> dict[str, Any]:
 def _merges(pieces: Sequence[str], scores: Sequence[float], special: set[int]) -> list[list[str]]:
     """Returns the merges of a BPE model, by descending priority.
 
-    A SentencePiece model has no list of merges. Each step joins the neighbours that form the piece with the highest
-    score, so every way to cut a piece into two pieces is a merge. If two merges that form the same piece overlap in a
-    text, SentencePiece applies the left merge first. A tokenizer.json applies the first merge of the list, which has
-    the longer left half. The results differ only in texts such as `ababa`, where the merges overlap.
+    SentencePiece has no list of merges. Each of its steps joins the two neighbours that form the piece with the highest
+    score. So every way to cut a piece into two pieces is a merge. The result differs from SentencePiece's only where
+    merges for the same piece overlap in a text, as in `ababa`. SentencePiece applies the left merge first, but a
+    tokenizer.json applies the merge with the longer left half first, because this merge is earlier in the list.
     """
     ordinary = {piece for index, piece in enumerate(pieces) if index not in special}
     order = sorted((-scores[index], index) for index, piece in enumerate(pieces) if piece in ordinary)

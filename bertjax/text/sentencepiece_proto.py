@@ -1,4 +1,4 @@
-"""Reads the protocol buffer of a SentencePiece *.model file: scores, and settings that the library does not expose."""
+"""Reads settings that the library does not expose from a SentencePiece *.model file, and rounds the file's scores."""
 
 import dataclasses
 import struct
@@ -14,7 +14,7 @@ _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _SCORE = 2
 _MODEL_TYPE, _BYTE_FALLBACK = 3, 35
 _RULE, _CHARSMAP, _DUMMY_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES = 1, 2, 3, 4, 5
-# Scores are rounded to multiples of 1/256 nat, so that sums up to 65,536 are exact in float32 (24 bits).
+# Scores are rounded to multiples of 1 / _STEPS nat, so that sums up to 65,536 are exact in float32 (24 bits).
 _STEPS = 256
 
 
@@ -54,10 +54,9 @@ def read_settings(model: bytes) -> ModelSettings:
 def unicode_steps(rule: str) -> list[str]:
     """Returns the normalisers (names in `tokenizers.normalizers`) to apply before the character map of a model.
 
-    The character map is a fixed table of short sequences. SentencePiece applies it to text, but `tokenizers` applies it
-    to graphemes, so their results differ for decomposed Vietnamese or Korean. The results are equal if the text is
-    already in NFKC, and in lower case for a rule that ends in _cf. These normalisers change SentencePiece's own result
-    only for U+FF5E.
+    The character map is a fixed table of short sequences. SentencePiece applies it to the text, but `tokenizers`
+    applies it to each grapheme, so the results differ for decomposed Vietnamese or Korean. After the returned
+    normalisers, the results are equal. These normalisers change SentencePiece's own result only for U+FF5E.
     """
     return {
         'nmt_nfkc': ['NFKC'],
@@ -76,8 +75,8 @@ def round_scores(model: bytes) -> bytes:
     """Returns the model with rounded scores.
 
     SentencePiece sums scores over a whole text in float32. Other implementations sum over words or in float64. If two
-    segmentations of a word have nearly equal sums, rounding errors decide between them, and the choice depends on the
-    implementation and on the position in the text. Rounded scores have exact sums, so the choice is always the same.
+    segmentations of a word have nearly equal sums, rounding errors of the sum decide between them. Rounded scores have
+    exact sums, so the choice depends neither on the implementation nor on the position in the text.
     """
     rounded = bytearray(model)
     for number, piece, start in decode_fields(model):

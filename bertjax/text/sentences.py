@@ -1,15 +1,13 @@
 """A rule-based sentence splitter. A regular expression finds possible boundaries, and fast checks select among them.
 
-The splitter never changes, drops or reorders characters other than white space. So an error moves a boundary but loses
-no text. The rules are for English and languages with the same punctuation. They also cover the sentence-final
-punctuation of Chinese, Japanese, Hindi, Arabic and Urdu. In case of doubt the splitter does not split, because half a
-sentence makes a worse sentence pair than a long sentence.
+The splitter never changes, drops or reorders characters other than white space. The rules are for English and languages
+with the same punctuation. They also cover the sentence-final punctuation of Chinese, Japanese, Hindi, Arabic and Urdu.
+In case of doubt, the splitter does not split, because half a sentence is worse for pre-training than a long sentence.
 """
 
 import re
 
-# Increase this version with every change that splits a text differently. A store records the version of its rules. Old
-# stores are not rebuilt.
+# Increase this version with every change that splits a text differently. The manifest of a built corpus records it.
 RULES_VERSION = 3
 
 _LOOK_BACK = 32  # the maximum number of characters that `_ends` inspects before a stop
@@ -17,10 +15,10 @@ _LOOK_BACK = 32  # the maximum number of characters that `_ends` inspects before
 _CLOSERS = '"\'”’»›)\\]}'
 _CJK_CLOSERS = '"\'”’」』】〕）》〉］'
 _STOPS, _CJK_STOPS = '.!?…‼⁇⁈⁉؟۔।॥', '。！？｡'
-# A run of stops, then closing quotes, brackets and footnote marks, then white space; or a run of CJK stops, then
-# closing quotes and brackets, with or without white space. The expression begins with a single set of characters,
-# because `re` finds a set ten times faster than alternatives. The look-behinds match a run only at its first stop. The
-# look-behinds and the possessive quantifiers keep the time linear, even for a million dots.
+# A run of stops, then closing quotes, brackets and footnote marks, then white space. Or a run of CJK stops, then
+# closing quotes and brackets; white space is optional. The expression begins with a single set of characters, because
+# `re` finds a set ten times faster than alternatives. The look-behinds match a run only at its first stop. Together
+# with the possessive quantifiers, they keep the time linear, even for a million dots.
 _CANDIDATE = re.compile(
     rf'([{_STOPS}{_CJK_STOPS}])(?:'
     rf'(?<=[{_STOPS}])(?<![{_STOPS}][{_STOPS}])([{_STOPS}]*+)(?:[{_CLOSERS}]|\[[^\]\s]{{1,12}}\])*+\s++'
@@ -50,13 +48,14 @@ _TITLES = _words(
 )
 # Abbreviations after which the sentence always continues. Upper and lower case match.
 _NEVER = _words('e.g i.e cf vs viz approx incl excl esp eg ie v resp feat ft chr')
-# Abbreviations if a number follows. Otherwise they are ordinary words (`He said no. She left.`), unless in _EITHER.
+# Abbreviations only if a number follows. Otherwise, they are ordinary words (`He said no. She left.`), unless they are
+# also in _EITHER.
 _BEFORE_NUMBERS = _words(
     'no nos nr vol vols p pp fig figs ch chap chaps sec secs sect art arts eq eqs eqn eqns ver vers op opp pt pts col '
     'cols fol ex exs ca c b d fl r par para pars bk tab tabs tbl app appx suppl ref refs ed edn ser n nn l ll lib thm '
     'lem cor prop def alg max avg tel ext apt rm pat rs abb bd kap env jan feb mar apr jun jul aug sep sept oct nov dec'
 )
-# Abbreviations that end a sentence only if one of _STARTERS follows.
+# Abbreviations that end a sentence only if a word in _STARTERS follows.
 _EITHER = _words(
     'Inc Ltd Co Cos Corp Bros Jr Sr Esq St Ste Ave Blvd Rd Sq Hwy Pkwy Dept Univ Assn Assoc Bldg Est Ed Eds ed eds al '
     'etc trans rev repr Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec Mon Tue Tues Wed Thu Thur Thurs Fri Sat Sun '
@@ -109,10 +108,10 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def _ends_plainly(text: str, start: int, at: int) -> bool:
-    """Returns whether an ordinary word clearly precedes the stop at `at`, in the sentence that begins at `start`.
+    """Returns whether an ordinary word precedes the stop at `at`, in the sentence that begins at `start`.
 
-    If so, and if a capital letter follows the stop, the stop ends the sentence. This fast check decides most stops.
-    `_ends` decides the others.
+    If a capital letter follows, such a stop ends the sentence. This fast check decides most stops, and `_ends` decides
+    the others.
     """
     if at - start > _LONG and text[at - _LONG : at].isalpha():
         return True

@@ -1,7 +1,6 @@
 """Smooths the shares of corpora of different sizes, so that a small corpus has more than its proportional share.
 
-The share of a corpus of size n is proportional to n^power, as in multilingual BERT (google-research/bert,
-multilingual.md: power 0.7, for the examples and for the vocabulary).
+The share of a corpus of size n is proportional to n^power, with power 0.7 in google-research/bert, multilingual.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,8 +21,8 @@ def smoothed_shares(sizes: Sequence[float], power: float) -> list[float]:
 def smoothed_counts(counts: Sequence[Mapping[str, int]], power: float) -> dict[str, int]:
     """Returns the counts of words in a mixture of corpora, sorted by word.
 
-    The shares of the corpora are the `smoothed_shares` of their numbers of characters. Smoothing only increases counts,
-    so that no count is rounded to 0. The counts of the corpus whose share shrinks most do not change.
+    The shares of the corpora are the `smoothed_shares` of their numbers of characters. Counts only increase, so that
+    none is rounded to 0. The corpus whose share shrinks most keeps its counts.
 
     Args:
       counts: {word: count} of each corpus.
@@ -35,7 +34,7 @@ def smoothed_counts(counts: Sequence[Mapping[str, int]], power: float) -> dict[s
     min_gain = min(gain for gain in gains if gain)
     total: dict[str, int] = {}
     for words, gain in zip(counts, gains, strict=True):
-        # The factor is rounded to thousandths, because the float sum of the shares depends on the order of the corpora.
+        # The factor is rounded, because float errors in the shares depend on the order of the corpora.
         factor = Fraction(round(1000 * gain / min_gain), 1000)
         for word, count in words.items():
             total[word] = total.get(word, 0) + round(count * factor)
@@ -51,11 +50,11 @@ def smoothed_sample(
     may repeat.
 
     Args:
-      samples: The sentences drawn from each corpus. If the mixture needs only some of them, it takes them at equal
-        distances.
+      samples: The sentences drawn from each corpus. If the mixture needs only some of a sample, it takes sentences at
+        equal distances.
       sizes: The number of sentences of each corpus.
       power: See `smoothed_shares`.
-      max_sentences: The maximum number of sentences in the mixture, which rounding may exceed by a few.
+      max_sentences: The maximum number of sentences in the mixture. Rounding may add a few sentences.
     """
     total = min(max_sentences, sum(map(len, samples)))
     mixed: list[str] = []

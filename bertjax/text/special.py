@@ -14,8 +14,7 @@ from bertjax.errors import UserError
 # The special tokens, in the order of BERT's vocabulary files (google-research/bert, vocab.txt of every release).
 PAD, UNK, CLS, SEP, MASK = '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]'
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
-# The first keys of every tokenizer.json. Truncation and padding are None, because the code that builds the input
-# truncates and pads.
+# The first keys of every tokenizer.json. The tokenizer neither truncates nor pads, because callers do.
 TOKENIZER_JSON = MappingProxyType({'version': '1.0', 'truncation': None, 'padding': None})
 _UNUSED = re.compile(r'\[unused\d+\]')
 
@@ -26,7 +25,7 @@ def special_layout(unused: int) -> list[str]:
 
 
 def is_unused(piece: str) -> bool:
-    """Returns whether `piece` is one of the reserved slots [unused0], [unused1], ..."""
+    """Returns whether `piece` is one of the reserved pieces [unused0], [unused1], …"""
     return _UNUSED.fullmatch(piece) is not None
 
 
@@ -67,9 +66,9 @@ def check_pieces(
 
 @contextlib.contextmanager
 def wrap_tokenizer_errors(where: str) -> Iterator[None]:
-    """Converts an error in the block to a UserError that names `where`, the file of the tokenizer.
+    """Converts errors in the block to a UserError that names `where`, the file of the tokenizer.
 
-    Errors of all types are converted, because a damaged file can make a library fail in many ways.
+    Only UserError, KeyboardInterrupt and SystemExit pass through.
     """
     try:
         yield
@@ -81,12 +80,10 @@ def wrap_tokenizer_errors(where: str) -> Iterator[None]:
 
 
 def check_ids(settings: Mapping[str, Any], where: str) -> None:
-    """Checks that every id of a tokenizer.json is below the total number of pieces and added tokens.
+    """Raises a UserError if an id of a tokenizer.json is not an integer, is negative, or is too large.
 
-    A large id would make `tokenizers` allocate too much memory.
-
-    Raises:
-      UserError: An id is too large, negative, or not an integer.
+    Ids must be below the total number of pieces and added tokens. A larger id could make `tokenizers` allocate too much
+    memory.
     """
     vocab, added = settings['model']['vocab'], settings.get('added_tokens') or []
     count = len(vocab) + len(added)
@@ -129,7 +126,7 @@ def make_added_tokens(tokens: Iterable[tuple[int, str]]) -> list[dict[str, Any]]
 
 
 def pair_template(ids: Mapping[str, int], names: Mapping[str, str], separators: int = 1) -> dict[str, Any]:
-    """Returns the `post_processor` of a tokenizer.json: [CLS] A [SEP] in segment 0, B [SEP] in segment 1.
+    """Returns the `post_processor` of a tokenizer.json. [CLS] A [SEP] are in segment 0, and B [SEP] in segment 1.
 
     With two `separators`, a pair is [CLS] A [SEP] [SEP] B [SEP], as in RoBERTa.
     """
@@ -149,7 +146,7 @@ def pair_template(ids: Mapping[str, int], names: Mapping[str, str], separators: 
 
 
 def count_separators(post_processor: Mapping[str, Any] | None) -> int:
-    """Returns the number of [SEP] between the texts of a pair: 2 in RoBERTa, 1 in BERT and by default."""
+    """Returns the number of [SEP] between the texts of a pair: 2 as in RoBERTa, else 1."""
     steps = post_processor or {}
     for step in steps.get('processors') or [steps]:
         if step.get('type') == 'RobertaProcessing':

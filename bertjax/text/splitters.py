@@ -1,4 +1,4 @@
-"""The sentence splitters for config.corpus_options.sentences: `sentences.py`, and pysbd for more languages."""
+"""The sentence splitters for config.corpus_options.sentences: the rules of sentences.py, and pysbd."""
 
 import importlib.metadata
 import itertools
@@ -15,16 +15,12 @@ Splitter = Callable[[str], list[str]]
 
 _WHERE = 'config.corpus_options.sentences'
 _NAME = re.compile(rf'{RULES}|{PYSBD}(?::[a-z]{{2}})?')
-# The time of pysbd grows with the square of the length: half a second for this many characters, an hour for a megabyte.
+# The time of pysbd grows with the square of the length. It is half a second for this many characters.
 _MAX_PIECE = 10_000
 
 
 def check_splitter(name: str) -> None:
-    """Checks the name of a splitter, but not whether its package is installed. See `build_splitter`.
-
-    Raises:
-      UserError: The name is not valid.
-    """
+    """Raises a UserError if a splitter's name is malformed. `build_splitter` checks the package and the language."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         expected = f'{RULES!r}, {PYSBD!r}, or with a language {PYSBD + ":de"!r}'
         raise UserError(_WHERE, repr(name), expected, 'choose one of them')
@@ -43,7 +39,7 @@ def build_splitter(name: str) -> Splitter:
 
 
 def splitter_version(name: str) -> str:
-    """Returns the splitter and its version, such as 'rules 3' or 'pysbd 0.3.4', or UNKNOWN without pysbd."""
+    """Returns the splitter and its version, such as 'rules 3' or 'pysbd 0.3.4'; UNKNOWN if pysbd is not installed."""
     if name == RULES:
         return f'{RULES} {RULES_VERSION}'
     try:
@@ -53,7 +49,7 @@ def splitter_version(name: str) -> str:
 
 
 class _Pysbd:
-    """Splits with pysbd (Sadvilkar and Neumann, 2020, arXiv 2010.09657). Only white space changes."""
+    """Splits with pysbd (Sadvilkar and Neumann, 2020, arXiv 2010.09657), and changes only white space."""
 
     def __init__(self, language: str):
         try:
@@ -72,7 +68,7 @@ class _Pysbd:
     def __call__(self, paragraph: str) -> list[str]:
         sentences: list[str] = []
         for piece in _pieces(paragraph):
-            # A piece reaches 2 * _MAX_PIECE only if the rules give a very long sentence. pysbd would be too slow.
+            # A piece of 2 * _MAX_PIECE characters has a very long sentence, for which pysbd would be too slow.
             sentences += self._split(piece) if len(piece) < 2 * _MAX_PIECE else split_sentences(piece)
         return sentences
 
@@ -90,10 +86,7 @@ class _Pysbd:
 
 
 def _pieces(paragraph: str) -> Iterator[str]:
-    """Yields a paragraph of up to _MAX_PIECE characters as it is, and a longer one in pieces of about _MAX_PIECE.
-
-    A piece ends where the rules end a sentence.
-    """
+    """Yields a paragraph in pieces of about _MAX_PIECE characters. A piece ends where the rules end a sentence."""
     if len(paragraph) <= _MAX_PIECE:
         yield paragraph
         return
@@ -110,7 +103,7 @@ def _pieces(paragraph: str) -> Iterator[str]:
 
 
 def _cut_at(text: str, lengths: Sequence[int]) -> Iterator[str]:
-    """Yields the text in stripped parts. Part i has `lengths[i]` characters that are not white space."""
+    """Yields the parts of a text, stripped. Part i has `lengths[i]` characters other than white space."""
     indices = [index for index, char in enumerate(text) if not char.isspace()]
     ends = list(itertools.accumulate(lengths, initial=0))
     for first, last in itertools.pairwise(ends):

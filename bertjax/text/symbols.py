@@ -1,4 +1,4 @@
-"""A vocabulary of symbols, such as codes, products or visual words. Each symbol between white space is one id."""
+"""A vocabulary of symbols, such as codes, products or visual words. White space separates symbols; each has one id."""
 
 import collections
 import heapq
@@ -31,12 +31,12 @@ _FIX = 'give a text file with one symbol on each line'
 
 
 class SymbolTokenizer(Tokenizer):
-    """Converts text to ids with a table: the WordLevel model of a tokenizer.json that splits at white space.
+    """Converts text to ids with a table of symbols, the WordLevel model of a tokenizer.json.
 
-    The arguments are those of `Tokenizer`; `symbol_settings` makes the settings.
+    The arguments are those of `Tokenizer`. `symbol_settings` makes `settings`.
 
     Raises:
-      UserError: The vocabulary lacks BERT's special tokens, or the settings are not a plain split at white space.
+      UserError: The vocabulary lacks BERT's special tokens, or the settings do more than split at white space.
     """
 
     family = 'symbols'
@@ -69,7 +69,7 @@ class SymbolTokenizer(Tokenizer):
 
 
 def symbol_settings(pieces: Sequence[str]) -> dict[str, Any]:
-    """Makes the settings of a tokenizer.json. `pieces` are all pieces by id, including BERT's special tokens."""
+    """Makes the settings of a tokenizer.json. `pieces` has all pieces, including BERT's special tokens; index = id."""
     ids = {piece: index for index, piece in enumerate(pieces)}
     return {
         **TOKENIZER_JSON,
@@ -85,7 +85,7 @@ def symbol_settings(pieces: Sequence[str]) -> dict[str, Any]:
 def read_symbols(path: epath.PathLike) -> SymbolTokenizer:
     """Reads a vocabulary from a file with one symbol on each line.
 
-    Special tokens that are missing from the file are put before the symbols, in BERT's order.
+    If the file lacks special tokens, they are put before the symbols, in BERT's order.
 
     Raises:
       UserError: The file does not exist or is not text, a line is not a single symbol, or a symbol occurs twice.
@@ -109,15 +109,15 @@ def count_symbols(texts: Iterable[str]) -> dict[str, int]:
 
 
 def build_symbols(counts: Mapping[str, int], *, vocab_size: int, unused: int = 0) -> SymbolTokenizer:
-    """Makes a vocabulary of the special tokens and the most frequent symbols, which are sorted by frequency.
+    """Makes a vocabulary of the special tokens, then the most frequent symbols, sorted by frequency.
 
     Args:
       counts: The result of `count_symbols`.
-      vocab_size: The maximum number of pieces, including special tokens and unused slots.
-      unused: The number of [unusedN] slots to reserve.
+      vocab_size: The maximum number of pieces, including special tokens and [unusedN] pieces.
+      unused: The number of [unusedN] pieces to reserve.
 
     Raises:
-      UserError: There is no symbol, or no room for one.
+      UserError: There is no symbol, or `vocab_size` leaves no room for one.
     """
     special = special_layout(unused)
     if vocab_size <= len(special):

@@ -1,4 +1,4 @@
-"""Loads a tokenizer, and recognises the family of a file or directory."""
+"""Loads a tokenizer of any family from a file or directory."""
 
 from collections.abc import Collection
 from typing import Any
@@ -21,14 +21,15 @@ from bertjax.text.wordpiece import WordPieceTokenizer
 def load_tokenizer(path: epath.PathLike) -> Tokenizer:
     """Loads a tokenizer.
 
-    The tokenizer_config.json beside a WordPiece vocabulary determines whether text is lower-cased. If this file does
-    not, tokenizer.json does. Else, a vocab.txt counts as uncased if almost none of its pieces has upper-case letters.
+    The tokenizer_config.json beside a WordPiece vocabulary determines whether text is lower-cased. If this file has no
+    such setting, a tokenizer.json keeps its own, and a vocab.txt counts as uncased if almost none of its pieces has an
+    upper-case letter.
 
     Args:
       path: A vocab.txt, a tokenizer.json, a SentencePiece *.model, a vocab.json with a merges.txt beside it, a
         directory with one of these files, or the path of a TensorFlow checkpoint. In a directory, the first of
         tokenizer.model, spiece.model, tokenizer.json, vocab.txt and vocab.json is used. A *.model without [CLS] is
-        skipped if another of these files follows.
+        skipped if the directory also has a later file of this list.
 
     Raises:
       UserError: The path does not exist, or has no vocabulary for BERT.
@@ -74,11 +75,11 @@ def _find_vocabulary(path: epath.Path) -> epath.Path:
 
 
 def _from_vocab(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
-    # As in transformers, only \n, \r\n and \r end a line; U+0085 and U+2028 are ordinary pieces.
     kinds = [config.get(f'{part}_tokenizer_type', kind) for part, kind in _BASIC_KINDS.items()]
     if kinds != [*_BASIC_KINDS.values()]:
         fix = 'use a model with a tokenizer.json'
         raise UserError(str(file), f'the word and subword tokenizers {", ".join(map(str, kinds))}', "BERT's", fix)
+    # As in transformers, only \n, \r\n and \r end a line; U+0085 and U+2028 are ordinary pieces.
     lines = _read_text(file).replace('\r\n', '\n').replace('\r', '\n').split('\n')
     pieces = lines[:-1] if lines[-1] == '' else lines
     names = _special_names(config, pieces)
@@ -116,7 +117,7 @@ def _from_json(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
 
 
 def _added_tokens(settings: dict[str, Any], config: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the added tokens of a tokenizer.json. As in transformers, tokenizer_config.json may change them."""
+    """Returns the added tokens of a tokenizer.json, changed by its tokenizer_config.json as in transformers."""
     tokens = {token['content']: token for token in settings.get('added_tokens') or []}
     for index, token in (config.get('added_tokens_decoder') or {}).items():
         content = token['content']
@@ -148,8 +149,8 @@ def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
 def _special_names(config: dict[str, Any], pieces: Collection[Any]) -> dict[str, str]:
     """Returns the names that a tokenizer_config.json gives to BERT's special tokens.
 
-    In a vocabulary without [CLS], such as a decoder's, `bos_token` names [CLS] if there is no `cls_token`. The same
-    holds for [SEP], `eos_token` and `sep_token`.
+    In a vocabulary without [CLS], such as a decoder's, `bos_token` names [CLS] if `cls_token` is not set. In the same
+    way, `eos_token` names [SEP] if `sep_token` is not set.
     """
     names = {}
     for token, *keys in (
@@ -163,12 +164,12 @@ def _special_names(config: dict[str, Any], pieces: Collection[Any]) -> dict[str,
     return names
 
 
-# The tokenizers of transformers' BertJapaneseTokenizer that agree with BERT's. Its other tokenizers are not supported.
+# The word and subword tokenizers of transformers' BertJapaneseTokenizer that agree with BERT's. No other is supported.
 _BASIC_KINDS = {'word': 'basic', 'subword': 'wordpiece'}
 
 
 def _read_config(directory: epath.Path) -> dict[str, Any]:
-    """Reads the tokenizer_config.json of a Hugging Face directory, and missing keys from special_tokens_map.json."""
+    """Reads tokenizer_config.json, and the keys that it lacks from special_tokens_map.json."""
     config = {}
     for file in (directory / 'special_tokens_map.json', directory / 'tokenizer_config.json'):
         values = read_json_object(file, _ORIGINAL) if file.exists() else {}
@@ -193,7 +194,7 @@ def _read_bytes(file: epath.Path) -> bytes:
     return data
 
 
-# If the path is a single vocabulary file in a bucket, these files are downloaded with it.
+# These files are downloaded together with a single vocabulary file in a bucket.
 _COMPANION_FILES = ('tokenizer_config.json', 'special_tokens_map.json', 'merges.txt', 'config.json')
 _TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # has unusual characters, so that most vocabularies produce [UNK]
 _ORIGINAL = 'use the original file'

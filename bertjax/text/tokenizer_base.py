@@ -12,8 +12,7 @@ from bertjax.files.atomic import write_atomic
 from bertjax.text.offsets import PieceOffsets
 from bertjax.text.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, check_ids, check_pieces, is_unused, to_json
 
-# The characters of scripts without spaces between words, as ranges of a regular expression: Thai, Lao, Burmese, Khmer,
-# kana, Han, and full-width forms.
+# Ranges of the scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han, and full-width forms.
 UNSPACED = (
     '\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff00-\uffef'
     '\U00020000-\U000323af'
@@ -22,9 +21,9 @@ _UNSPACED = re.compile(f'[{UNSPACED}]')
 
 
 def is_unspaced(text: str) -> bool:
-    """Returns whether a text begins with a character of a script without spaces. Any piece of such text may be a word.
+    """Returns whether a text begins with a character of a script without spaces.
 
-    google-research/albert, create_pretraining_data.py, also begins a word at pieces of such scripts.
+    A SentencePiece or byte-level piece of such a script begins a word, as in google-research/albert.
     """
     return _UNSPACED.match(text) is not None
 
@@ -50,9 +49,9 @@ class Tokenizer(abc.ABC):
       pieces: The V pieces, index = id.
       pad_id, unk_id, cls_id, sep_id, mask_id: The ids of the special tokens.
       separators: The number of [SEP] between the texts of a pair: 1, or 2 as in RoBERTa.
-      word_prefix: The text to put before an isolated word, so that the word has the same pieces as inside a text. It is
-        a space for byte-level BPE and for tokenizers that keep spaces but put none before a text (Gemma's), else ''.
-      special_ids: int32, sorted, the ids of special tokens, [unusedN] slots and control symbols. Masking never draws
+      word_prefix: ' ' if an isolated word needs a space before it to have the same pieces as inside a text; else ''.
+        Byte-level BPE needs the space, and so do tokenizers that keep spaces but add none before a text (Gemma's).
+      special_ids: The ids of special tokens, [unusedN] pieces and control symbols, int32, sorted. Masking never draws
         them as a random replacement.
       continues_word: bool [V], whether a piece continues the word of the piece before it.
       fingerprint: The sha256 (hex) of all settings that determine ids.
@@ -68,18 +67,15 @@ class Tokenizer(abc.ABC):
     def __init__(
         self, settings: Mapping[str, Any], where: str = 'tokenizer.json', names: Mapping[str, str] | None = None
     ):
-        # Truncation and padding are removed, because callers cut and pad the ids.
+        # Truncation and padding are removed, because callers truncate and pad the ids.
         self._settings = {**settings, 'truncation': None, 'padding': None}
         self._where, self._names = where, dict(names or {})
         check_ids(self._settings, where)
 
     def _set_pieces(self, pieces: list[str], other_special: Sequence[int] = (), kind: str = '') -> None:
-        """Checks the pieces. Sets `pieces`, `vocab_size`, `special_ids` and the ids of BERT's five special tokens.
+        """Sets `pieces`, `vocab_size`, `special_ids` and the ids of BERT's five special tokens.
 
-        `other_special` are the ids of special tokens besides BERT's five. See `special.check_pieces` for `kind`.
-
-        Raises:
-          UserError: See `special.check_pieces`.
+        `other_special` are the ids of further special tokens. For `kind` and the errors, see `special.check_pieces`.
         """
         ids = check_pieces(pieces, self._where, self._names, kind)
         unused = (index for index, piece in enumerate(pieces) if is_unused(piece))
@@ -97,14 +93,14 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        """Returns the ids of `encode` and the start and end of each piece in the text. It is slower than `encode`.
+        """Returns the ids of `encode`, and the span of each piece: `text[start:end]` is the text of the piece.
 
-        Offsets count Python characters of the original text. `text[start:end]` is the text of the piece. The span
-        excludes the space before the piece, and includes combining marks that normalisation removed. A piece that is
-        only a space has an empty span. If one character became several pieces, these pieces have the same span.
+        This method is slower than `encode`. A span excludes the space before the piece, and includes combining marks
+        that normalisation removed. A piece that is only a space has an empty span. If one character became several
+        pieces, these pieces have the same span.
 
         Returns:
-          (ids, starts, ends) of the N pieces of each text, int32 [N] each, starts and ends ascending.
+          (ids, starts, ends) of the N pieces of each text, int32 [N] each. Starts and ends are ascending.
         """
 
     @abc.abstractmethod

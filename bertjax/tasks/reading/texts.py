@@ -1,4 +1,4 @@
-"""Readers of plain or compressed UTF-8 text files, as a single string or line by line."""
+"""Reads UTF-8 text files, plain or compressed, as a whole or line by line."""
 
 import io
 import itertools
@@ -13,15 +13,15 @@ from bertjax.files.paths import unusual_kind
 from bertjax.remote.paths import user_path
 
 T = TypeVar('T')
-Line = tuple[int, str]  # the number of a line, from 1, and its text without the line end
+Line = tuple[int, str]  # (number of the line, from 1; text without the line end)
 
 
 class Blank(NamedTuple):
-    """A blank line or an empty record in the input of run=predict. The output has a row without a prediction for it.
+    """A blank line or an empty record. The output has a row without a result for it.
 
     Attributes:
       where: the location, 'file:line'.
-      kind: a description for messages.
+      kind: the description in messages.
       fields: all fields of an empty record; None for a blank line.
     """
 
@@ -34,7 +34,7 @@ _MAX_NAMES, _MAX_LENGTH = 8, 24  # limits of `quote_names`: the number of names,
 
 
 def quote_names(names: Iterable[Any]) -> str:
-    """Formats names or values for a message: the first 8 in quotes, each with at most 24 characters."""
+    """Formats names or values for a message: the first 8, each in quotes and cut to 24 characters."""
     names = [str(name) for name in names]
     short = [name if len(name) <= _MAX_LENGTH else name[: _MAX_LENGTH - 1] + '…' for name in names[:_MAX_NAMES]]
     more = [f'and {len(names) - _MAX_NAMES:,} more'] if len(names) > _MAX_NAMES else []
@@ -45,7 +45,7 @@ def read_text(path: epath.PathLike) -> str:
     """Reads the text of a local or remote file; see `decode_file`.
 
     Raises:
-      UserError: The file does not exist, is damaged, or has bytes that are not UTF-8.
+      UserError: The file cannot be opened, is damaged, or has bytes that are not UTF-8.
     """
     with _open(path) as file:
         return decode_file(file, str(path))
@@ -64,12 +64,12 @@ def _open(path: epath.PathLike) -> BinaryIO:
 
 
 def decode_file(file: BinaryIO, where: str) -> str:
-    """Reads the whole text of a file or pipe that was just opened.
+    """Reads the whole text of an open file or pipe.
 
     The content is decompressed if it is gzip, bzip2, xz or zstd. A byte order mark is removed.
 
     Raises:
-      UserError: The file is damaged, or has a byte that is not UTF-8. The message names the line of this byte.
+      UserError: The file is damaged, or is not UTF-8. The message names the line of the first invalid byte.
     """
     raw = file.read()
     compression = streams.detect_compression(where, raw[:8])
@@ -90,10 +90,9 @@ def decode_file(file: BinaryIO, where: str) -> str:
 def peek_lines(
     lines: Iterable[Line], count: int = 1, accept: Callable[[str], object] = str.strip
 ) -> tuple[Iterator[Line], list[str]]:
-    """Returns an iterator over all lines, and the texts of the first `count` lines that `accept` accepts.
+    """Returns an iterator over all lines, and the texts of the first lines that `accept` accepts, at most `count`.
 
-    By default, `accept` accepts each line that is not blank. If the file has fewer than `count` such lines, there are
-    fewer texts. With the texts, the caller can detect the format before it reads further lines.
+    By default, `accept` accepts each line that is not blank. A caller detects the format of the file from the texts.
     """
     lines, read, texts = iter(lines), [], []
     for line in lines:
@@ -118,7 +117,7 @@ def check_not_empty(
 
 
 def check_text(text: str, where: str) -> str:
-    """Returns `text`. Raises a UserError if it has a lone surrogate, half of a pair that encodes, say, an emoji."""
+    """Returns `text`. Raises a UserError if it has a lone surrogate, which UTF-8 cannot encode."""
     try:
         if not text.isascii():
             text.encode('utf-8')
@@ -131,7 +130,7 @@ def read_lines(path: epath.PathLike) -> Iterator[Line]:
     """Yields the lines of a local or remote file; see `stream_lines`.
 
     Raises:
-      UserError: The file does not exist, is damaged, or has a line that is too long or not UTF-8.
+      UserError: The file cannot be opened, is damaged, or has a line that is too long or not UTF-8.
     """
     with _open(path) as file:
         yield from stream_lines(io.BufferedReader(streams.CountedFile(file), streams.CHUNK), str(path))
@@ -140,7 +139,7 @@ def read_lines(path: epath.PathLike) -> Iterator[Line]:
 def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
     """Yields the lines of an open file or pipe, each as soon as it is read.
 
-    As in `decode_file`, the content is decompressed and a byte order mark is removed. Only \\n and \\r\\n end a line.
+    Compressed content is decompressed, and a byte order mark is removed. Only \\n and \\r\\n end a line.
 
     Raises:
       UserError: The file is damaged, or a line is too long or not UTF-8. The message names the line.
@@ -164,6 +163,6 @@ def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
 
 
 def number_lines(text: str) -> Iterator[Line]:
-    """Yields the lines of a text. Unlike `stream_lines`, yields an empty last line if the text ends with a line end."""
+    """Yields the lines of a text. Unlike in `stream_lines`, a final line end is followed by an empty line."""
     for number, line in enumerate(text.removeprefix('\ufeff').split('\n'), 1):
         yield number, line.removesuffix('\r')

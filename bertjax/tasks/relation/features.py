@@ -12,8 +12,8 @@ from bertjax.tasks.relation.files import MARKS, Relation, boundaries
 from bertjax.text.special import is_unused
 from bertjax.text.tokenizer import Tokenizer
 
-STARTS = 'starts'  # a row array: the positions of the opening marks (their first tokens), the subject's mark first
-# The methods of marking the entities, the values of config.task.markers; see `relation_features`.
+STARTS = 'starts'  # a row array: the positions of the first tokens of the opening marks, subject and object
+# The values of config.task.markers: the methods of marking the entities. See `relation_features`.
 MARKERS = ('entity', 'typed', 'mask', 'words')
 _PUNCTUATION = ('@', '@', '#', '#')
 _TYPES = ('*', '^')
@@ -23,9 +23,8 @@ _OUTSIDE = 1e6  # larger than any distance in a text
 def role_marks(tokenizer: Tokenizer, markers: str) -> list[np.ndarray]:
     """Returns the tokens of four marks: the opening and the closing mark of the subject, then of the object.
 
-    'typed' uses the punctuation marks of arXiv 2102.01373, and 'words' uses MARKS. The other methods use the first four
-    [unusedN] slots of the vocabulary, which have no meaning yet. If there are fewer than four slots, these methods use
-    the punctuation marks of 'typed'.
+    'typed' uses the punctuation marks of arXiv 2102.01373, and 'words' uses MARKS. 'entity' and 'mask' use four
+    [unusedN] tokens, which have no meaning yet, or the marks of 'typed' if the vocabulary has fewer than four.
     """
     slots = [i for i, piece in enumerate(tokenizer.pieces) if is_unused(piece)][:4]
     if markers in ('entity', 'mask') and len(slots) == 4:
@@ -45,20 +44,20 @@ def describe_marks(tokenizer: Tokenizer, markers: str) -> str:
 def relation_features(
     records: Sequence[Relation], labels: np.ndarray | None, tokenizer: Tokenizer, *, seq_len: int, markers: str
 ) -> Features:
-    """Builds a row `[CLS] … [SEP]` for each of N records, with the row array `starts`, int32 [N, 2].
+    """Builds a row `[CLS] … [SEP]` for each of N records, with the row array STARTS, int32 [N, 2].
 
-    A sequence longer than `seq_len` is truncated. Truncation first removes tokens before the first entity and after the
-    last entity, the farthest tokens first. Then it removes the middle of the text between the entities, and finally the
-    ends of the entities and of their types.
+    A sequence longer than `seq_len` is truncated in three steps, as far as needed. The first step removes tokens before
+    the first entity and after the last entity, the farthest tokens first. The second step removes the middle of the
+    text between the entities. The third step removes the ends of the entities and of their types.
 
     Args:
-      labels: The indices of the labels, int32 [N]; None if they are unknown.
+      labels: The indices of the labels, int32 [N], for the row array `labels`; None if they are unknown.
       markers: The method of marking the entities.
         'entity' puts marks around each entity (arXiv 1906.03158).
         'typed' also adds the type after the opening mark (arXiv 2102.01373), for example @ * person * Ann @.
-        'mask' replaces the words of an entity by the opening mark and the type, so that the model cannot memorise names
-        (after Zhang et al. 2017, whose masks are single tokens).
-        'words' puts MARKS, the marks in data files, around each entity, as in the benchmarks of SciBERT.
+        'mask' replaces the words of an entity by the opening mark and the type, so that the model cannot memorise
+        names. In Zhang et al. 2017, the mask is a single token.
+        'words' puts MARKS around each entity, as in the benchmarks of SciBERT.
 
     Raises:
       UserError: `seq_len` is too small for the marks.
@@ -74,7 +73,7 @@ def relation_features(
 
 
 def find_fixed_tokens(records: Sequence[Relation], tokenizer: Tokenizer, *, seq_len: int, markers: str) -> np.ndarray:
-    """Returns bool [T] for the T tokens of `relation_features`: True for each token of a mark or a type."""
+    """Returns bool [T] for the T tokens of all rows of `relation_features`. Tokens of marks and types are True."""
     masks = (fixed for _, _, fixed, _ in _sequences(records, tokenizer, seq_len, markers))
     return np.concatenate([np.concatenate([[False], fixed, [False]]) for fixed in masks])
 
@@ -85,10 +84,10 @@ _MARK, _TYPE, _ENTITY, _CONTEXT = 'mark', 'type', 'entity', 'context'
 def _sequences(
     records: Sequence[Relation], tokenizer: Tokenizer, seq_len: int, markers: str
 ) -> Iterator[tuple[np.ndarray, Sequence[int], np.ndarray, bool]]:
-    """Yields the sequence of each record, without [CLS] and [SEP], as a tuple of four values.
+    """Yields four values for the sequence of each record, which has no [CLS] and [SEP].
 
-    The values are the tokens, the positions of the two opening marks, a boolean array that is True for the tokens of
-    marks and types, and whether the sequence is complete (not truncated).
+    The values are the tokens; the positions of the two opening marks; a boolean array that is True for the tokens of
+    marks and types; and whether the sequence is complete, that is, not truncated.
     """
     marks, max_tokens = role_marks(tokenizer, markers), seq_len - 2
     record_parts = [_parts(record, markers) for record in records]
@@ -108,7 +107,7 @@ def _sequences(
 
 
 class _Part(NamedTuple):
-    """A part of a sequence: a mark, given by its index in `role_marks`, or the text of a type, entity or context."""
+    """A part of a sequence: `mark`, the index of a mark in `role_marks`, or the `text` of a type, entity or context."""
 
     kind: str
     text: str = ''
@@ -134,10 +133,7 @@ def _parts(record: Relation, markers: str) -> list[_Part]:
 
 
 def _select_positions(parts: Sequence[_Part], lengths: Sequence[int], max_tokens: int, where: str) -> np.ndarray:
-    """Assigns a cost to each token, and returns the positions, ascending, of the `max_tokens` tokens to keep.
-
-    The tokens with the lowest costs are kept.
-    """
+    """Returns the positions, ascending, of the `max_tokens` tokens to keep: those with the lowest costs."""
     costs = []
     marked = [i for i, part in enumerate(parts) if part.kind == _MARK]
     for i, (part, length) in enumerate(zip(parts, lengths, strict=True)):

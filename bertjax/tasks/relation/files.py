@@ -1,4 +1,4 @@
-"""Reads relations from TACRED's rows, which have tokens and two entity spans, or from texts with marked entities."""
+"""Reads relations from rows in TACRED's format, or from texts with marked entities."""
 
 import dataclasses
 import itertools
@@ -41,7 +41,7 @@ class Relation:
       entities: the subject and the object. In a marked text, << and >> mark the subject, and [[ and ]] the object.
       label: the name of the relation; None if unknown.
       where: the location, such as 'file:line'.
-      fields: all fields of a row that is read for prediction; None for a training record or a line of text.
+      fields: all fields of the row, if the row is read for prediction; else None.
     """
 
     text: str
@@ -50,7 +50,7 @@ class Relation:
     where: str = dataclasses.field(default='', repr=False, compare=False)
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
-    second = None  # part of the interface sentence/labels.py:LabelledRecord; a relation has no second text
+    second = None  # required by sentence/labels.py:LabelledRecord; a relation has no second text
 
     @property
     def first(self) -> str:
@@ -79,7 +79,7 @@ class Boundary(NamedTuple):
 def boundaries(entities: Sequence[MarkedEntity]) -> list[Boundary]:
     """Returns the four boundaries of two entities, in the order of the text.
 
-    At the same character, ends precede starts, and the outer entity starts first and ends last.
+    At the same character, ends precede starts. Of two nested entities, the outer one starts first and ends last.
     """
     sort_keys = {}
     for role, entity in enumerate(entities):
@@ -94,14 +94,13 @@ def parse_relations(
     """Yields a `Relation` for each row.
 
     A row in TACRED's format (Zhang et al. 2017) has `token`, the inclusive token positions `subj_start`, `subj_end`,
-    `obj_start` and `obj_end`, and optionally `subj_type` and `obj_type`. In any other row, MARKS mark the
-    entities in a text.
+    `obj_start` and `obj_end`, and optionally `subj_type` and `obj_type`. Any other row has a text in which MARKS
+    enclose the entities.
 
     Args:
-      rows: The rows of a file.
       text: The name of the field with the marked text.
       label: The name of the field with the relation; '' for `relation` or `label`.
-      labels: The treatment of labels: 'needed', 'optional', or 'ignored'. An empty label counts as missing.
+      labels: Whether labels are 'needed', 'optional' or 'ignored'. An empty label counts as missing.
       keep_fields: Whether to store all fields of the row in the record.
     """
     names = (label,) if label else _LABELS
@@ -168,7 +167,7 @@ def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int,
     A mark includes the white space between it and the entity.
     """
     a, b = re.escape(opening), re.escape(closing)
-    # A mark with white space between it and the entity has priority, because the text itself may contain >>.
+    # Marks that white space separates from the entity have priority, because the text itself may contain >>.
     for pattern in (rf'({a}\s+)\S.*?(\s+{b})', rf'({a}\s*)\S.*?(\s*{b})'):
         matches = list(re.finditer(pattern, text))
         if len(matches) == 1:
@@ -178,10 +177,10 @@ def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int,
 
 
 def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Relation | Blank]:
-    """Yields records for prediction from an input file with rows in any text format, or with a marked text per line.
+    """Yields records for prediction from an input file.
 
-    In a file with a marked text per line, each blank line yields a `Blank`. In a row, `text` is the name of the field
-    with the marked text.
+    The file has rows in any text format, with the marked text in the field `text`. Or each line is a marked text, and
+    a blank line yields a `Blank`.
     """
     lines, first_lines = peek_lines(lines)
     format = FORMATS.get(bare_suffix(where), 'lines')

@@ -30,11 +30,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 
 class BertForRelation(BertForTask):
-    """Classifies the relation of two entities.
-
-    For each entity, the head reads the last hidden state of the first token of the opening mark. The two states are
-    concatenated.
-    """
+    """Classifies the relation of two entities from the last hidden states of their opening marks, concatenated."""
 
     smallest_inputs = (*BertForTask.smallest_inputs, (1, 2))
 
@@ -57,9 +53,7 @@ _METRICS = ('micro_f1', 'precision', 'recall', 'macro_f1', 'accuracy')
 
 @dataclasses.dataclass
 class RelationTask(TextTask):
-    """Assigns a label to a pair of entities in a sentence.
-
-    A record is a row in TACRED's format, or a text with marked entities, see files.py.
+    """Assigns a label to a pair of entities in a sentence. For the formats of records, see files.py.
 
     Attributes:
       data: the folder with train.json, dev.json and test.json, or other usual names and formats, see splits.py.
@@ -116,7 +110,7 @@ class RelationTask(TextTask):
         return read_relations(lines, where, self.text_a)
 
     def example(self, row: Row, label: str | None = None, index: str = '') -> Relation:
-        """See TextTask; the single text has marks around its entities."""
+        """See TextTask; the row has a single text, with marks around its two entities."""
         if len(row.values) != 1 or row.values[0] is None:
             found = 'no text' if len(row.values) == 1 else 'a pair of texts'
             raise UserError(row.where, found, 'a text with the marks << a >> and [[ b ]]', 'give a single text')
@@ -126,7 +120,7 @@ class RelationTask(TextTask):
         return parse_relations(rows, self.text_a, self.label, labels='ignored', keep_fields=True)
 
     def features(self, records: Sequence[Relation], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task; without `training`, the rows have `labels` only if every record has a label."""
+        """See Task; the rows have `labels` if every record has a label."""
         targets = self._known_targets(records)
         features = relation_features(records, targets, tokenizer, seq_len=self.seq_len, markers=self.markers)
         notes = (describe_marks(tokenizer, self.markers), *features.notes) if training else features.notes
@@ -145,7 +139,7 @@ class RelationTask(TextTask):
         return {name: values[name] for name in self.measures}
 
     def rows(self, records: Sequence[Relation], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
-        """Yields `subject` and `object`, the texts of the entities, and the fields of TextTask.rows."""
+        """Yields the fields of TextTask.rows, preceded by `subject` and `object`, the texts of the entities."""
         for record, row in zip(records, super().rows(records, predictions), strict=True):
             yield {'subject': record.mention(0), 'object': record.mention(1), **row}
 

@@ -1,4 +1,4 @@
-"""Losses of rerankers. `logits` are [B] for B scored pairs, or [B, M] for B lists of M texts, the positive first."""
+"""Losses of rerankers. Logits are [B] for B scored pairs, or [B, M] for B lists of a positive and M - 1 negatives."""
 
 import functools
 from typing import Any
@@ -27,7 +27,7 @@ def binary_cross_entropy(logits: jax.Array, batch: Batch) -> jax.Array:
 
 
 def squared_error(logits: jax.Array, batch: Batch) -> jax.Array:
-    """Computes the squared difference of logits and `labels` for each pair, or its mean over each list, [B]."""
+    """Computes the squared error [B] of the logits against `labels`; for lists, the mean over each list's texts."""
     error = jnp.square(logits - batch['labels'])
     return error if error.ndim == 1 else mean_of(error, _present(batch))
 
@@ -36,7 +36,7 @@ def _list_loss(function: Any, logits: jax.Array, batch: Batch) -> jax.Array:
     return function(logits, _present(batch), batch.get('labels'))
 
 
-# The first loss that accepts a form of records is the default for this form.
+# For each form of records, the first loss that accepts this form is the default.
 LOSSES = {
     'bce': RowLoss(binary_cross_entropy, ('scored',), score_range=(0, 1)),
     'margin_mse': RowLoss(functools.partial(_list_loss, listwise_margin_mse), ('distilled',), needs_negatives=True),
@@ -46,10 +46,10 @@ LOSSES = {
 
 
 def _distill(student: Any, teacher: Any, batch: Batch, temperature: float) -> jax.Array:
-    """Computes the squared error [B] to the logits of the teacher. The temperature has no effect."""
+    """Computes the `squared_error` [B] against the teacher's logits. The temperature has no effect."""
     return squared_error(student['logits'], {**batch, 'labels': teacher['logits']})
 
 
 def build_objective(loss: str) -> Objective:
-    """Builds the objective of the loss with the name `loss` in LOSSES."""
+    """Builds the objective of the loss LOSSES[loss]."""
     return make_objective(LOSSES[loss].rows, 'logits', distill_loss=DistillLoss(_distill))

@@ -1,4 +1,4 @@
-"""Rerankers (cross-encoders). They are trained on scored pairs, or on a query's texts, with or without a teacher."""
+"""The task of reranking, with a cross-encoder."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -46,8 +46,8 @@ _METRICS = ('ndcg_10', 'mrr_10')
 class RerankTask(TextPairTask):
     """Trains a cross-encoder, which scores pairs of a query and a text (arXiv 1901.04085).
 
-    The columns of a file decide its form. A record is two texts with a score; or an anchor, a positive and negatives,
-    with or without a teacher's scores. If dev has anchors, the positives and negatives of each anchor are ranked.
+    A record is two texts with a score; or an anchor, a positive and negatives, with or without a teacher's scores. The
+    columns of the file decide which. If dev has anchors, the positives and negatives of each anchor are ranked.
 
     Attributes:
       data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or, to evaluate, a BEIR
@@ -112,7 +112,7 @@ class RerankTask(TextPairTask):
         self._learned_activation = state['activation']
 
     def adopt(self, source: str) -> None:
-        """See Task. If `source` is a CrossEncoder, it determines the activation for `activation`='auto'."""
+        """See Task. `activation`='auto' takes the activation of `source`, if this is a CrossEncoder."""
         cross_encoder = read_cross_encoder(source)
         self._learned_activation = cross_encoder.activation if cross_encoder else ''
 
@@ -149,7 +149,7 @@ class RerankTask(TextPairTask):
 def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> list[Query]:
     """Returns the queries with new candidates: the first `count` documents of each query in a run file of trec_eval.
 
-    Each line of the file is `query Q0 document rank score name`. The lines of a query are sorted by rank.
+    Each line of the file is `query Q0 document rank score name`. The lines of each query must be sorted by rank.
     """
     index = {name: i for i, name in enumerate(queries[0].corpus.ids)}
     found: dict[str, dict[int, None]] = {}  # a document that is repeated is a candidate once
@@ -173,6 +173,6 @@ def _pairs(records: Records) -> list[tuple[str, Sequence[str]]]:
 
 
 def _rank(query: Query, scores: np.ndarray) -> Ranking:
-    """Ranks the candidates. Among equal scores, the later document is first, so that ties do not favour positives."""
+    """Ranks the candidates by score. Ties put the higher document index first, so that they do not favour positives."""
     order = np.lexsort((-np.array(query.candidates), -scores))
     return Ranking([query.candidates[i] for i in order], scores[order].tolist())

@@ -27,7 +27,7 @@ _SICK_LABELS = dict(zip(_PREDICTED, (['CONTRADICTION', 'ENTAILMENT', 'NEUTRAL'],
 _SCORE_METRICS = ('spearman', 'pearson')  # the values of `metric` for a regression
 _UNLABELLED = '-1'  # the label of an unlabelled record in a test file
 _WEIGHTS_KEY = 'config.task.class_weights'
-_WEIGHTS = number(1e-9, 1e9)  # outside this range, the float32 sums of a batch lose all precision
+_WEIGHTS = number(1e-9, 1e9)
 
 
 @dataclasses.dataclass
@@ -103,7 +103,7 @@ class ClassificationTask(TextTask):
         return tuple(dict.fromkeys((self.metric, *names))) if self.metric else names
 
     def learn(self, records: Sequence[Example]) -> None:
-        """See TextTask; if dev is part of the training file, the labels include those that only occur in dev."""
+        """See TextTask; if dev is a part of the training file, labels that occur only in this part are included."""
         if self._shares_dev and self._shared_records:
             dev_share = f'{self._shared_records - len(records):,} of the {self._shared_records:,} records of train'
             hint = f'config.task.dev_fraction={self.dev_fraction:g} sets the fraction, or set config.task.dev to a file'
@@ -121,7 +121,7 @@ class ClassificationTask(TextTask):
             raise UserError('config.task.metric', found, "'macro_f1'", 'set config.task.metric=macro_f1')
 
     def _label_weights(self, records: Sequence[Example]) -> list[float]:
-        """Returns the weights of the labels in the loss. The weight of a label that `class_weights` omits is 1."""
+        """Returns the weight of each label in the loss. A label that is missing in `class_weights` has the weight 1."""
         if self.class_weights == 'balanced':
             counts = count_labels(records)
             return self._balanced_weights([counts[label] for label in self.labels], len(records))
@@ -177,9 +177,10 @@ class ClassificationTask(TextTask):
         return self.example(Row(row.where, texts, fields), label, self._index(row))
 
     def _means_no_label(self, label: str) -> bool:
-        """Whether the label of a test record means 'no label'. An empty label always does.
+        """Whether the label cell of a test record means 'no label'. An empty cell always does.
 
-        The label -1 does if the labels are known and lack -1. The score -1 does if all records of test have it.
+        In a classification, -1 means 'no label' if the labels are known and -1 is not one of them. In a regression, -1
+        means 'no label' if every record of test has -1.
         """
         if self.regression and label:
             return self._lacks_test_scores
@@ -193,7 +194,7 @@ class ClassificationTask(TextTask):
         return (Column((self.label,), required=required, lists='refuse'),)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
-        """Combines the cells of the label columns into a single cell. Returns None if there is no label."""
+        """Combines the cells of the label columns into a single cell; None if there is no label."""
         return cells[0]
 
     def _rows(self, split: str) -> Iterator[Row]:
@@ -201,14 +202,14 @@ class ClassificationTask(TextTask):
         return self._files.rows(split, TableLayout(columns, tuple(self.columns)))
 
     def _index(self, row: Row) -> str:
-        """See TextTask; the index of a record of SICK is its pair_ID. Other records have none."""
+        """See TextTask; only records of SICK have an index, their pair_ID."""
         number = str((row.fields or {}).get(_PAIR_ID, ''))
         return number if self.label in _PREDICTED and number.isascii() and number.isdecimal() else ''
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
-        """Returns the input file of SemEval-2014's sick_evaluation.R if the data are SICK, or {} for other data.
+        """For SICK, returns the input file of SemEval-2014's sick_evaluation.R; for other data, {}.
 
-        The file has three columns, separated by tabs. The column that is not predicted is NA, as the script requires.
+        The file has three columns, separated by tabs. The script requires NA in the column that is not predicted.
         """
         if _SICK_LABELS.get(self.label) != sorted(self.labels) or not all(record.index for record in records):
             return {}
@@ -224,9 +225,9 @@ class ClassificationTask(TextTask):
 
 
 def is_held_out(record: Example, share: float) -> bool:
-    """Whether a record of the training file belongs to the dev split.
+    """Whether a record of the training file belongs to dev. A hash of the texts selects a fraction `share` for dev.
 
-    A hash of the text selects a fraction `share` of the records. The hash ignores case and differences in white space.
+    The hash ignores case and differences in white space.
     """
     text = '\0'.join(' '.join(text.casefold().split()) for text in (record.first, record.second or ''))
     digest = hashlib.blake2b(text.encode('utf-8'), digest_size=8).digest()
@@ -234,7 +235,7 @@ def is_held_out(record: Example, share: float) -> bool:
 
 
 def _parse_class_weights(text: str) -> Mapping[str, float]:
-    """Parses {label: weight} from `LABEL=WEIGHT,…`, or from JSON if labels have commas. '' and 'balanced' give {}."""
+    """Parses {label: weight} from `LABEL=WEIGHT,…` or from a JSON object. '' and 'balanced' give {}."""
     if text in ('', 'balanced'):
         return {}
     try:

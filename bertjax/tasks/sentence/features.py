@@ -8,10 +8,10 @@ from bertjax.data.features import FeatureBuilder, Features
 from bertjax.tasks.pairs import add_special_tokens, join_pair, truncate_longest_first
 from bertjax.text.tokenizer import Tokenizer
 
-# {value of config.task.long: description of its effect on records that are too long}.
+# {value of config.task.long: its effect on records that are too long, for a message}.
 LONG = {'truncate': 'lose their end', 'head_tail': 'lose their middle', 'windows': 'are read in windows'}
-# The fraction of tokens that 'head_tail' takes from the start of a text: 128 of 510 (Sun et al. 2019, "How to
-# Fine-Tune BERT for Text Classification?", arXiv 1905.05583, "Dealing with long texts").
+# 'head_tail' takes this fraction of the tokens from the start of a text (Sun et al. 2019, "How to Fine-Tune BERT for
+# Text Classification?", arXiv 1905.05583, "Dealing with long texts").
 _HEAD = 128 / 510
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -33,17 +33,17 @@ def text_features(
     Args:
       first: The N first texts.
       second: The N second texts; None if the records are not pairs.
-      labels: The row array `labels`: indices, int32 [N]; scores, float32 [N]; or, for C independent labels, 0 and 1,
-        float32 [N, C]. None if they are unknown.
+      labels: The row array `labels`; None if the labels are unknown. Label indices are int32 [N], and scores are
+        float32 [N]. For C independent labels, the array is float32 [N, C] and consists of 0 and 1.
       long: The method for records that are longer than `seq_len` tokens.
         'truncate' removes the end of a single text. In a pair, it removes tokens as in `truncate_longest_first`.
-        'head_tail' removes the middle of the longer text. A quarter of the tokens that it keeps are from the start of
-        this text, and the others are from its end.
-        'windows' splits the longer text into overlapping windows. Each window is a row, and all rows of a record have
+        'head_tail' removes the middle of the longer text. It keeps about three times as much of the end as of the
+        start.
+        'windows' splits the longer text into overlapping windows. Each window is a row. The rows of a record have
         equal weights with a sum of 1.
         With 'head_tail' and 'windows', the shorter text keeps at most half of the available length.
-      stride: The distance between the starts of consecutive windows, in tokens; 0 for half a window. A distance
-        that is longer than a window counts as the length of a window.
+      stride: The distance between the starts of consecutive windows, in tokens, at most the length of a window; 0 for
+        half a window.
     """
     max_tokens = seq_len - (2 if second is None else 2 + tokenizer.separators)
     left = tokenizer.encode(first)
@@ -64,7 +64,7 @@ def text_features(
 
 
 def _parts(a: np.ndarray, b: np.ndarray, max_tokens: int, long: str, stride: int) -> Iterator[Pair]:
-    """Yields a part of `a` and a part of `b` for each row of a record."""
+    """Yields (part of `a`, part of `b`) for each row of a record."""
     if len(a) + len(b) <= max_tokens:
         yield a, b
         return
@@ -95,7 +95,7 @@ def _windows(tokens: np.ndarray, width: int, stride: int) -> list[np.ndarray]:
 
 
 def average_rows(features: Features, outputs: Sequence[np.ndarray], records: int) -> np.ndarray:
-    """Averages the outputs, [C] for each row, over the rows of a record. Returns float64 [N, C] for N = `records`."""
+    """Averages the `outputs`, [C] for each row, over the rows of each record. Returns float64 [`records`, C]."""
     values = np.stack([np.asarray(output, np.float64) for output in outputs])
     total = np.zeros((records, values.shape[1]))
     np.add.at(total, features.record, values)

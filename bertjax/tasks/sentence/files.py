@@ -1,4 +1,4 @@
-"""The files of the splits of a text task: a folder, a single file, or a dataset of tensorflow-datasets."""
+"""Finds the splits of a text task in a folder, in a single file, or in a dataset of tensorflow-datasets."""
 
 from collections.abc import Iterator, Mapping
 
@@ -19,9 +19,9 @@ class TableFiles(SplitFiles):
     Args:
       data: The folder, the training file, or a training split saved by `datasets`; '' to use `dataset`.
       dataset: The name of a dataset in tensorflow-datasets.
-      names: {split: name of its file, or of its split in `dataset`}. '' selects the usual names. If `data` is a single
-        table, '' means that there is no dev or test.
-      format: The format of text files; 'auto' selects it by suffix, see records.py:format_of.
+      names: {split: the name of its file, or its name in `dataset`}. '' selects the usual names. If `data` is a single
+        table and the name of dev or test is '', this split does not exist.
+      format: The format of text files; 'auto' selects the format by suffix, see records.py:format_of.
     """
 
     _advice = 'add the file, or name it in config.task.{split}'
@@ -36,7 +36,7 @@ class TableFiles(SplitFiles):
         """Returns the files of a split, or the name of the split in the dataset; () or '' if there is none.
 
         Raises:
-          UserError: Several files match, the folder or dataset does not exist, or neither is set.
+          UserError: Several files match, or the folder or dataset does not exist or is not set.
         """
         named = self._names[split]
         if not self._data:
@@ -69,7 +69,7 @@ class TableFiles(SplitFiles):
 
     @property
     def searched_folder(self) -> epath.Path | None:
-        """See SplitFiles. The folder of a single file is searched only if its name is usual, such as train.csv."""
+        """See SplitFiles. None without `data`, or if its file or saved dataset has no usual name (train.csv)."""
         if not self._data or (self._one_file and self._path.name.partition('.')[0] not in STEMS['train']):
             return None
         return self._path.parent if self._one_file else self._path

@@ -25,7 +25,7 @@ def _normalize(name: str) -> str:
     return name.lower().replace('-', '').replace('_', '')
 
 
-# Spellings such as 'STS-B' are also accepted. 'all' and several tasks are for run=benchmark, which checks each name.
+# Spellings such as 'STS-B' are also accepted. Only run=benchmark takes 'all' or several tasks, and checks each name.
 _NAMES = Range(
     f'one of {", ".join(name for name in TASKS if name != "ax")}, all, or several names separated by commas',
     lambda value: isinstance(value, str) and (',' in value or _normalize(value) in (*TASKS, 'all')),
@@ -71,7 +71,7 @@ class GlueTask(TextTask):
         return names + list(filter(is_labelled, self.server_splits())) if self.data else names
 
     def describe_missing(self) -> str:
-        """Returns what is missing of the task's folder in `data`, or of its dataset; '' if train and dev exist."""
+        """Describes which files of train and dev, or which dataset, are missing; '' if none is."""
         if not self.data:
             try:
                 dataset_splits(self.row.splits['train'].tfds[0])
@@ -128,11 +128,11 @@ class GlueTask(TextTask):
         return record
 
     def _read(self, split: str) -> Iterator[Row]:
-        """Yields the rows of a split. The values of a row are the texts, the label and the index."""
+        """Yields the rows of a split. The values of a row are its texts, its label and its index, in this order."""
         row, source = self._splits[split]
         columns = (*map(Column, row.texts), Column(row.label, required=not source.server), _INDEX)
         files, official = self._find(split) if self.data else ((), False)
-        if source.server and not official:  # other sources have -1 instead of unpublished labels and scores
+        if source.server and not official:  # other sources have -1 for each unpublished label or score
             columns = (*columns[:-2], Column((), required=False), _INDEX)
         if not self.data:
             yield from select_columns(read_dataset(*source.tfds), columns)
@@ -142,7 +142,7 @@ class GlueTask(TextTask):
             fix = "give the output folder of GLUE's download script, or leave config.data empty for tensorflow-datasets"
             raise UserError(str(self._folder()), found, "the task's files", fix)
         headerless, max_broken_rows = row.headerless_columns, row.max_broken_rows
-        if source.server:  # allow no broken rows, because the server needs a prediction for every row
+        if source.server:  # the server needs a prediction for every row, so no row may be dropped
             headerless, max_broken_rows = row.headerless_test_columns, 0
         yield from read_rows(files, TableLayout(columns, headerless, max_broken_rows), 'tsv' if official else '')
 
@@ -153,8 +153,8 @@ class GlueTask(TextTask):
     def _find(self, split: str) -> tuple[Files, bool]:
         """Returns the files of a split, or () if there are none, and whether they are official files.
 
-        Other files are Parquet, Arrow or JSON lines, as on the Hugging Face Hub. Their names are those of the splits
-        here or in tensorflow-datasets. Their columns are those of tensorflow-datasets.
+        Other files are Parquet, Arrow or JSON lines with the columns of tensorflow-datasets, as on the Hugging Face
+        Hub. They are named after the split, by its name here or in tensorflow-datasets.
         """
         (_, source), folder = self._splits[split], self._folder()
         official = next(existing_files(folder, source.files), None)
@@ -163,10 +163,7 @@ class GlueTask(TextTask):
         return split_files(folder, split, stems=(split, source.tfds[1]), suffixes=_HUB_FORMATS), False
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
-        """Returns the file of predictions for GLUE's server, with labels as in the official files.
-
-        Returns {} if the server does not evaluate the split.
-        """
+        """Returns the file of predictions for GLUE's server; {} if the server does not evaluate the split."""
         if split not in self._splits or not self._splits[split][1].server or not records[0].index:
             return {}
         lines = ['index\tprediction\n']

@@ -1,4 +1,4 @@
-"""A table of the tasks of GLUE and the diagnostic set: their columns, labels, metrics and files."""
+"""The columns, labels, metrics and files of the GLUE tasks and of the diagnostic set."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ class GlueSplit:
     """The location of a split.
 
     Attributes:
-      files: the possible file names in the task's folder; the first that exists is read.
+      files: the possible file names in the task's folder. The first existing file is read.
       tfds: (dataset, split) in tensorflow-datasets.
       server: the file name of the predictions for the server; '' for a split that the server does not evaluate.
     """
@@ -25,15 +25,15 @@ class GlueRow:
 
     Attributes:
       title: the name of the task and of its folder.
-      texts: for each of the one or two texts, the possible names of its column in files and in tensorflow-datasets.
-      label: the possible column names of the label.
+      texts: for each of the one or two texts, the possible names of its column.
+      label: the possible names of the label column.
       labels: the names of the labels, in the order of tensorflow-datasets; () for a regression.
       file_labels: the text of each label in the files and in the predictions for the server.
       measures: the names of the metrics; the first is the score.
       splits: the location of each split, by name.
       headerless_columns: the columns of a labelled file without a header.
       headerless_test_columns: the columns of an unlabelled file without a header.
-      max_broken_rows: how many rows of a labelled file may have a wrong number of columns.
+      max_broken_rows: the number of rows of a labelled file that may have a wrong number of columns.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The reader of texts for prediction, from a table with named columns, JSON lines, or plain lines."""
+"""Reads texts for prediction from a table with named columns, from JSON, or from plain lines."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,16 +17,14 @@ def read_input(
     """Yields the texts of each record as soon as its lines are read. A .json file is read to its end first.
 
     The suffix of the file name determines the format. If the suffix is unknown or .tsv, the first line with text
-    determines it: a JSON object means JSON lines, column names mean a table, and anything else means plain lines. A
-    plain line is a text, or a pair of texts with a tab between them.
-
-    In a file of plain lines, a blank line before a text yields a `Blank`. In other formats, blank lines are ignored.
+    determines the format: a JSON object means JSON lines, column names mean a table, and any other line means plain
+    lines. A plain line is a text, or a pair of texts with a tab between them. A blank line before a plain line yields a
+    `Blank`. In other formats, blank lines are ignored.
 
     Args:
-      lines: The lines of the file `where`.
       columns: The columns of the one or two texts.
       quiet: Whether to suppress the message about the detected format.
-      tabs: Whether a tab in the first plain line makes all plain lines pairs, even if `columns` has one column.
+      tabs: Whether plain lines are pairs if the first one has a tab, even if `columns` has one column.
 
     Raises:
       UserError: The file has no rows, or a row is malformed.
@@ -51,7 +49,7 @@ def _plain_rows(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row |
         if not line.strip(' '):
             blanks.append(Blank(location))
             continue
-        yield from blanks  # yielded only before a text, so that blank lines at the end of the file are dropped
+        yield from blanks  # so blank lines at the end of the file are dropped
         blanks = []
         cells = tuple(line.split('\t'))
         if len(cells) != texts:
@@ -62,7 +60,7 @@ def _plain_rows(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row |
 
 
 def _detect_format(line: str, columns: Sequence[Column]) -> str:
-    """Returns the format of a file, detected from its first line."""
+    """Returns the format of a file, detected from its first line with text."""
     try:
         csv_cells = next(csv.reader([line]), [])
     except csv.Error:  # a field is too long, or contains a carriage return

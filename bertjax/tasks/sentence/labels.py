@@ -13,7 +13,7 @@ _PERHAPS_MISSING = ('none', 'null', 'na', 'n/a', '-', '?')  # missing values as 
 
 
 class LabelledRecord(Protocol):
-    """The interface of a record that may have a label. See task.py:Example for the attributes."""
+    """The interface of a record that may have a label. Its attributes are those of task.py:Example."""
 
     first: str
     second: str | None
@@ -32,11 +32,11 @@ def count_labels(records: Sequence[LabelledRecord]) -> Counter[str]:
 
 
 def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> list[str]:
-    """Returns the labels in `counts`, which are the `count_labels` of `records`, sorted, with numbers before words.
+    """Returns the labels of `records`, sorted, with numbers before words. `counts` comes from `count_labels`.
 
     Raises:
-      UserError: There are fewer than two labels or too many, a label is a missing value, or two labels are equal
-        numbers.
+      UserError: There are fewer than two labels, or more than 20 with fewer than two records each on average. Or a
+        label is a missing value, or two labels are equal numbers.
     """
     where = f'{records[0].where} and below'
     if len(counts) < 2:
@@ -70,7 +70,7 @@ def _check_numbers(counts: Mapping[str, int], records: Sequence[LabelledRecord])
 
 
 def find_odd_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> list[str]:
-    """Returns warnings about labels that are probably mistakes, with counts and locations."""
+    """Returns warnings about labels that are probably mistakes."""
     lines = []
     for label, count in counts.items():
         if count and label.lower() in _PERHAPS_MISSING:
@@ -91,7 +91,7 @@ def find_odd_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]
 
 
 def _first(label: str, records: Sequence[LabelledRecord]) -> str:
-    """Returns the location of the first record that has the label, alone or among other labels."""
+    """Returns the location of the first record that has the label."""
     return next(record.where for record in records if label in labels_of(record))
 
 

@@ -75,7 +75,7 @@ class MultiLabelTask(ClassificationTask):
         return tuple(Column((name,), required=required, lists='json') for name in names)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
-        """See ClassificationTask; if labels have columns of 0 and 1, the cell is a JSON list of the columns with 1."""
+        """See ClassificationTask; with `label_columns`, the result is a JSON list of the columns with 1."""
         if not self.label_columns:
             return cells[0]
         if all(cell is None for cell in cells):
@@ -92,7 +92,7 @@ class MultiLabelTask(ClassificationTask):
         return json.dumps(names)
 
     def _means_no_label(self, label: str) -> bool:
-        """See ClassificationTask; always False, because an empty cell is an empty set of labels."""
+        """Returns False, because an empty cell is an empty set of labels."""
         return False
 
     def _label(self, label: str, where: str) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ class MultiLabelTask(ClassificationTask):
         return tuple(names)
 
     def _find_separator(self) -> str:
-        """Returns the separator of the labels in a cell. If it is not set, it is detected in the training file."""
+        """Returns the separator of the labels in a cell. An unknown separator is detected in the training file."""
         if not self._separator:
             cells = [row.values[-1] or '' for row in self._rows('train')]
             plain_cells = [cell for cell in cells if not cell.lstrip().startswith('[')]
@@ -123,9 +123,9 @@ class MultiLabelTask(ClassificationTask):
         return self._separator
 
     def _balanced_weights(self, counts: Sequence[int], total: int) -> list[float]:
-        """Returns (total - count) / count for each label, as the documentation of torch's BCEWithLogitsLoss suggests.
+        """Returns (total - count) / count for each label, or 1 if no record or every record has the label.
 
-        The weight is 1 if no record or every record has the label.
+        The documentation of torch's BCEWithLogitsLoss suggests this ratio.
         """
         return [(total - count) / count if 0 < count < total else 1.0 for count in counts]
 
@@ -151,7 +151,7 @@ class MultiLabelTask(ClassificationTask):
         return self._probabilities(predictions) > self.threshold
 
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """Returns the metrics in `measures`, each in [0, 1]; None without records."""
+        """Returns the metrics in `measures`, each in [0, 1]. Without records, each is None."""
         values = multi_label_figures(self._targets(records), self._decisions(predictions))
         return {name: values[name] for name in self.measures}
 
@@ -165,7 +165,7 @@ class MultiLabelTask(ClassificationTask):
         return label_report(label_scores(true, predicted), multi_label_figures(true, predicted), self.labels)
 
     def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
-        """Yields {labels, probabilities: {label: probability}} for each record, and its labels as `true`."""
+        """Yields {labels, probabilities: {label: probability}, true} for each record; no `true` if it is unlabelled."""
         probabilities, decisions = self._probabilities(predictions), self._decisions(predictions)
         for record, label_probabilities, decided in zip(records, probabilities, decisions, strict=True):
             row: dict[str, Any] = {'labels': [self.labels[i] for i in np.flatnonzero(decided)]}

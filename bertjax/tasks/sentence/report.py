@@ -7,18 +7,15 @@ import numpy as np
 from bertjax.metrics.classification import ClassScores, class_scores
 from bertjax.tasks.sentence.labels import LabelledRecord, find_odd_labels
 
-_MIN_RECORDS = 10  # the rarest label is reported if it has fewer records than this
-_MIN_SHARE = 0.01  # or a smaller fraction of the records than this, except in multi-label data
+_MIN_RECORDS = 10  # the rarest label is reported if it has fewer records
+_MIN_SHARE = 0.01  # except in multi-label data, it is also reported if its fraction of the records is smaller
 _MAX_MATRIX = 20  # the maximum number of labels for which the full confusion table is printed
 _MEAN = 'macro average'  # the title of the last row of a table of scores
 _BANDS = 5  # the number of intervals of the true score in `value_report`
 
 
 def describe_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> str:
-    """Returns a report on the counts of the labels in the training records, and possible problems.
-
-    If each record has a single label, the report includes the accuracy of always predicting the most frequent label.
-    """
+    """Returns a report on the counts of the labels in the training records, with warnings."""
     total, has_sets, width = len(records), isinstance(records[0].label, tuple), max(map(len, counts))
     order = sorted(counts, key=lambda label: -counts[label])
     rarest, fewest = order[-1], counts[order[-1]]
@@ -41,7 +38,7 @@ def describe_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]
 
 
 def describe_values(records: Sequence[LabelledRecord]) -> str:
-    """Returns a report on the range, mean and standard deviation of the scores, and possible problems."""
+    """Returns a report on the range, mean and standard deviation of the scores, with warnings."""
     values = np.array([record.label for record in records], np.float64)
     lines = [
         f'{len(values):,} records for training, scores from {values.min():g} to {values.max():g}, '
@@ -73,10 +70,9 @@ def _text_warnings(records: Sequence[LabelledRecord]) -> list[str]:
 
 
 def class_report(table: np.ndarray, labels: Sequence[str]) -> str:
-    """Returns a text with precision, recall and F1 of each label, and the confusion table.
+    """Returns a text with precision, recall and F1 of each label, and with the confusion `table`, int64 [C, C].
 
-    `table` is the confusion table, int64 [C, C]. If there are more than 20 labels, the text lists the most
-    frequent confusions instead.
+    If there are more than 20 labels, the text lists the most frequent confusions instead of the table.
     """
     scores = class_scores(table)
     seen = (scores.true + scores.predicted) > 0
@@ -88,7 +84,7 @@ def class_report(table: np.ndarray, labels: Sequence[str]) -> str:
 def _score_lines(
     scores: ClassScores, labels: Sequence[str], averages: Mapping[str, Sequence[float | None]]
 ) -> list[str]:
-    """Returns a table of the scores of each label, and of `averages`, {title: (precision, recall, F1)}."""
+    """Returns the lines of a table of the labels' scores. `averages`, {title: (precision, recall, F1)}, follow them."""
     number, width = len(str(len(labels))), max(map(len, (_MEAN, *averages, *labels)))
     rows = zip(scores.precision, scores.recall, scores.f1, scores.true, scores.predicted, strict=True)
     numbered = [(str(i), label, *row) for i, (label, row) in enumerate(zip(labels, rows, strict=True), 1)]
@@ -100,11 +96,7 @@ def _score_lines(
 
 
 def label_report(scores: ClassScores, figures: Mapping[str, float | None], labels: Sequence[str]) -> str:
-    """Returns a text with precision, recall and F1 of each label, their averages, and the exact-match fraction.
-
-    `figures` has the averages and `exact`, the fraction of records with all labels correct. See
-    metrics/classification.py:multi_label_figures.
-    """
+    """Returns a text with the scores of each label and `figures`, see metrics/classification.py:multi_label_figures."""
     names = {'micro': 'micro average', 'macro': _MEAN}
     averages = {
         title: [figures[f'{name}_{score}'] for score in ('precision', 'recall', 'f1')] for name, title in names.items()
@@ -131,7 +123,7 @@ def _pairs(table: np.ndarray, labels: Sequence[str]) -> list[str]:
 
 
 def value_report(true: Sequence[float], predicted: Sequence[float]) -> str:
-    """Returns a table of the mean absolute error of the predicted scores, by intervals of the true score."""
+    """Returns a table with the mean absolute error of the predicted scores in each interval of the true score."""
     x, y = np.asarray(true, np.float64), np.asarray(predicted, np.float64)
     edges = np.linspace(x.min(), x.max(), _BANDS + 1)
     band = np.clip(np.searchsorted(edges, x, side='right') - 1, 0, _BANDS - 1)

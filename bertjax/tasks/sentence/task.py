@@ -27,7 +27,7 @@ from bertjax.tasks.sentence.report import class_report, describe_labels, describ
 from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, id2label, option
 from bertjax.text.tokenizer import Tokenizer
 
-_MAX_SCORE = 1e15  # the sum of the squared errors of a batch could overflow float32 for larger scores
+_MAX_SCORE = 1e15  # with larger scores, the sum of squared errors of a batch could overflow float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Example:
       first: the text, or the first text of a pair.
       second: the second text of a pair; None if the task has no pairs.
       label: the name of the label, or the score, or the names of several labels; None if unknown.
-      index: the identifier of the record in an official file, see TextTask._index. If a file of GLUE has no
-        identifiers, it is the position of the record, from 0.
+      index: the identifier of the record in an official file, or '' if it has none. If a file of GLUE has no
+        identifiers, the index is the position of the record, from 0.
       where: the location, 'file:line'; not compared, so that equal records from different files are equal.
       fields: all fields of the row, if the record is read for prediction from a file with named fields.
     """
@@ -90,9 +90,9 @@ class Scores:
 class TextTask(Task[Example, Scores]):
     """Base class with the methods of a text task that do not depend on the source of the records.
 
-    A subclass defines `name`; `regression`, whether the label is a score; `text_columns`, one or two columns; and
-    `labels`, a list that is empty until the labels are known. It also defines `measures`, the names of its metrics in
-    metrics/classification.py. The first of them is the `score`.
+    A subclass defines `name`; `regression`, whether the label is a score; `text_columns`, one or two columns; `labels`,
+    which is empty until the labels are known; and `measures`, the names of its metrics. The first metric is the
+    `score`.
 
     Attributes:
       data: the folder of the files; '' for tensorflow-datasets.
@@ -111,7 +111,7 @@ class TextTask(Task[Example, Scores]):
 
     head = SEQUENCE_CLASSIFICATION
     has_baselines = True
-    trained_texts = 0  # the number of texts per training record of a regression; 0 if unknown or for other tasks
+    trained_texts = 0  # the number of texts in each training record of a regression; 0 if unknown or no regression
     learned: ClassVar[Mapping[str, str]] = {'labels': 'labels'}
     min_seq_len = 5
 
@@ -152,11 +152,11 @@ class TextTask(Task[Example, Scores]):
         return self.example(row, None, self._index(row))
 
     def _index(self, row: Row) -> str:
-        """Returns the identifier of a row in an official file, or '' if it has none."""
+        """Returns Example.index for a row."""
         return ''
 
     def example(self, row: Row, label: str | None = None, index: str = '') -> Example:
-        """Builds a record from a row, whose values are one or two texts, and `label`, the content of its label cell.
+        """Builds a record from a row of one or two texts. `label` is the text of the label; None if it is unknown.
 
         Raises:
           UserError: A text is missing, the label is empty or not among the known labels, or the score is not a
@@ -189,7 +189,7 @@ class TextTask(Task[Example, Scores]):
             raise UserError(where, f'the label {label!r}', f'one of {known}', 'correct the record or the labels')
 
     def learn(self, records: Sequence[Example]) -> None:
-        """Collects the labels, unless they are already known, and prints a report on the labels or scores."""
+        """Collects the labels, unless they are already known. Prints a report on the labels or scores."""
         if self.regression:
             self.trained_texts = len(self.text_columns)
             print(describe_values(records))
@@ -207,14 +207,14 @@ class TextTask(Task[Example, Scores]):
         self.trained_texts = state.get('texts', 0)
 
     def features(self, records: Sequence[Example], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task; without `training`, the rows have `labels` only if every record has a label."""
+        """See Task; the rows have `labels` if every record has a label."""
         first = [record.first for record in records]
         second = None if records[0].second is None else [record.second for record in records]
         options = {'seq_len': self.seq_len, 'long': self.long, 'stride': self.stride}
         return text_features(first, second, self._known_targets(records), tokenizer, **options)
 
     def _known_targets(self, records: Sequence[Example]) -> np.ndarray | None:
-        """Returns `_targets`, or None if a record has no label."""
+        """Returns the `_targets` of the records, or None if any record has no label."""
         return self._targets(records) if all(record.label is not None for record in records) else None
 
     def _targets(self, records: Sequence[Example]) -> np.ndarray:
@@ -241,10 +241,7 @@ class TextTask(Task[Example, Scores]):
         return [Scores(logits) for logits in np.mean(by_member, axis=0)]
 
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """Returns the metrics in `measures`.
-
-        `mse` has no upper bound, correlations are in [-1, 1], and the other metrics are in [0, 1].
-        """
+        """Returns the metrics in `measures`."""
         if self.regression:
             true, predicted = [record.label for record in records], [prediction.value for prediction in predictions]
             return {name: VALUE_METRICS[name](true, predicted) for name in self.measures}
@@ -271,9 +268,9 @@ class TextTask(Task[Example, Scores]):
         return class_report(self._confusion(records, predictions), self.labels)
 
     def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
-        """Yields an object for each record, with `label` and `probabilities`, {label: probability}, or with `score`.
+        """Yields {label, probabilities: {label: probability}} for each record, or {score} in a regression.
 
-        If the record has a label, the object also has it as `true`.
+        The object of a labelled record also has its label as `true`.
         """
         for record, prediction in zip(records, predictions, strict=True):
             if self.regression:
@@ -290,7 +287,7 @@ class TextTask(Task[Example, Scores]):
                 yield Judgment(name_texts(record), f'{record.label:g}', f'{row["score"]:.2f}', error)
                 continue
             true, predicted, probabilities = record.label, row['label'], row['probabilities']
-            # The term 1 makes the error positive even if the wrong label is only as probable as the true label.
+            # The term 1 keeps the error of a wrong label positive even if both labels have the same probability.
             error = 1 + probabilities[predicted] - probabilities[true] if true != predicted else 0.0
             answer = f'{predicted} ({probabilities[predicted]:.2f})'
             yield Judgment(name_texts(record), true, answer, error, [(true, predicted)])
@@ -300,7 +297,7 @@ class TextTask(Task[Example, Scores]):
         return {name: [Scores(row) for row in rows] for name, rows in answers.items()}
 
     def _baseline_outputs(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
-        """Returns {name of a baseline: logits [N, C] or scores [N, 1] of the N records}."""
+        """Returns {name of a baseline: its logits [N, C] or scores [N, 1] for the N records}."""
         if self.regression:
             return score_baselines(train, self._targets(train), records)
         return class_baselines(train, self._targets(train), records, len(self.labels))

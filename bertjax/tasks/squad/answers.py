@@ -9,11 +9,8 @@ from bertjax.data.features import Features
 from bertjax.metrics.softmax import softmax
 from bertjax.tasks.squad.questions import SquadQuestion
 
-# The number of spans that are collected from each window, as a multiple of n_best. It is above 1 because spans with
-# equal texts are merged.
-_SPANS_PER_BEST = 4
-# The null_odds if no window has a non-empty span, so that 'no answer' is the only possible answer.
-NO_CHOICE = 1e9
+_SPANS_PER_BEST = 4  # spans collected from each window / n_best; above 1, because spans with equal texts are merged
+NO_CHOICE = 1e9  # the null_odds if 'no answer' is the only possible answer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +19,9 @@ class AnswerSpan:
 
     Attributes:
       text: the text of the span; '' for no answer.
-      start, end: the first character and the end (exclusive) in the context; None for no answer.
+      start, end: the character offsets in the context; `end` is exclusive. Both are None for no answer.
       start_logit, end_logit: the logits of the first and last piece, or of [CLS] for no answer.
-      probability: the value of the softmax over the scores of the n best answers; 1 if this answer is not one of them.
+      probability: the softmax over the scores of Answers.nbest; 1 if this answer is not in `nbest`.
     """
 
     text: str
@@ -45,8 +42,8 @@ class Answers:
     """The prediction for a question.
 
     Attributes:
-      nbest: the spans with the highest scores and different texts, in descending order of their scores. `null` is also
-        among them if a question may have no answer, or if no other span exists.
+      nbest: the n best spans with different texts, in descending order of their scores. They also include `null` if a
+        question may have no answer, or if no other span exists.
       best: the best non-empty span; `null` if no such span exists.
       null: the span that means 'no answer'.
       null_odds: the score of `null` minus the score of `best` (log odds); NO_CHOICE if `best` is `null`.
@@ -61,18 +58,17 @@ class Answers:
 def best_spans(
     start_logits: np.ndarray, end_logits: np.ndarray, first: np.ndarray, last: np.ndarray, *, longest: int, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the best spans of a window, and returns the positions of their first and last pieces, int64, best first.
+    """Returns the positions of the first and last pieces of a window's best spans, int64, best first.
 
-    All valid spans are candidates, but run_squad.py considers only spans from the n best starts to the n best ends
-    of the window. Some of these starts and ends can be invalid, because they are in the question or belong to another
-    window. run_squad.py can therefore miss the best span.
+    All valid spans are candidates. By contrast, run_squad.py can miss the best span, because it only combines the n
+    best starts with the n best ends, and some of these can be invalid.
 
     Args:
       start_logits, end_logits: The logits of the S pieces, float [S].
       first: The first character of each piece, int32 [S]; -1 if no answer may start there.
       last: The end character of each piece, int32 [S]; -1 if no answer may end there, for example at the last [SEP].
       longest: The maximum number of pieces in an answer.
-      count: The maximum number of spans.
+      count: The maximum number of returned spans.
     """
     begins = np.flatnonzero(first >= 0)  # [N], the possible starts
     ends = np.minimum(begins[:, None] + np.arange(longest), len(last) - 1)  # [N, longest]
@@ -99,10 +95,9 @@ def find_answers(
     """Returns the answers to each question.
 
     Args:
-      questions: The questions.
       features: The features of the questions, with R rows, built with training=False.
       start_logits, end_logits: R arrays, each as long as its row.
-      n_best: The maximum number of answers to a question.
+      n_best: The maximum number of answers to a question, besides 'no answer'.
       max_answer: The maximum number of pieces in an answer.
       with_null: Whether a question may have no answer.
     """
@@ -115,7 +110,7 @@ def find_answers(
             tokens = slice(features.offsets[row], features.offsets[row + 1])
             first, last = features.token['token_first'][tokens], features.token['token_last'][tokens]
             starts, ends = start_logits[row], end_logits[row]
-            # A question has no answer only if none of its windows has one, so the minimum over the windows is used.
+            # A question has no answer only if no window has one, so the window with the lowest null score decides.
             if null is None or starts[0] + ends[0] < null.score:
                 null = AnswerSpan('', None, None, float(starts[0]), float(ends[0]))
             a, b = best_spans(starts, ends, first, last, longest=max_answer, count=_SPANS_PER_BEST * n_best)

@@ -1,4 +1,4 @@
-"""The files of SQuAD's splits: SQuAD's JSON, rows with one question each, or tensorflow-datasets."""
+"""Reads the splits of SQuAD from SQuAD's JSON, from rows with one question each, or from tensorflow-datasets."""
 
 import contextlib
 import io
@@ -27,8 +27,8 @@ class SquadFiles(SplitFiles):
     Args:
       data: The folder; '' for tensorflow-datasets.
       version: '1.1' or '2.0'.
-      names: {split: names of its files, separated by commas}; '' searches for the official name and then for the usual
-        names in splits.py.
+      names: {split: the names of its files, separated by commas}; '' for the official file or, if it does not exist,
+        for a file with a usual name, see splits.py.
     """
 
     missing = 'answers'
@@ -46,7 +46,7 @@ class SquadFiles(SplitFiles):
         """Returns the files of a split, or () if there are none.
 
         Raises:
-          UserError: Several files match, a shard is missing, or a configured file does not exist or is listed twice.
+          UserError: Several files match, a shard is missing, or a file in `names` does not exist or is listed twice.
         """
         name, official_name = self._names[split], f'{split}-v{self._version}.json'
         if not self._data and not name:
@@ -92,7 +92,7 @@ class SquadFiles(SplitFiles):
 
 
 def read_questions(files: Files, *, answerable: bool, labels: str) -> list[SquadQuestion]:
-    """Reads the questions of the files of a split; see questions.py:check_questions."""
+    """Reads the questions of a split from its `files`. For the other arguments, see questions.py:check_questions."""
     questions = (question for path in files for question in _read_file(path, labels))
     return check_questions(questions, answerable=answerable, labels=labels)
 

@@ -1,4 +1,4 @@
-"""Parsers of SQuAD questions: JSON in the layout of v1.1 and v2.0, or rows with one question each."""
+"""Parses SQuAD questions from JSON in the layout of v1.1 and v2.0, or from rows with one question each."""
 
 import dataclasses
 import json
@@ -43,7 +43,7 @@ class SquadQuestion:
 
 
 def parse_squad_json(text: str, where: str, labels: str) -> list[SquadQuestion]:
-    """Parses the questions of SQuAD's JSON, without the checks of `check_questions`."""
+    """Parses SQuAD's JSON. `check_questions` then checks the questions, and explains `labels`."""
     root = load_json(text, where)
     if not isinstance(root, dict):
         raise UserError(where, f'a JSON {type(root).__name__}', _FORM, _FIX)
@@ -64,16 +64,15 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, lab
     Args:
       questions: The questions of all files of the split.
       answerable: Whether every labelled question must have an answer, as in v1.1.
-      labels: The treatment of labels: 'needed' if every question must be labelled, 'optional' if either all questions
-        or none must be labelled, or 'ignored'.
+      labels: Whether labels are 'needed', 'optional' (for all questions or for none) or 'ignored'.
 
     Raises:
       UserError: Two questions have the same id, or a question lacks required answers.
     """
     questions = list(questions)
     seen: dict[str, str] = {}
-    # An empty list of answers means 'unknown' if every question must have an answer, or if no question of the split has
-    # an answer or is marked as impossible.
+    # Empty `answers` mean 'unknown' if every question must have an answer. They also mean 'unknown' if the split has no
+    # labels, that is, no question has an answer or is marked as impossible.
     has_labels = any(question.answers or question.impossible for question in questions)
     for i, question in enumerate(questions):
         _check_id(question, seen, _FIX)
@@ -104,7 +103,7 @@ def _check_id(question: SquadQuestion, seen: dict[str, str], fix: str) -> None:
 def parse_question_row(row: Mapping[str, Any], at: str, labels: str) -> SquadQuestion:
     """Parses a row {"id", "question", "context", "answers": {"text": [...], "answer_start": [...]}}.
 
-    `answers` may also be a list of {"text", "answer_start"}. The default `id` is the location `at` without the folder.
+    `answers` may also be a list of {"text", "answer_start"}. If a row has no `id`, its id is `at` without the folder.
     """
     row = {**row, 'id': _identifier(row.get('id', at.rpartition('/')[2]), f'{at}.id')}
     answers = row.get('answers')
@@ -127,9 +126,8 @@ def _identifier(value: Any, at: str) -> str:
 def parse_unlabelled_rows(records: Iterable[Record], *, unique_ids: bool) -> Iterator[SquadQuestion]:
     """Yields unlabelled questions from rows with `question` and `context`, each as soon as its row is read.
 
-    The id of a question is the field `id`. If the row has no such field, the id is the number of its line, or the
-    row's index in a binary file. With `unique_ids`, a repeated id is an error. This check needs memory for
-    all ids, so it does not suit a stream.
+    If a row has no `id`, the id of its question is the number of the line, or the row's index in a binary file. With
+    `unique_ids`, a repeated id is an error. This check keeps all ids in memory, so it does not suit a stream.
     """
     seen: dict[str, str] = {}
     for at, row in records:
@@ -147,7 +145,7 @@ def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
     A question in JSON lines is yielded as soon as its line is read.
 
     Raises:
-      UserError: The input is empty or in another format, or a file has the same id twice.
+      UserError: The input is empty or in another format. Or an id occurs twice, except in a stream of JSON lines.
     """
     is_file = isinstance(lines, list)  # not a stream
     lines, first_lines = peek_lines(lines)
@@ -166,11 +164,7 @@ def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
 
 
 def load_json(text: str, where: str) -> Any:
-    """Parses the JSON text of the file `where`.
-
-    Raises:
-      UserError: The text is not JSON. The message locates a syntax error.
-    """
+    """Parses the JSON text of the file `where`. Raises a UserError with the location of a syntax error."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -220,7 +214,7 @@ def json_field(
 
 
 def json_value(value: Any, at: str, kind: type, *, form: str = '', fix: str = _FIX) -> Any:
-    """Returns a JSON value after checking its type. An error has the location `at`, the type with `form`, and `fix`."""
+    """Returns `value` after checking that its type is `kind`. In the message, `form` follows the expected type."""
     if type(value) is not kind:
         found = json.dumps(value)
         raise UserError(at, found if len(found) < 60 else found[:57] + '…', _KINDS[kind] + form, fix)

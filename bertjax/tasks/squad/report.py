@@ -19,7 +19,7 @@ _DIFFERENCES = {
 
 
 def list_misplaced_answers(questions: Sequence[SquadQuestion]) -> list[str]:
-    """Lists up to 100 questions whose first answer is misplaced, in a text for each kind in _DIFFERENCES."""
+    """Returns a text for each kind of misplaced first answer, see _DIFFERENCES. A text lists up to 100 questions."""
     by_kind: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
     for question in questions:
         if question.answers:
@@ -32,16 +32,16 @@ def list_misplaced_answers(questions: Sequence[SquadQuestion]) -> list[str]:
 
 
 def find_question_word(question: str) -> str:
-    """Returns the first question word of a question, or 'other' if there is none."""
+    """Returns the first question word, such as 'how many', or 'other' if there is none."""
     match = _WORD.search(question.lower())
     return ' '.join(re.sub(_MARK, ' ', match[0]).split()) if match else 'other'
 
 
 def squad_report(questions: Sequence[SquadQuestion], texts: Mapping[str, str]) -> str:
-    """Returns a table with the count, exact match and F1 of answerable questions by question word.
+    """Returns a table with the count, exact match and F1 of answerable questions for each question word.
 
-    If there are unanswerable questions, a second table counts all questions: with and without a true answer, and with
-    and without a predicted answer. `texts` is {id: predicted answer}, where '' means no answer.
+    If there are unanswerable questions, a second table counts all questions by whether they have a true answer and by
+    whether an answer was predicted. `texts` is {id: predicted answer}; '' means no answer.
     """
     groups: dict[str, list[tuple[float, float]]] = {}
     table = {(has_answer, answered): 0 for has_answer in (True, False) for answered in (True, False)}

@@ -28,8 +28,8 @@ VERSIONS = ('1.1', '2.0')
 _NO_ANSWER = 'no answer'
 _NBEST_FIELDS = ('text', 'probability', 'start_logit', 'end_logit')  # in nbest_predictions.json
 _EXCERPT = 160  # characters of the context on each side of an answer in the error report
-# A model has collapsed if at least this fraction of its answers have the same start. The fraction is below 1 because
-# the tuned threshold admits a few other answers.
+# A model has collapsed if at least this fraction of its answers have the same start. The fraction is below 1, because
+# the tuned threshold of a collapsed model still admits a few other answers.
 _COLLAPSED = 0.98
 
 
@@ -37,8 +37,8 @@ _COLLAPSED = 0.98
 class SquadTask(Task[SquadQuestion, Answers]):
     """Answers a question about a text with a span of the text.
 
-    The score of SQuAD 1.1 is `f1`. The score of SQuAD 2.0, where a question may have no answer, is `best_f1`. This is
-    the F1 with the best threshold of the null odds for the evaluated split, as in papers that report results on dev.
+    The score of SQuAD 1.1 is `f1`. The score of SQuAD 2.0, where a question may have no answer, is `best_f1`: the F1
+    with the threshold of the null odds that is best for the evaluated split. Papers report this F1 for dev.
 
     `tune` selects the threshold with the best F1 on dev. The predictions and the metrics `exact`, `f1`, HasAns_ and
     NoAns_ use this threshold.
@@ -102,7 +102,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return parse_unlabelled_rows(rows, unique_ids=True)
 
     def learn(self, records: Sequence[SquadQuestion]) -> None:
-        """Prints the number of questions, and lists the answers that are not at their `answer_start`."""
+        """Prints the numbers of questions and texts, and the answers that differ from the text at `answer_start`."""
         contexts = len({record.context for record in records})
         without = sum(not record.answers for record in records)
         print(f'{len(records):,} questions on {contexts:,} texts for training, {without:,} without an answer')
@@ -127,7 +127,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return find_answers(records, features, outputs['start_logits'], outputs['end_logits'], **options)
 
     def tune(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> None:
-        """Sets the null threshold of SQuAD 2.0 to the value with the best F1."""
+        """For SQuAD 2.0, sets the null threshold to the value with the best F1."""
         if self.nullable:
             odds = _null_odds(records, predictions)
             self.null_threshold = self._evaluation(records, predictions).best_threshold(odds)
@@ -135,8 +135,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
     def metrics(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, float | None]:
         """Returns `exact` and `f1`, and for SQuAD 2.0 also the HasAns_, NoAns_ and best_ metrics and null_threshold.
 
-        From predictions.json, the official script computes the same values of `exact`, `f1`, HasAns_ and NoAns_, but in
-        percent. The best_ metrics are computed from the best non-empty answers and the null odds.
+        The official script computes the same `exact`, `f1`, HasAns_ and NoAns_ from predictions.json, but in percent.
         """
         texts, answers = self._texts(records, predictions), {record.id: record.answers for record in records}
         if not self.nullable:
@@ -156,8 +155,8 @@ class SquadTask(Task[SquadQuestion, Answers]):
     def rows(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Iterator[dict[str, Any]]:
         """Yields an object for each question: `id`, `question`, `answer`, `start`, `end`, `probability`.
 
-        `start` and `end` (exclusive) are character offsets in the context; None for no answer. The object also has
-        `null_odds` for SQuAD 2.0, and the `true` answers of a labelled question.
+        `start` and `end` (exclusive) are character offsets in the context, or None for no answer. For SQuAD 2.0, the
+        object also has `null_odds`. For a labelled question, it has the `true` answers.
         """
         for record, prediction in zip(records, predictions, strict=True):
             span = self._select_answer(prediction)

@@ -1,8 +1,8 @@
 """Converts TriviaQA (Joshi et al. 2017, arXiv 1705.03551) to the format of SQuAD by distant supervision.
 
 The method comes from the BERT paper (arXiv 1810.04805, on SQuAD 1.1). The first 400 words of a document become a
-paragraph if they contain an answer of TriviaQA. The first occurrence of each alias counts as an answer, although the
-text around it does not necessarily answer the question.
+paragraph if they contain an alias of the answer. The first occurrence of each alias counts as an answer, even if the
+text around it does not answer the question.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from bertjax.tasks.reading.texts import read_text
 from bertjax.tasks.squad.questions import json_field, json_value, load_json
 
 WORDS = 400  # the number of words at the start of a document that become a paragraph
-# {question field with a list of documents: folder of their texts}.
+# {field of a question that lists documents: folder of their texts}.
 EVIDENCE = {'EntityPages': 'evidence/wikipedia', 'SearchResults': 'evidence/web'}
 _FIX = 'give the folder of triviaqa-rc, with the original subfolders qa/ and evidence/'
 _FORM = '{"Data": [{"Question", "QuestionId", "Answer": {"Value", "Aliases"}, "EntityPages", "SearchResults"}]}'
@@ -32,7 +32,8 @@ class Counts:
     """The statistics of a converted file.
 
     Attributes:
-      questions, documents: the numbers of questions and documents; a document is counted for each of its questions.
+      questions: the number of questions.
+      documents: the number of documents. A document that belongs to several questions counts several times.
       paragraphs: the number of documents that became paragraphs.
       answered: the number of questions with at least one paragraph.
     """
@@ -57,13 +58,12 @@ def convert_to_squad(
 ) -> Iterator[dict[str, Any]]:
     """Yields an entry of SQuAD's `data` for each question that has at least one paragraph.
 
-    The id of a question is QuestionId--Filename, as in TriviaQA's converter (mandarjoshi90/triviaqa,
-    utils/convert_to_squad_format.py). The answers are the first occurrences of the aliases, in the order of the text.
+    Each paragraph has the question, with the id QuestionId--Filename, as in TriviaQA's converter
+    (mandarjoshi90/triviaqa, utils/convert_to_squad_format.py). For the answers, see `find_aliases`.
 
     Args:
       folder: The folder that contains `evidence`.
       path: The path of the file of questions, for messages.
-      questions: The questions of the file.
       counts: The statistics to update.
 
     Raises:
@@ -108,14 +108,14 @@ def first_words(text: str, count: int = WORDS) -> str:
 
 
 def alias_pattern(aliases: Sequence[str]) -> re.Pattern:
-    """Compiles a pattern that matches any alias as whole words. It ignores case, and longer aliases have priority."""
+    """Compiles a pattern that matches any alias as whole words, in any case. Longer aliases have priority."""
     texts = sorted({' '.join(alias.split()) for alias in aliases} - {''}, key=lambda alias: (-len(alias), alias))
     patterns = (r'\s+'.join(map(re.escape, alias.split())) for alias in texts)
     return re.compile(rf'(?<!\w)(?:{"|".join(patterns)})(?!\w)', re.IGNORECASE)
 
 
 def find_aliases(context: str, pattern: re.Pattern) -> list[dict[str, Any]]:
-    """Returns the `answers` in SQuAD's format: the first occurrence of each distinct match."""
+    """Returns `answers` in SQuAD's format: the first occurrence of each distinct match, in the order of the text."""
     starts: dict[str, int] = {}
     for match in pattern.finditer(context):
         starts.setdefault(match[0], match.start())

@@ -1,7 +1,6 @@
 """Builds the rows of questions, `[CLS] question [SEP] window of the context [SEP]`.
 
 RoBERTa's tokenizer puts two [SEP] after the question. The windows are those of google-research/bert, run_squad.py.
-Unlike there, answers are character offsets in the context, so no text is reassembled from pieces.
 """
 
 import re
@@ -27,8 +26,8 @@ def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
     `start` often counts bytes or UTF-16 units instead of characters.
 
     Returns:
-      The kind of the match, the first character, and the end. The kind is 'exact'; 'spaces' if the white space differs;
-      'elsewhere' if the answer is at another offset; or 'missing', with 0 as first character and end.
+      (kind, first character, end) of the match. The kind is 'exact'; 'spaces' if the white space differs; 'elsewhere'
+      if the answer is not at `start`; or 'missing', with 0 as first character and end.
     """
     if answer.strip() and context.startswith(answer, start):
         return 'exact', start, start + len(answer)
@@ -55,10 +54,10 @@ def window_bounds(length: int, max_tokens: int, stride: int) -> tuple[np.ndarray
 
 
 def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:
-    """Returns the index of the best window for each of `length` tokens, int64 [length].
+    """Returns the index of the best window for each of T = `length` tokens, int64 [T].
 
-    The windows have the bounds `starts` and `ends`, int64 [W]. The best window for a token maximises
-    min(left context, right context) + 0.01 · length of the window.
+    The best window for a token maximises min(left context, right context) + 0.01 · length of the window. `starts` and
+    `ends`, int64 [W], are the bounds of the windows.
     """
     token = np.arange(length)
     left, right = token - starts[:, None], ends[:, None] - 1 - token  # [W, T]
@@ -67,9 +66,9 @@ def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndar
 
 
 def answer_tokens(starts: np.ndarray, ends: np.ndarray, first: int, end: int) -> tuple[int, int] | None:
-    """Returns the indices of the first and last piece that overlap the characters [first, end), or None for no piece.
+    """Returns the indices of the first and last piece that overlap the characters [first, end); None without a piece.
 
-    `starts` and `ends`, int32 [T], are the offsets of the pieces.
+    `starts` and `ends`, int32 [T], are the character offsets of the pieces.
     """
     a = int(np.searchsorted(ends, first, side='right'))
     b = int(np.searchsorted(starts, end, side='left')) - 1
@@ -93,23 +92,21 @@ def squad_features(
 ) -> Features:
     """Builds a row for each question and window of its context.
 
-    The row arrays `start` and `end`, int32, are the positions of the first and the last piece of the first answer. Both
-    are 0, the position of [CLS], if there is no answer or the window does not contain the complete answer.
+    The row arrays `start` and `end`, int32, are the positions of the first and last piece of the first answer. Both are
+    0, the position of [CLS], if there is no answer or the window does not contain the complete answer.
 
-    If the first answer is not in the context or has no piece, training skips the question. Evaluation gives its rows
-    weight 0. The notes list these questions and the truncated questions.
+    A question is unusable if its first answer is not in the context or has no piece. Training skips the question, and
+    evaluation gives its rows weight 0. The notes list the unusable and the truncated questions.
 
-    If `training` is False, there are two token arrays. `token_first`, int32, is the first character of the piece in the
-    context, or -1 if no answer may start at the piece. One reason is that another window is better for the piece.
-    `token_last`, int32, is the end character of the piece, or -1 if no answer may end at the piece.
+    If `training` is False, the pieces have two token arrays. `token_first`, int32, is the first character of the piece
+    in the context. It is -1 if the piece is outside the context, or if another window is better for it. `token_last`,
+    int32, is the end character of the piece in the context. It is -1 if the piece is outside the context.
 
     Args:
-      questions: The questions, with answers if `training` is True.
-      tokenizer: The tokenizer of the model.
+      questions: The questions. For training, they must be labelled.
       seq_len: The maximum number of tokens of a row.
-      stride: The distance between the starts of two windows, in tokens.
+      stride: See `window_bounds`.
       max_query: The maximum number of tokens of a question.
-      training: Whether the rows are for training.
 
     Raises:
       UserError: No question can be used for training.

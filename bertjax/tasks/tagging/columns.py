@@ -1,4 +1,4 @@
-"""Reads and writes CoNLL column files. A line has the columns of a word, and a blank line ends a sentence."""
+"""Reads and writes CoNLL column files. A line has the columns of one word. A blank line ends a sentence."""
 
 import dataclasses
 import itertools
@@ -21,8 +21,8 @@ class ColumnBlock(NamedTuple):
     Attributes:
       rows: the columns of each word.
       locations: the location of each word, 'file:line'.
-      preceding_lines: a tuple for each line since the previous sentence: the columns of a document boundary, (line,)
-        for a comment, () for a blank line.
+      preceding_lines: the lines between the previous sentence and this one. A document boundary is the tuple of its
+        columns, a comment is (line,), and a blank line is ().
       document: the number of document boundaries before the sentence.
       separator: the separator of the columns, see `split_columns`.
     """
@@ -35,12 +35,12 @@ class ColumnBlock(NamedTuple):
 
 
 def is_boundary(line: str) -> bool:
-    """Whether a line separates documents, which means that its first column is -DOCSTART-."""
+    """Whether a line is a boundary between documents: its first column is -DOCSTART-."""
     return line.startswith(DOCSTART) and split_columns(line, ' ')[0] == DOCSTART
 
 
 def split_columns(line: str, separator: str) -> tuple[str, ...]:
-    """Returns the columns of a line. The separator ' ' means any number of spaces and tabs."""
+    """Returns the columns of a line. `separator` is a tab, or ' ' for one or more spaces or tabs."""
     if separator == '\t':
         return tuple(column.strip(' ') for column in line.split('\t'))
     return tuple(_BLANKS.split(line.strip(' \t')))
@@ -49,7 +49,7 @@ def split_columns(line: str, separator: str) -> tuple[str, ...]:
 def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[ColumnBlock]:
     """Yields the blocks of a column file, each as soon as its lines are read.
 
-    `prefix` is the prefix of comments, see `comment` of ColumnOptions.
+    `prefix` is ColumnOptions.comment.
 
     Raises:
       UserError: The lines of words differ in their number of columns.
@@ -58,7 +58,7 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
     locations: list[str] = []
     before: list[tuple[str, ...]] = []
     document, separator, count, first = 0, '', 0, 0
-    # The line of a word is neither blank, nor a possible comment, nor a document boundary.
+    # A line has a word if it is not blank, not a boundary, and cannot be a comment.
     is_word = lambda line: line.strip(' \t') and not line.startswith('#') and not is_boundary(line)  # noqa: E731
     lines, words = peek_lines(lines, accept=is_word)
     first_separator = _separator(''.join(words))
@@ -97,7 +97,7 @@ def _separator(line: str) -> str:
 def _is_comment(line: str, prefix: str, separator: str, width: int) -> bool:
     if prefix:
         return line.startswith(prefix)
-    # A line that starts with # can also be the line of a word.
+    # The word of a line can itself start with #.
     return line.startswith('#') and width > 0 and len(split_columns(line, separator)) != width
 
 
@@ -125,20 +125,20 @@ class ColumnOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """A sentence, with all data that is needed to write it to a column file.
+    """A sentence, with the data that `write_columns` needs.
 
     Attributes:
       where: the location of the first word, 'file:line'.
       words: the W words.
       tags: the tag of each word, in IOB2 or plain; None if the sentence has no tags.
-      document: the index of the document, in ascending order.
+      document: the index of the document, ascending in the file.
       columns: the columns of each word, as in the file.
-      preceding_lines: the lines since the previous sentence, see ColumnBlock.
+      preceding_lines: see ColumnBlock.
       separator: the separator of the columns.
       scheme: the scheme of the tags in the file: one of schemes.py:ENTITIES, 'plain', or '' if it is unknown.
-      fields: all fields of the row, if the sentence is read from JSON or Arrow for prediction.
+      fields: all fields of the row, if the sentence is a row that is read for prediction; else None.
       tag_column: the index of the tag column, see ColumnOptions.
-      text: the raw text from which the words are split; None if the input consists of words.
+      text: the raw text from which the words are split; None if the input has separate words.
       offsets: (first character, end) of each word in `text`; () without a text.
     """
 
@@ -157,11 +157,11 @@ class Sentence:
 
 
 def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool) -> list[Sentence]:
-    """Reads the sentences of a column file. If the file is `tagged`, they have tags, in IOB2 or plain.
+    """Reads the sentences of a column file. Those of a `tagged` file have tags, in IOB2 or plain.
 
     Raises:
-      UserError: The file has no words, lines that differ in their number of columns, an empty word, an invalid tag, or
-        tags that do not fit any scheme.
+      UserError: The file has no word, an empty word, or lines with different numbers of columns. Or a tag is invalid,
+        or the tags do not fit any scheme.
     """
     # Only \n and \r\n end a line, because U+0085 and U+2028 may be words.
     blocks = list(read_blocks(number_lines(text), where, options.comment))
@@ -179,9 +179,9 @@ def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool)
 def convert_to_iob2(
     sentences: Sequence[Sentence], locations: Sequence[Sequence[str]], where: str, options: ColumnOptions
 ) -> list[Sentence]:
-    """Converts the tags of sentences from the scheme of their file to IOB2, and sets their `scheme`.
+    """Converts the tags of sentences from the scheme of the file to IOB2, and sets `scheme` of the sentences.
 
-    Plain tags do not change. `locations` has the location of each word, 'file:line', for each sentence.
+    Plain tags do not change. `locations` has the locations ('file:line') of the words of each sentence.
 
     Raises:
       UserError: A tag is invalid, or the tags do not fit any scheme.
@@ -227,12 +227,15 @@ def _sentence(block: ColumnBlock, where: str, options: ColumnOptions, *, tagged:
 def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], *, scheme: str) -> str:
     """Returns the text of a column file with an additional column of predicted tags, in the scheme of the file.
 
-    The last two columns are the true and the predicted tags, as conlleval expects. The true tags are therefore repeated
-    if they are not in the last column. Document boundaries, blank lines and comments are preserved.
+    conlleval expects the true and the predicted tags in the last two columns. If the true tags are not in the last
+    column of the file, they are therefore repeated before the predicted tags. conlleval only reads IOB and IOE. For
+    other tags, the true and the predicted tags are appended again, in IOB2.
 
-    conlleval only reads IOB and IOE. For other tags, the true and the predicted tags are appended again, in IOB2.
+    Document boundaries, blank lines and comments are preserved.
 
-    `tags` are the predicted tags of each sentence, in IOB2 or plain. `scheme` replaces an unknown scheme of the file.
+    Args:
+      tags: The predicted tags of each sentence, in IOB2 or plain.
+      scheme: The scheme of the output if the scheme of the file is unknown.
     """
     lines: list[str] = []
     append_iob2 = any(_unknown_to_conlleval(sentence, sentence.scheme or scheme) for sentence in sentences)
@@ -246,7 +249,7 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
             rows = [[*row, *both] for row, *both in zip(rows, sentence.tags, tags_in_iob2, strict=True)]
         for line in sentence.preceding_lines:
             boundary = bool(line) and line[0] == DOCSTART
-            # conlleval fails if a line has another number of columns, so a boundary is padded.
+            # conlleval fails if lines have different numbers of columns, so a boundary is padded.
             padded = [*line, *['O'] * (len(rows[0]) - len(line))] if boundary else line
             lines.append(join(padded))
         lines += map(join, rows)
@@ -259,7 +262,7 @@ def file_tags(sentence: Sentence) -> tuple[str, ...]:
 
 
 def convert_to_file_scheme(sentence: Sentence, tags: Sequence[str], scheme: str) -> Sequence[str]:
-    """Converts predicted tags from IOB2 to the scheme of the sentence's file, or to `scheme` if that one is unknown.
+    """Converts predicted tags from IOB2 to the scheme of the sentence's file. `scheme` replaces an unknown scheme.
 
     Plain tags do not change.
     """
@@ -268,7 +271,7 @@ def convert_to_file_scheme(sentence: Sentence, tags: Sequence[str], scheme: str)
 
 
 def _unknown_to_conlleval(sentence: Sentence, scheme: str) -> bool:
-    """Whether conlleval cannot correctly read the scheme or a true tag of the sentence."""
+    """Whether conlleval would misread the true tags of the sentence, or any tags in its scheme."""
     if sentence.tags is None or scheme not in ENTITIES:
         return False
     letters = {tag[:1] for tag in file_tags(sentence)}

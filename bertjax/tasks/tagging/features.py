@@ -14,12 +14,10 @@ WORDS = 'token_words'  # name of a token array, see `tagging_features`
 
 
 def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Tokenises each of W words separately.
-
-    A word without pieces, such as a control character, is replaced by [UNK], so that every word has a piece.
+    """Tokenises each of W words separately. A word without pieces, such as a control character, becomes [UNK].
 
     Returns:
-      The ids of the T pieces, int32 [T], and the index of the first piece of each word, followed by T, int64 [W + 1].
+      The ids of the T pieces, int32 [T]; and the index of the first piece of each word, followed by T, int64 [W + 1].
     """
     distinct = list(dict.fromkeys(words))
     unknown = np.array([tokenizer.unk_id], np.int32)
@@ -31,7 +29,7 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray,
 
 
 def piece_offsets(words: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """Returns the offsets of the P pieces of each word, int [P, 2], as (first character, end); see `word_pieces`."""
+    """Returns (first character, end) in the word for each piece of `word_pieces`: int [P, 2] for a word's P pieces."""
     distinct = list(dict.fromkeys(words))
     space = tokenizer.word_prefix
     located = tokenizer.encode_with_offsets([space + word for word in distinct])
@@ -47,22 +45,22 @@ def windows(
 ) -> list[tuple[int, int, np.ndarray]]:
     """Splits a sentence into windows. Each word is tagged in exactly one window.
 
-    A sentence that is not too long is a single window. The window is filled up with the surrounding words of the
-    document, equally on both sides if there are enough words.
+    A sentence of up to `max_pieces` pieces is a single window. Words before and after the sentence fill the rest of the
+    window, equally on both sides if `document` has enough words.
 
     A longer sentence is split into overlapping windows. A word is tagged in the window that maximises the smaller of
-    its left and right contexts. google-research/bert does so for answers, see run_squad.py:_check_is_max_context.
+    its left and right contexts, similar to run_squad.py:_check_is_max_context of google-research/bert.
     A window starts at the start of a word, except inside a word that is longer than `stride`.
 
     Args:
       first: The index of the first piece of each word of the document, followed by the number of pieces, int64 [W + 1].
-      sentence: (start, end), the words of the sentence as indices into the document; `end` is exclusive.
-      document: (start, end), the words that a window may include; equal to `sentence` if windows have no context.
+      sentence: (start, end), the range of the sentence's words in the document; `end` is exclusive.
+      document: (start, end), the range of the words that a window may include.
       max_pieces: The maximum number of pieces in a window.
-      stride: The maximum distance between the starts of two windows, in pieces; at most `max_pieces`.
+      stride: The maximum distance between the starts of consecutive windows, in pieces; at most `max_pieces`.
 
     Returns:
-      For each window: (index of its first piece, index after its last piece, int64 indices of the words to tag).
+      (index of the first piece, index after the last piece, int64 indices of the words to tag) for each window.
     """
     words = np.arange(*sentence)
     start, end = int(first[sentence[0]]), int(first[sentence[1]])
@@ -80,8 +78,8 @@ def windows(
         word_start = int(first[np.searchsorted(first, begin, side='right') - 1])
         begins.append(min(word_start if word_start > begins[-1] else begin, last_begin))
     bounds = np.array([(begin, min(begin + max_pieces, end)) for begin in begins])  # [N, 2] for N windows
-    positions = first[words][:, None]  # [W', 1] for the W' words of the sentence
-    context = np.minimum(positions - bounds[:, 0], bounds[:, 1] - 1 - positions)  # [W', N], negative outside a window
+    positions = first[words][:, None]  # [words, 1]
+    context = np.minimum(positions - bounds[:, 0], bounds[:, 1] - 1 - positions)  # [words, N], < 0 outside a window
     best = context.argmax(1)
     all_windows = [(int(begin), int(stop), words[best == i]) for i, (begin, stop) in enumerate(bounds)]
     return [window for window in all_windows if len(window[2])]
@@ -101,14 +99,15 @@ def tagging_features(
     Args:
       records: The sentences; the sentences of a document must be consecutive.
       numbers: The class index of each tag.
-      seq_len: The maximum sequence length S, at least 3.
+      seq_len: The maximum sequence length, at least 3.
       stride: See `windows`.
       context: Whether to fill rows with the surrounding sentences of the same document.
 
     Returns:
-      Features with three token arrays, which are 0 except at the first pieces of the words that the row tags.
-      `token_words`, int32, is 1 + the index of the word in the record. `token_labels`, int32, is the class index of its
-      tag, or 0 if `numbers` lacks the tag. `token_weights`, float32, is 1 if `numbers` has the tag, else 0.
+      Features with three token arrays. They are 0 except at the first piece of each word that the row tags. There,
+        token_words, int32, is 1 + the index of the word in its record;
+        token_labels, int32, is the class index of the word's tag, or 0 if `numbers` lacks the tag;
+        token_weights, float32, is 1 if `numbers` has the tag, else 0.
     """
     builder = FeatureBuilder()
     for _, group in itertools.groupby(enumerate(records), key=lambda item: item[1].document):

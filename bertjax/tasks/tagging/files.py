@@ -1,4 +1,4 @@
-"""Readers of sentences for tagging from the files of a split, from tensorflow-datasets, or from an input file."""
+"""Reads sentences for tagging: the splits of a folder, CoNLL-2003 from tensorflow-datasets, or an input file."""
 
 import re
 import unicodedata
@@ -43,8 +43,8 @@ class TaggedFiles(SplitFiles):
     """The splits of a folder, or of CoNLL-2003 in tensorflow-datasets.
 
     Args:
-      data: The folder of column files, such as dev.txt, valid.conll or eng.testa, or of JSON, Parquet or Arrow files,
-        such as dev.jsonl or test-00000-of-00001.parquet; '' for tensorflow-datasets.
+      data: The folder; '' for tensorflow-datasets. It has column files, such as dev.txt, valid.conll or eng.testa; or
+        JSON, Parquet or Arrow files, such as dev.jsonl or test-00000-of-00001.parquet.
       options: The options of column files.
       fields: The fields of JSON, Parquet and Arrow files.
     """
@@ -74,7 +74,7 @@ class TaggedFiles(SplitFiles):
         return self._read_rows(read_records(files), str(files[0]), self._fields, tagged=tagged)
 
     def _read_rows(self, records: Iterator[Record], where: str, fields: TagFields, *, tagged: bool) -> list[Sentence]:
-        """Returns the sentences of records. Records without words are dropped, and their number is printed."""
+        """Converts records to sentences. Records without words are dropped, and their number is printed."""
         rows = list(parse_sentences(records, fields, tagged=tagged))
         blank = [row.where for row in rows if isinstance(row, Blank)]
         if blank:
@@ -84,9 +84,9 @@ class TaggedFiles(SplitFiles):
         return convert_to_iob2(sentences, locations, where, self._options) if tagged else sentences
 
     def _have_tags(self, test: Files) -> bool:
-        """Whether test files have a column or a field of tags.
+        """Whether test files have tags.
 
-        A test file with one column less than the training file has no tags.
+        A column file has none if it has only one column, or one column less than the training file.
         """
         train = self.find('train')
         if not _has_columns(test):  # The first record may have neither words nor tags.
@@ -122,14 +122,13 @@ def read_input(
 ) -> Iterator[Sentence | Blank]:
     """Yields the sentences of an input file, each as soon as its lines are read. Tags are ignored.
 
-    A JSON record without words yields a `Blank`. The format is 'columns', 'text', 'words', 'jsonl', or 'auto'.
-
-    'auto' selects 'jsonl' if the first line is a JSON object. It selects 'columns' in each of three cases:
-    the first line has tabs or is -DOCSTART-;
-    all lines have the same number of columns, at least half of them have a tag in `labels`, and at least one of these
-    tags has a letter;
-    or there are several lines, and each of them is a single word.
-    Otherwise, 'auto' selects 'text'. For a stream, at most two lines are examined.
+    A JSON record without words yields a `Blank`. `format` is one of INPUTS. With 'auto', it becomes 'jsonl' if the
+    first line is a JSON object. It becomes 'columns' if
+    - the first line has tabs or is -DOCSTART-,
+    - or all lines have the same number of columns, at least half of them have a tag in `labels`, and at least one of
+      these tags has a letter,
+    - or there are several lines, and each of them is a single word.
+    Otherwise, it becomes 'text'. For a stream, at most two lines are examined.
     """
     if format == 'auto':
         lines, format = _detect_format(lines, options, labels)
@@ -147,7 +146,7 @@ def read_input(
 def _detect_format(
     lines: Iterable[Line], options: ColumnOptions, labels: Collection[str]
 ) -> tuple[Iterator[Line], str]:
-    """Returns the lines and their format, detected from a whole file or from the first one or two lines of a stream."""
+    """Returns an iterator over all lines, and their format. For the rules, see `read_input`."""
     complete = isinstance(lines, list)
     lines, texts = peek_lines(lines, len(lines) if complete else 1)
     if texts and is_object(texts[0]):
@@ -173,14 +172,14 @@ def _looks_like_columns(lines: Sequence[str], options: ColumnOptions, labels: Co
     if not -width <= column < width:
         return False
     known = [row[column] for row in rows if row[column] in labels]
-    # At least one tag must have a letter, because punctuation marks at the end of sentences can also be known tags.
+    # At least one tag must have a letter, because a punctuation mark at the end of a sentence can also be a known tag.
     return 2 * len(known) >= len(rows) and any(letter.isalpha() for tag in known for letter in tag)
 
 
 def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sentence]:
     """Yields a sentence for each line that is not blank. A blank line starts a new document.
 
-    `split_words` splits a line of `raw` text. In other lines, spaces and tabs separate the words.
+    `split_words` splits the lines if they are `raw` text. Otherwise, spaces and tabs separate the words.
     """
     document, before = 0, ()
     for number, line in lines:
@@ -197,9 +196,9 @@ def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sen
 def split_words(text: str) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
     """Returns the words of a text, split as in BERT's tokenizer, and their offsets (first character, end).
 
-    White space separates words, and each punctuation mark and each Chinese character is a word. Control characters at
-    the start and the end of a word are removed. Words of only accents or control characters are dropped, because they
-    have no pieces.
+    White space separates words. Each punctuation mark and each Chinese character is a word. Control characters at the
+    start and the end of a word are removed. A word that is then empty or only has combining marks is dropped, because
+    it has no pieces.
     """
     repaired, positions = repair_surrogates(text)
     words, offsets = [], []

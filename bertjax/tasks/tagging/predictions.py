@@ -1,4 +1,4 @@
-"""Predicts a tag for each word, or each piece, from the logits of windows."""
+"""Predicts a tag for each word, or for each piece, from the logits of the rows."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,18 +12,19 @@ from bertjax.tasks.tagging.columns import Sentence
 from bertjax.tasks.tagging.features import WORDS, piece_offsets
 from bertjax.text.tokenizer import Tokenizer
 
-# The strategies of the token-classification pipeline of transformers.
-# With 'first', a word gets the tag of its first piece, as in training. With 'average', it gets the tag with the highest
-# mean probability over its pieces. With 'max', it gets the tag of its most confident piece. With 'simple', each piece
-# has a separate tag.
+# The strategies of the token-classification pipeline of transformers. They select the tag of a word:
+# 'first': the tag of its first piece, as in training.
+# 'average': the tag with the highest mean probability over its pieces.
+# 'max': the tag of its most confident piece.
+# 'simple': each piece has its own tag.
 STRATEGIES = ('first', 'average', 'max', 'simple')
 
 
 @dataclasses.dataclass(frozen=True)
 class Tags:
-    """The prediction for a sentence: the tag of each word, in IOB2 or plain, and its probability.
+    """The prediction for a sentence: the tag of each word, in IOB2 or plain, and the probability of the tag.
 
-    `repaired` is the number of entities that begin with I in the model's output. In `tags`, they begin with B instead.
+    `repaired` is the number of entities that begin with I in the model's output. In `tags`, they begin with B.
     """
 
     tags: tuple[str, ...]
@@ -34,7 +35,10 @@ class Tags:
 def gather_word_logits(
     sentences: Sequence[Sentence], features: Features, token_logits: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """Returns the logits of the W words of each sentence, float64 [W, C], from the logits of each row, [S, C]."""
+    """Returns the logits of the W words of each sentence, float64 [W, C].
+
+    `token_logits` has the logits of each row, [S, C]. A word has the logits of its first piece.
+    """
     tags = token_logits[0].shape[-1]
     logits = [np.full((len(sentence.words), tags), np.nan) for sentence in sentences]
     for row, sentence in enumerate(features.record.tolist()):
@@ -45,9 +49,9 @@ def gather_word_logits(
 
 
 def predict_tags(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: bool) -> list[Tags]:
-    """Returns the predicted tags of each sentence, from the logits of its words, float64 [W, C].
+    """Returns the predicted tags of each sentence from the logits of its words, float64 [W, C].
 
-    If tags are `plain`, they are independent and stay as they are. Otherwise, invalid tags are converted to valid IOB2.
+    Tags that are not `plain` are converted to valid IOB2.
     """
     result = []
     for word_logits in logits:
@@ -72,18 +76,16 @@ def aggregate(
     tokenizer: Tokenizer,
     strategy: str,
 ) -> tuple[list[Sentence], list[np.ndarray]]:
-    """Computes the logits of each word from the logits of its pieces; see STRATEGIES.
+    """Computes the logits of each word from the logits of its pieces.
 
     Args:
-      sentences: The sentences; with 'simple', they must be raw text.
+      sentences: The sentences; with 'simple', they must have a `text`.
       features: The features of the sentences, with R rows.
       token_logits: R arrays [S, C], each as long as its row.
-      tokenizer: The tokenizer that produced the features.
       strategy: One of STRATEGIES.
 
     Returns:
-      The sentences and the logits of their words, float64 [W, C]. With 'simple', the words of a sentence are its
-      pieces.
+      The sentences and the logits of their words, float64 [W, C]. With 'simple', the words are pieces.
     """
     offsets = [piece_offsets(sentence.words, tokenizer) for sentence in sentences]
     pieces = _gather_piece_logits(features, token_logits, offsets)
@@ -96,9 +98,9 @@ def aggregate(
 def _gather_piece_logits(
     features: Features, token_logits: Sequence[np.ndarray], offsets: Sequence[Sequence[np.ndarray]]
 ) -> list[list[np.ndarray]]:
-    """Returns the logits of the pieces of each word, [P, C], by sentence and word.
+    """Returns the logits of the P pieces of each word, [P, C], by sentence and word.
 
-    Pieces after the end of the window that tags the word are missing.
+    If the window that tags a word ends inside the word, the pieces after the end are missing.
     """
     logits: list[list[np.ndarray]] = [[np.zeros(0)] * len(words) for words in offsets]
     for row, sentence in enumerate(features.record.tolist()):

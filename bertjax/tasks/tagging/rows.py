@@ -1,4 +1,4 @@
-"""Parser of sentences from records such as {"tokens": [...], "ner_tags": [...]} of any file format."""
+"""Converts records such as {"tokens": [...], "ner_tags": [...]} to sentences."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,8 +20,8 @@ class TagFields:
 
     Attributes:
       words, tags: the names of the fields; '' for the first of the usual names that the record has.
-      names: the names of the tags: the number i in a record means the tag `names[i]`. () if the records have the names
-        of the tags, or if the file has a list of these names.
+      names: the names of the tags 0, 1, … in the records; () if the records have the names of the tags, or if the
+        file has a list of these names.
     """
 
     words: str = ''
@@ -63,10 +63,10 @@ def parse_sentences(records: Iterable[Record], fields: TagFields, *, tagged: boo
     """Yields the sentence of each record as soon as the record is read. The tags keep their scheme.
 
     A record without words yields a `Blank`. Some datasets have such a record at the end of a file. If `tagged` is
-    False, as for prediction, a sentence has no tags and stores all fields of its record.
+    False, as for prediction, a sentence has no tags, and `fields` has all fields of its record.
 
     Raises:
-      UserError: A record is malformed, or has more or fewer tags than words.
+      UserError: A record is malformed. Or `tagged` is True, and a record has more or fewer tags than words.
     """
     before = ()
     for where, row in records:

@@ -12,14 +12,14 @@ _IOB = ('iob2', 'iob1')
 ENTITIES = (*_IOB, *WITH_ENDS, *IOE)
 SCHEMES = ('auto', *ENTITIES, 'plain', *ALIASES)
 _TAG = re.compile(r'O|[BIESLUM](-.+)?')
-_MAX_DEVIATIONS = 0.01  # the maximum fraction of a file's entities that may deviate from a detected scheme
-_MAX_LOCATIONS = 10  # the maximum number of deviating entities whose locations are printed
+_MAX_DEVIATIONS = 0.01  # the fraction of a file's entities that may deviate from a detected scheme
+_MAX_LOCATIONS = 10  # the maximum number of locations of deviating entities in the message
 
 
 def check_tags(tags: Sequence[str], locations: Sequence[str], scheme: str) -> None:
     """Raises a UserError if a tag has an invalid form, such as X-PER. In the scheme 'plain', only '' is invalid.
 
-    `locations` has the 'file:line' of each tag. `detect_scheme` checks whether the tags fit the scheme.
+    `locations` has the location of each tag, 'file:line'. `detect_scheme` checks whether the tags fit the scheme.
     """
     for tag, location in zip(tags, locations, strict=True):
         if tag and (scheme == 'plain' or _TAG.fullmatch(tag)):
@@ -34,16 +34,15 @@ def check_tags(tags: Sequence[str], locations: Sequence[str], scheme: str) -> No
 def detect_scheme(
     sentences: Sequence[Sequence[str]], locations: Sequence[Sequence[str]], where: str, scheme: str
 ) -> str:
-    """Returns the scheme of a file, and prints the locations of the first entities that deviate from it.
+    """Returns the scheme of a file, and prints the locations of the first entities that deviate from this scheme.
 
-    The function metrics/entities.py:spans defines the bounds of the entities.
+    The function metrics/entities.py:spans finds the entities.
 
     Args:
       sentences: The tags of each sentence.
       locations: The location of each tag, 'file:line'.
-      where: The name of the file.
-      scheme: One of ENTITIES, or 'auto' for the scheme that fits most entities. With 'auto', the result is '' if there
-        are no entities.
+      scheme: One of ENTITIES, or 'auto' for the scheme that fits most entities; '' is then the result for a file
+        without entities.
 
     Raises:
       UserError: `scheme` is 'auto', and no scheme fits 99 % of the entities.

@@ -45,9 +45,9 @@ class TaggingTask(Task[Sentence, Tags]):
     The data are CoNLL column files, or rows in JSON, Parquet or Arrow files. Entity tags are converted from the
     scheme of the files to IOB2.
 
-    The tag of a word is predicted at its first piece. An I after O or after another type is invalid in IOB2. As
-    in conlleval, it starts an entity. `report` counts such predicted entities. Entity types and plain tags that do not
-    occur in the training data cannot be predicted; the number of words with such tags is printed.
+    The tag of a word is predicted at its first piece. A predicted I after O or after another type is invalid in IOB2.
+    As in conlleval, such an I starts an entity, and `report` counts these entities. Entity types and plain tags that do
+    not occur in the training data cannot be predicted. The number of words with such tags is printed.
 
     Attributes:
       data: the folder with train.txt, dev.txt and test.txt (or other names, see files.py:TaggedFiles); '' for
@@ -115,7 +115,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return self.scheme == 'plain'
 
     def check_training(self, train: str) -> None:
-        """See Task; only the head can be trained if the encoder is frozen."""
+        """See Task; if the encoder is `frozen`, only the head can be trained."""
         if self.frozen and train != 'head':
             found, expected = f'{train!r} with config.task.frozen', "'head', because the encoder is frozen"
             raise UserError('config.trainable', found, expected, 'set config.task.frozen=False')
@@ -124,14 +124,14 @@ class TaggingTask(Task[Sentence, Tags]):
         return self._files.read(split)
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Sentence | Blank]:
-        """See Task; the format is `input_format`."""
+        """See Task; `input_format` is the format of the lines."""
         return files.read_input(lines, where, self.columns, self.input_format, self.labels, self._fields)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Sentence | Blank]:
         return parse_sentences(rows, self._fields, tagged=False)
 
     def learn(self, records: Sequence[Sentence]) -> None:
-        """Collects the tags, with B and I for each entity type, and prints the counts of entities or plain tags."""
+        """Collects the tags, and prints the counts of entities or plain tags. Each entity type gets B and I."""
         counts = collections.Counter(tag for record in records for tag in record.tags)
         if self.plain:
             self.labels = sorted(counts)
@@ -154,7 +154,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return dataclasses.replace(features, notes=tuple(notes))
 
     def _check_tags(self, records: Sequence[Sentence], training: bool) -> list[str]:
-        """Returns notes about tags that are not among the labels. In training records, such a tag is an error."""
+        """Returns notes about tags that `labels` lacks. In training, such a tag is an error."""
         unknown = self._count_unknown_tags(records)
         if unknown and training:
             tag, where = next((tag, record.where) for record in records for tag in record.tags or () if tag in unknown)
@@ -186,7 +186,7 @@ class TaggingTask(Task[Sentence, Tags]):
     def metrics(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, float | None]:
         """Returns f1, precision and recall of entities, micro-averaged as in conlleval, and the accuracy of tags.
 
-        The accuracy compares the tags in the scheme of the file. For plain tags it is the only metric.
+        The accuracy compares the tags in the scheme of the file. Plain tags only have this metric.
         """
         gold, predicted = [record.tags for record in records], [prediction.tags for prediction in predictions]
         pairs = zip(records, predicted, strict=True)
@@ -210,10 +210,10 @@ class TaggingTask(Task[Sentence, Tags]):
         return f'{table}\n{_describe_unknown(unknown)}' if unknown else table
 
     def rows(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> Iterator[dict[str, Any]]:
-        """Yields an object for each sentence: `words`, `tags`, `probabilities`, and `true` if it is tagged.
+        """Yields an object for each sentence: `words`, `tags`, `probabilities`, and the `true` tags if they are known.
 
-        Unless tags are plain, an object also has `entities`. Their `start` and `end` (exclusive) are word indices. For
-        raw text, they are character offsets, and an object also has `offsets`, the character offsets of the words.
+        Unless tags are plain, an object also has `entities`. Their `start` and `end` (exclusive) are word indices, or
+        character offsets in raw text. For raw text, an object also has `offsets`, the character offsets of the words.
         """
         for record, prediction in zip(records, predictions, strict=True):
             row = {'words': record.words, 'tags': prediction.tags, 'probabilities': prediction.probabilities}
@@ -226,7 +226,7 @@ class TaggingTask(Task[Sentence, Tags]):
             yield row
 
     def judgments(self, records: Sequence[Sentence], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """See Task; the classes are the types of entities, or the tags of words if tags are plain."""
+        """See Task; the classes are the entity types, or plain tags."""
         for record, row in zip(records, rows, strict=True):
             true, predicted = (self._spans_to_names(tags) for tags in (record.tags, row['tags']))
             bounds = sorted(true.keys() | predicted.keys())
@@ -251,10 +251,7 @@ class TaggingTask(Task[Sentence, Tags]):
         }
 
     def official_files(self, split: str, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, str]:
-        """Returns a column file for conlleval with the columns of the input and a column of predicted tags.
-
-        See columns.py:write_columns. If tabs separate the columns, conlleval needs the argument `-d '\\t'`.
-        """
+        """Returns a column file, see columns.py:write_columns. For tabs as separators, conlleval needs `-d '\\t'`."""
         tags = [prediction.tags for prediction in predictions]
         return {f'{split}.txt': write_columns(records, tags, scheme=self._file_scheme)}
 
@@ -263,7 +260,7 @@ class TaggingTask(Task[Sentence, Tags]):
 
 
 def _entity(record: Sentence, prediction: Tags, span: EntitySpan) -> dict[str, Any]:
-    """Returns the JSON object of an entity in `rows`. Its score is the mean probability of the tags of its words."""
+    """Returns the JSON object of an entity in `rows`. The score is the mean probability of the tags of its words."""
     type, first, end = span
     score = float(np.mean(prediction.probabilities[first:end]))
     if record.text is None:
@@ -281,10 +278,7 @@ def _describe_unknown(unknown: collections.Counter[str]) -> str:
 def tagging_report(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, plain: bool, repaired: int
 ) -> str:
-    """Returns a table of scores with a line for each entity type, or for each tag if `plain` is True.
-
-    The most frequent types or tags are first.
-    """
+    """Returns a table with the scores of each entity type, or of each tag if `plain`. The most frequent is first."""
     scores = {(name or '(no type)'): score for name, score in score_entities(gold, predicted, plain).items()}
     order = sorted(scores, key=lambda name: (-scores[name].true, -scores[name].predicted, name))
     rows = [(name, scores[name]) for name in order] + [('all', total_score(scores))]
