@@ -43,7 +43,7 @@ The same command in the same workdir continues the run. --helpfull lists all fla
 
 
 def verbs() -> list[str]:
-    """Returns the names of the verbs, which are the names of the files in bertjax/commands/."""
+    """Returns the names of the verbs. Each verb is a file in bertjax/commands/."""
     return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
 
 
@@ -66,7 +66,7 @@ def program_help() -> str:
 
 
 def _purpose(verb: str) -> str:
-    """Reads PURPOSE from a docstring `run=VERB: PURPOSE.`. The verb is not imported, because imports are slow."""
+    """Returns PURPOSE from a verb's docstring `run=VERB: PURPOSE.`. An import of the verb would be slow."""
     text = (pathlib.Path(commands.__path__[0]) / f'{verb}.py').read_text(encoding='utf-8')
     first = (ast.get_docstring(ast.parse(text)) or '').partition('\n')[0]
     return first.removeprefix(f'run={verb}: ').removesuffix('.')

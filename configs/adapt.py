@@ -7,8 +7,8 @@ architecture and the vocabulary of CHECKPOINT. --config.vocab.add=FILE, with one
 With --config.run=vocab --config.vocab.candidates=1000, the same command lists words of the corpus that the vocabulary
 splits into pieces. --config.heldout_texts=wiki=FILE also evaluates on other text, to show how much the model forgets.
 
-Hardware: depends on the checkpoint; benchmarks/adapt.py adapts a BERT-mini on 2 CPU cores (docs/data.md). The learning
-rate of 2e-5 is the recommendation of google-research/bert's README for additional steps from a checkpoint. The useful
+Hardware: depends on the checkpoint; benchmarks/adapt.py adapts a BERT-mini on 2 CPU cores (docs/performance.md).
+google-research/bert's README recommends the learning rate 2e-5 for additional steps from a checkpoint. The useful
 number of steps depends on the text; arXiv 2004.10964 uses 12,500 steps of 2,048 sequences. A checkpoint without an MLM
 head, such as a sentence encoder, gets a randomly initialised head and needs a higher learning rate.
 """
@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
     config.architecture_from = 'init'
     config.batch_size = 32
     config.steps = 10_000
-    # Adam's moments start at 0, because the checkpoint has none. AdamW's bias correction compensates for this.
+    # The moments start at 0, because the checkpoint has none. The bias correction of AdamW compensates for this.
     config.optimizer.name = 'adamw'
     config.learning_rate = 2e-5
     config.warmup_fraction = 0.1

@@ -1,10 +1,10 @@
-"""Statistics and a page about the attention of the heads of any trained model.
+"""Statistics about the attention heads of any trained model, and a page that shows them.
 
     python -m bertjax.main --config=configs/attention.py --workdir=out/heads --config.init=INIT --config.input=FILE
 
 INIT is a pre-trained or fine-tuned model, as for bertjax.load: a workdir, a directory of weights, or org/name on the
-hub; the default is the model of --workdir. FILE has one text per line (or a pair, separated by a tab), or it is JSON
-lines, a table or Parquet with a column `text`, or CoNLL-U. Its suffix gives its format. '-' is standard input.
+hub. The default is the model of --workdir. The suffix of FILE gives its format: one text per line (or a pair, separated
+by a tab), JSON lines, a table or Parquet with a column `text`, or CoNLL-U. FILE can be '-' for standard input.
 --config.attention.texts="('a text', 'another')" gives a few texts on the command line.
 
 The files in WORKDIR/attention are attention.html, heads.json and weights.safetensors. CoNLL-U input adds

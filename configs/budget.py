@@ -4,14 +4,14 @@
 
 The argument is a wall time (90s, 25m, 2h, 1d) or a number of floating-point operations (3e15). The run trains a
 vocabulary, measures the speed of this machine to choose the size of the model, and trains the model. The learning rate
-reaches 0 when the time is used up. The last evaluation and the export follow. You can also set any key yourself. If you
-give no text, the run reads the documentation of Python.
+reaches 0 when the time is used up. The last evaluation and the export follow. Without config.corpus, the run reads the
+documentation of Python.
 
 The architecture is ModernBERT's without local attention: pre-norm, rotary positions, gated MLPs, no biases. The
-optimiser is Muon with AdamW. Rows are contiguous text, and 40 % of their tokens are masked. docs/pretraining.md shows
-the effect of each of these choices.
+optimiser is Muon with AdamW. Rows are contiguous text, and 40 % of their tokens are masked. docs/pretraining.md gives
+the reasons for these choices.
 
-Hardware: any, because its speed determines the model's size. A minute on two CPU cores gives 2 layers of width 128.
+Hardware: any machine; its speed determines the model's size. A minute on two CPU cores gives 2 layers of width 128.
 
 | argument | meaning                                    |
 |----------|--------------------------------------------|

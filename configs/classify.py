@@ -33,8 +33,8 @@ Arguments, as in --config=configs/classify.py:long=windows,seq=512
 |            | windows: the whole text in overlapping windows, whose outputs are averaged                             |
 
 Hardware: any; 4,000 sentences with a model of 6 layers and width 384 take minutes on 2 CPU cores. A base model takes
-about a minute on one accelerator (an estimate, not measured). The results depend on the data. The run prints the
-frequency of the most frequent label at its start, and a confusion table at its end.
+about a minute on one accelerator (an estimate, not measured). At the start, the run prints the frequency of the
+most frequent label; at the end, a confusion table.
 """
 
 from ml_collections import ConfigDict

@@ -24,8 +24,8 @@ Arguments, as in --config=configs/colbert.py:seq=300
 [unused0] marks a query, and [unused1] marks a document. config.task.query_prompt and config.task.document_prompt set
 other markers. With config.grad_accum_steps, batches of thousands of rows fit in memory.
 
-Hardware: one accelerator; not run here at the size of MS MARCO. The batch of 32 is the paper's (section 4.1). Expected
-results (not run here): an MRR@10 of 0.349 on MS MARCO's dev queries, reranking the first 1,000 (table 1).
+Hardware: one accelerator. The batch of 32 is the paper's (section 4.1). Expected results (not run here): an MRR@10 of
+0.349 on MS MARCO's dev queries, if the model reranks the first 1,000 texts of each query (table 1).
 """
 
 from ml_collections import ConfigDict

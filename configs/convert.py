@@ -2,11 +2,10 @@
 
     python -m bertjax.main --config=configs/convert.py --workdir=out/converted --config.init=INIT
 
-INIT is a workdir of bertjax, a folder of Hugging Face (BERT, RoBERTa, XLM-R, DistilBERT, ModernBERT),
-google-research/bert or Orbax, or org/name on the hub, as for bertjax.load; the default is the model of --workdir. For
-each format of --config.convert.formats (hf, orbax, google, stablehlo, onnx, separated by commas) the command writes a
-folder in WORKDIR/export with the heads, the labels and the tokenizer. It refuses to replace a folder. See
-docs/models.md.
+INIT is any model that bertjax.load accepts: a workdir, org/name on the hub, or a folder of Hugging Face (BERT, RoBERTa,
+XLM-R, DistilBERT, ModernBERT), google-research/bert or Orbax. The default is the model of --workdir. The command writes
+a folder in WORKDIR/export for each format of --config.convert.formats: hf, orbax, google, stablehlo or onnx, separated
+by commas. A folder has the heads, the labels and the tokenizer. It is never replaced. See docs/models.md.
 
 Hardware: any machine with memory for the model; a CPU is enough.
 """
@@ -17,4 +16,4 @@ from bertjax.config.recipes import inference_config
 
 
 def get_config() -> ConfigDict:
-    return inference_config('convert', formats='hf')  # some of hf, orbax, google, stablehlo, onnx, separated by commas
+    return inference_config('convert', formats='hf')

@@ -5,21 +5,21 @@
     python -m bertjax.main --config=configs/distilbert.py:glue:rte --workdir=out/rte_student --config.data=glue \
         --config.distill.teacher=out/rte
 
-The first command is the general distillation, on text. The student starts from every second block of its teacher. The
-loss is 5 x the divergence from the teacher's distributions at a temperature of 2, plus 2 x the MLM loss, plus 1 x the
-cosine loss of the last hidden states. There are no sentence pairs. The student trains for three passes over the corpus
-(the authors': Wikipedia and books), with batches of 4,096 sequences of 512 and Adam at 5e-4. Unlike in the original,
-only masked positions have soft targets, and the student keeps the segment embedding. For a teacher that is not a
-BERT-base, such as a ModernBERT, set the student's sizes in --config.model. The teacher determines all other fields.
+The first command is the general distillation, on text. The student starts from blocks 0, 2, 4, 7, 9 and 11 of its
+teacher. The loss is 5 x the divergence from the teacher's distributions at a temperature of 2, plus 2 x the MLM loss,
+plus 1 x the cosine loss of the last hidden states. There are no sentence pairs. The student trains for three passes
+over the corpus, with batches of 4,096 sequences of 512 and Adam at 5e-4. Unlike in the original, only masked positions
+have soft targets, and the student keeps the segment embedding. For a teacher that is not a BERT-base, such as a
+ModernBERT, set the student's sizes in --config.model. The teacher determines the other fields of config.model.
 
 The second command learns a task from a fine-tuned model. The text after the colon is a recipe of a task with its
 argument, as in :squad:v1, :ner or :classify. To start the student from weights other than its teacher's blocks, use
 --config.init=out/distilbert --config.distill.student_init=init
 
-Hardware: the authors trained for about 90 hours on 8 V100 of 16 GB. Their student has 60 % of the size of BERT-base, is
-1.6 times as fast, and keeps 97 % of its score. Expected results of the first command after fine-tuning (the paper's
-tables 1 and 2, dev, bert-base-uncased in parentheses): MNLI 82.2 (86.7), SST-2 91.3 (92.7), RTE 59.9 (69.3), SQuAD 1.1
-77.7/85.8 (81.2/88.5). Not run here.
+Hardware: the authors trained on Wikipedia and books for about 90 hours on 8 V100 of 16 GB. Their student has 60 % of
+the size of BERT-base, is 1.6 times as fast, and keeps 97 % of its score. Expected results of the first command after
+fine-tuning (the paper's tables 1 and 2, dev, bert-base-uncased in parentheses; not run here): MNLI 82.2 (86.7), SST-2
+91.3 (92.7), RTE 59.9 (69.3), SQuAD 1.1 77.7/85.8 (81.2/88.5).
 """
 
 from ml_collections import ConfigDict

@@ -9,10 +9,10 @@ config.task.anchor=question name other columns. The columns determine the loss a
 |----------------------------------|-------------------------------------------------|------------------------------|
 | anchor, positive, maybe negative | in-batch negatives; `negative` may be a list    | search among all other texts |
 | text_a, text_b, score            | CoSENT, or config.task.loss=cosine              | Spearman's correlation       |
-| text                             | SimCSE: a text with new dropout is its positive | -                            |
+| text                             | SimCSE: the same text with other dropout        | -                            |
 
-DIR can also be a BEIR folder with corpus.jsonl, queries.jsonl and qrels/train.tsv, dev.tsv and test.tsv, or a folder
-with SQuAD's files. With SQuAD's files, each question searches all paragraphs of its split.
+DIR can also be a BEIR folder (corpus.jsonl, queries.jsonl, and train.tsv, dev.tsv and test.tsv in qrels/), or a folder
+with SQuAD's files. Each question of SQuAD searches all paragraphs of its split.
 
 Arguments, as in --config=configs/embed.py:stsb
 

@@ -10,8 +10,8 @@ Differences from the original: The learning rate is constant in the second phase
 phase has 30 % masks (original: 15 % in the last phase). A batch has the same number of tokens in every phase. The
 global RoPE theta is 160,000 from the start.
 
-Hardware: a slice of TPU v5e with 64 chips, in bfloat16. The step and its memory are the compiler's estimates for rows
-of 1,024 (`--config.run=compile --config.topology=v5e:8x8`; 26 November 2026; not run). The hours follow from the step:
+Hardware: a slice of TPU v5e with 64 chips, in bfloat16. The compiler estimates the step and its memory for rows of
+1,024 (`--config.run=compile --config.topology=v5e:8x8`; 26 November 2026; not run). The hours follow from the step:
 
 | argument | layers / width / heads | learning rate, decay | step, MFU       | GiB per chip | hours, 1,700 B tokens |
 |----------|------------------------|----------------------|-----------------|--------------|------------------------|

@@ -4,13 +4,14 @@
 
 The model is in --workdir or in --config.init=PATH (any path that bertjax.load accepts). FILE has one text per line, or
 it is JSON lines, a table (CSV, TSV) or Parquet with a column `text` (or --config.extract.field=NAME). Row i of
-WORKDIR/features/FILE.npy belongs to text i. With one vector per token, text i begins at row FILE.offsets.npy[i]:
+WORKDIR/features/FILE.npy belongs to text i:
 
     features = numpy.load('out/tiny/features/FILE.npy', mmap_mode='r')
 
-After an interruption the same command continues. The formats are npy, safetensors, parquet (with the extra `arrow`)
-and jsonl. With --config.input=- the command reads standard input. It then writes JSON lines to standard output, or
-WORKDIR/features/stdin.FORMAT if config.extract.format is set. docs/models.md and docs/keys.md have more.
+With one vector per token, text i begins at row FILE.offsets.npy[i]. The formats are npy, safetensors, parquet (with the
+extra `arrow`) and jsonl. After an interruption the same command continues. With --config.input=- the command reads
+standard input. It then writes JSON lines to standard output, or WORKDIR/features/stdin.FORMAT if config.extract.format
+is set. See docs/models.md.
 
 Arguments, as in --config=configs/extract.py:sentences
 

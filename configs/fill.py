@@ -3,9 +3,9 @@
     python -m bertjax.main --config=configs/fill.py --workdir=out/tiny --config.fill.text='the [MASK] of a list'
 
 The model comes from --workdir, or from --config.init=PATH with any path that bertjax.load accepts. The model needs an
-MLM head, or an NSP head for `pairs`. --config.input=FILE replaces the text by a file with one text per line, or with
-records that have a field `text`. The answers are JSON lines in WORKDIR/fill/. --config.input=- reads standard input and
-writes JSON lines to standard output.
+MLM head, or an NSP head for `pairs`. Instead of --config.fill.text, --config.input=FILE gives a file with a text per
+line, or with records that have a field `text`. The answers are JSON lines in WORKDIR/fill/. --config.input=- reads
+standard input and writes JSON lines to standard output.
 
 Arguments, as in --config=configs/fill.py:score
 

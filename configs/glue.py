@@ -28,8 +28,8 @@ MNLI-mm.tsv and AX.tsv.
 Hardware: one accelerator; a base model on MNLI (392,702 pairs, 3 epochs) is 36,816 steps of 32. Not run here at that
 size. RTE with a model of 6 layers and width 384 takes minutes on 2 CPU cores (docs/performance.md).
 
-Expected results (not run here): the dev row is bert-base-uncased (README of transformers' distillation examples); the
-test rows are arXiv 1810.04805, table 1 (F1 for QQP and MRPC, Spearman for STS-B, Matthews for CoLA).
+Expected results (not run here): dev from the README of transformers' distillation examples (bert-base-uncased), test
+from arXiv 1810.04805, table 1 (F1 for QQP and MRPC, Spearman for STS-B, Matthews for CoLA).
 
 | model       | MNLI m/mm | QQP  | QNLI | SST-2 | CoLA | STS-B | MRPC | RTE  |
 |-------------|-----------|------|------|-------|------|-------|------|------|
@@ -37,8 +37,7 @@ test rows are arXiv 1810.04805, table 1 (F1 for QQP and MRPC, Spearman for STS-B
 | base, test  | 84.6/83.4 | 71.2 | 90.5 | 93.5  | 52.1 | 85.8  | 88.9 | 66.4 |
 | large, test | 86.7/85.9 | 72.1 | 92.7 | 94.9  | 60.5 | 86.5  | 89.3 | 70.1 |
 
-The paper excludes WNLI, because all submitted models were worse than the most frequent answer (65.1 on test). One cause
-is that sentences of the training set recur in dev with the opposite answer.
+The paper excludes WNLI, because all submitted models were worse than the most frequent answer (65.1 on test).
 """
 
 from ml_collections import ConfigDict

@@ -5,7 +5,7 @@
 
 CHECKPOINT can be any model that bertjax.load accepts. A model trained on the pairs finds the hardest negatives. The
 input is a file of pairs, as for configs/embed.py:pairs, a BEIR folder with qrels/train.tsv, or a SQuAD file. Negatives
-are texts of the input: the positives and known negatives of all pairs, all documents, or all paragraphs. More texts
+come from the positives and known negatives of all pairs, the documents of BEIR, or the paragraphs of SQuAD. More texts
 come from --config.mine_negatives.corpus=FILE, with a text per line or records with a field `text`. A text that is a
 positive of the anchor in any record is excluded.
 
@@ -14,9 +14,9 @@ WORKDIR/negatives/pairs.jsonl has the pairs with a list `negative`, and the cosi
     python -m bertjax.main --config=configs/embed.py:pairs --workdir=out/embed --config.init=CHECKPOINT \
         --config.data=out/mined/negatives/pairs.jsonl
 
-Negatives that are more similar than the positive are often unlabelled positives. --config.mine_negatives.range_min=10
-skips the 10 most similar texts, and --config.mine_negatives.relative_margin=0.05 keeps only negatives whose cosine is
-at least 5 % below the positive's.
+A text that is more similar to the anchor than the positive is often an unlabelled positive.
+--config.mine_negatives.range_min=10 skips the 10 most similar texts. --config.mine_negatives.relative_margin=0.05 keeps
+only negatives whose cosine is at least 5 % below the positive's.
 
 Hardware: any; the search is exact, in blocks on all devices. A CPU core embeds a few hundred short texts per second
 with a model of 6 layers and width 384. After an interruption the same command continues.

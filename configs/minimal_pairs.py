@@ -7,13 +7,13 @@ lines with the fields of BLiMP (arXiv 1912.00582), or with the fields that the k
 score of a sentence is its pseudo-log-likelihood (arXiv 1910.14659): each piece is masked in turn. Equal scores count as
 wrong.
 
-The run prints the accuracy by set, by phenomenon and over all sets, with standard errors, and writes them to
+The run prints the accuracy, with its standard error, by set, by phenomenon and over all sets. The same numbers are in
 WORKDIR/minimal_pairs/NAME.json. NAME.jsonl has the scores of each pair. After an interruption the same command
 continues.
 
 Hardware: any; scoring computes one masked copy of a sentence per piece. A CPU core computes 600 to 800 copies per
-second with a model of 4 layers and width 256. At this rate BLiMP, 67,000 pairs or 1.3 million copies, takes a quarter
-of an hour on two cores (computed).
+second with a model of 4 layers and width 256. At this rate, the 67,000 pairs of BLiMP (1.3 million copies) take a
+quarter of an hour on two cores (computed).
 """
 
 from ml_collections import ConfigDict

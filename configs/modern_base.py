@@ -10,8 +10,8 @@ Differences from the original: The global RoPE theta is 160,000 from the start (
 row is one part of a document, or several short documents that do not attend to each other. Batches of rows of 8,192
 have 64 rows (original: 72). The batch size is constant in each phase (original: the first batches are smaller).
 
-Hardware: 64 chips of TPU v5e take 90 hours in bfloat16 and use 10 GiB per chip (by the compiler's estimate of a step,
-667 ms for rows of 1,024 and 139 ms for rows of 8,192, see docs/scaling.md; not run).
+Hardware: 64 chips of TPU v5e take 90 hours in bfloat16 and use 10 GiB per chip. This follows from the compiler's
+estimate of a step: 667 ms for rows of 1,024 and 139 ms for rows of 8,192 (docs/scaling.md; not run).
 """
 
 from ml_collections import ConfigDict

@@ -6,8 +6,8 @@ The phases come from arXiv 2412.13663, as in `configs/modern_base.py`. The learn
 tokens, then 5e-5 for 800 billion tokens and for the rows of 8,192. The original started from the weights of the base
 model; this recipe starts from random weights.
 
-Hardware: 64 chips of TPU v5e take 8.1 days in bfloat16 and use 11 GiB per chip (by the compiler's estimate of a step,
-1,477 ms for rows of 1,024 and 289 ms for rows of 8,192, see docs/scaling.md; not run).
+Hardware: 64 chips of TPU v5e take 8.1 days in bfloat16 and use 11 GiB per chip. This follows from the compiler's
+estimate of a step: 1,477 ms for rows of 1,024 and 289 ms for rows of 8,192 (docs/scaling.md; not run).
 """
 
 from ml_collections import ConfigDict

@@ -8,8 +8,8 @@ label; in JSON it has lists: ["sport", "politics"]. Alternatively, name one colu
     python -m bertjax.main --config=configs/multi_label.py --workdir=out/toxic --config.init=CHECKPOINT \
         --config.data=DIR --config.task.label_columns="('toxic','threat','insult')"
 
-Each label is decided independently: the sigmoid of its logit is compared with config.task.threshold. The loss is
-torch's BCEWithLogitsLoss. The export sets problem_type='multi_label_classification', so transformers uses this loss too.
+A text has a label if the sigmoid of its logit exceeds config.task.threshold. The loss is torch's BCEWithLogitsLoss. The
+export sets problem_type='multi_label_classification', so transformers uses this loss too.
 
 Arguments, as in --config=configs/multi_label.py:long=windows,seq=512
 
@@ -19,8 +19,7 @@ Arguments, as in --config=configs/multi_label.py:long=windows,seq=512
 | long=HOW | how to read longer texts: truncate, head_tail or windows, see configs/classify.py                      |
 
 Hardware: any; 4,000 sentences with a model of 6 layers and width 384 take minutes on 2 CPU cores (not run here at that
-size). The results depend on the data. The run prints the frequency of each label at its start, and the precision,
-recall and F1 of each label at its end.
+size). At the start, the run prints the frequency of each label; at the end, the precision, recall and F1 of each label.
 """  # noqa: E501
 
 from ml_collections import ConfigDict

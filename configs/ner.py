@@ -3,10 +3,10 @@
     python -m bertjax.main --config=configs/ner.py --workdir=out/ner --config.data=DIR --config.init=CHECKPOINT
 
 DIR has train.txt, dev.txt and test.txt (or eng.train, eng.testa, eng.testb) with one word per line. Spaces or tabs
-separate the columns, and the last column has the tags (IOB1, IOB2, BIOES …). A blank line ends a sentence, and
--DOCSTART- begins a document. DIR can also have train.jsonl … with {"tokens": [words], "ner_tags": [tags]}, or Parquet
-or Arrow files with these two columns. Without --config.data, CoNLL-2003 is read from tensorflow-datasets, which must
-have prepared it. CHECKPOINT should be a cased model.
+separate the columns. The last column has the tags (IOB1, IOB2, BIOES …). A blank line ends a sentence, and -DOCSTART-
+begins a document. DIR can also have train.jsonl … with {"tokens": [words], "ner_tags": [tags]}, or Parquet or Arrow
+files with these two columns. Without --config.data, CoNLL-2003 is read from tensorflow-datasets, which must have
+prepared it. CHECKPOINT should be a cased model.
 
 Hardware: one accelerator; a base model on CoNLL-2003 (14,041 sentences, 3 epochs) is 1,317 steps of 32. Not run here at
 that size; NCBI-disease with a small model takes minutes on 2 CPU cores (docs/performance.md).

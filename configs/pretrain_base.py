@@ -21,8 +21,8 @@ Arguments, as in --config=configs/pretrain_base.py:ltr or :size=l6_d768_h3,maski
 |               | become [MASK], stay the same, are random   | 84.4 80/20/0, 83.7 0/20/80, 83.6 0/0/100               |
 | cased         | train a cased vocabulary                   |                                                        |
 
-The paper's LTR + BiLSTM (table 5: MNLI 82.1, SQuAD F1 84.9) differs only in fine-tuning, which adds a newly initialised
-BiLSTM on top of the encoder of `ltr`: use --config.task.bilstm_units=768 --config.export=False.
+The paper's LTR + BiLSTM (table 5: MNLI 82.1, SQuAD F1 84.9) differs from `ltr` only in fine-tuning: set
+--config.task.bilstm_units=768 --config.export=False.
 """
 
 from ml_collections import ConfigDict
@@ -36,7 +36,7 @@ def get_config(argument: str = '') -> ConfigDict:
     args = parse_argument(argument, size=('base', *SIZES), no_nsp=False, ltr=False, masking='80/10/10', cased=False)
     config = pretraining_config(args.size, phases=two_phases())
     config.model.dtype = 'bfloat16'
-    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md
+    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/pretraining.md
     config.model.causal = args.ltr
     config.vocab.lowercase = not args.cased
     if args.no_nsp or args.ltr:

@@ -2,8 +2,8 @@
 
     python -m bertjax.main --config=configs/pretrain_large.py --workdir=out/pretrain_large --config.corpus=PATH
 
-As in arXiv 1810.04805, appendix A.2, and google-research/bert, there are 1,000,000 steps of 256 sequences, and 90 % of
-the steps have 128 positions.
+The run has 1,000,000 steps of 256 sequences. The sequences have 128 positions in the first 90 % of the steps, then 512
+(arXiv 1810.04805, appendix A.2, and google-research/bert).
 
 Hardware: 32 chips of TPU v5e, in bfloat16. The compiler's estimate of a step (docs/scaling.md) gives 7.9 hours for the
 first 90 % of the steps and 1.9 hours for the rest; not run here. Expected: held-out perplexity 3.23 (paper, table 6),
@@ -18,5 +18,5 @@ from bertjax.config.recipes import pretraining_config, two_phases
 def get_config() -> ConfigDict:
     config = pretraining_config('large', phases=two_phases())
     config.model.dtype = 'bfloat16'
-    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md
+    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/pretraining.md
     return config

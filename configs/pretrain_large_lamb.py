@@ -3,9 +3,8 @@
     python -m bertjax.main --config=configs/pretrain_large_lamb.py --workdir=out/lamb --config.corpus=PATH
 
 Phase 0 has 7,038 steps of 65,536 sequences of 128 with a learning rate of 6e-3. Phase 1 has 1,563 steps of 32,768
-sequences of 512 with a learning rate of 4e-3. Each phase has a warm-up and a polynomial decay of power 0.5. Here, the
-decay begins at the end of the warm-up. NVIDIA's decay begins at the first step of a phase, so the learning rate only
-reaches 0.85 and 0.93 of these values.
+sequences of 512 with a learning rate of 4e-3. Each phase has a warm-up, then a polynomial decay of power 0.5. NVIDIA's
+decay begins at the first step of a phase, so that NVIDIA's learning rate only reaches 0.85 and 0.93 of these values.
 
 Hardware: 256 chips of TPU v5e, in bfloat16, or 64 H100 (not tried), with 8 accumulation steps per batch
 (config.grad_accum_steps). The compiler's estimate of a step (docs/scaling.md) gives 0.9 and 0.4 hours for the
@@ -20,7 +19,7 @@ from bertjax.config.recipes import phase, pretraining_config
 def get_config() -> ConfigDict:
     config = pretraining_config('large')
     config.model.dtype = 'bfloat16'
-    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md
+    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/pretraining.md
     config.optimizer.name = 'lamb'
     config.schedule.name = 'polynomial'
     config.schedule.power = 0.5

@@ -3,8 +3,8 @@
     python -m bertjax.main --config=configs/pretrain_small.py --workdir=out/pretrain_small --config.corpus=PATH
 
 Hardware: 4 chips of TPU v5e, in bfloat16; or one large GPU (not tried). BERT's 1,000,000 steps of 256 sequences are
-more than this size needs. With --config.steps=100000 the recipe keeps its proportions. Expected: a GLUE score of 71.2
-from arXiv 1908.08962 (as its authors give it in google-research/bert's README); not run here.
+more than this size needs. --config.steps=100000 shortens both phases in proportion. Expected: a GLUE score of 71.2
+(google-research/bert's README); not run here.
 """
 
 from ml_collections import ConfigDict
@@ -15,5 +15,5 @@ from bertjax.config.recipes import pretraining_config, two_phases
 def get_config() -> ConfigDict:
     config = pretraining_config('small', phases=two_phases())
     config.model.dtype = 'bfloat16'
-    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md
+    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/pretraining.md
     return config

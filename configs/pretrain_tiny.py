@@ -6,7 +6,7 @@ The corpus is the documentation that comes with Python (pydoc_data.topics), and 
 goes from text to export in 90 seconds on 2 idle CPU cores. Use your own text with --config.corpus=PATH.
 
 The architecture and the sentence pairs are BERT's. In 1,500 steps, a model trained with BERT's optimiser learns only
-the frequencies of the pieces. This recipe therefore uses Muon and more masks. docs/pretraining.md compares the two.
+the frequencies of the pieces. This recipe therefore uses Muon and more masks (docs/pretraining.md).
 
 | argument | meaning                                                                    |
 |----------|----------------------------------------------------------------------------|

@@ -23,7 +23,7 @@ equals the accuracy. For ChemProt, papers also report macro F1 (--config.task.me
 Hardware: one accelerator; 3 epochs of TACRED's 68,124 sentences are 6,387 steps of 32. Not run here.
 4,169 sentences of ChemProt with a model of 6 layers and width 384 take minutes on 2 CPU cores.
 
-Expected results (not run here): On TACRED's test set, BERT-large with entity starts has an F1 of 70.1, and of 71.5 with
+Expected results (not run here): On TACRED's test set, BERT-large with entity starts has an F1 of 70.1, or 71.5 after
 the pre-training of arXiv 1906.03158. BERT-base with typed markers has 70.9 (arXiv 2102.01373). On ChemProt, SciBERT has
 a micro F1 of 83.6 (arXiv 1903.10676).
 """

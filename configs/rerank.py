@@ -24,7 +24,7 @@ Arguments, as in --config=configs/rerank.py:stsb
 | stsb      | GLUE's STS-B, a TSV with sentence1, sentence2 and score; the scores are divided by 5                   |
 | seq=N     | maximum number of tokens in a pair; default: 256. Longer pairs lose the end of their longer text       |
 
-A trained reranker can also teach a smaller one with the same tokenizer: configs/distilbert.py:rerank.
+With configs/distilbert.py:rerank, a trained reranker teaches a smaller one with the same tokenizer.
 
 Hardware: any; STS-B with a model of 6 layers and width 384 takes minutes on 2 CPU cores. Expected results (not run
 here): a Spearman correlation of 0.858 on STS-B's test set with BERT-base (arXiv 1810.04805, table 1).

@@ -5,9 +5,9 @@
 The run has 500,000 steps of 8,192 sequences of 512, Adam with b2 0.98 and bias correction, no clipping, and a warm-up
 of 24,000 steps.
 
-By default, the vocabulary is WordPiece, and the model is exported as a BertForMaskedLM. To train RoBERTa's byte-level
-pieces, set --config.vocab.family=bpe --config.vocab.lowercase=False --config.vocab.size=50265; for existing ones, set
-config.tokenizer. The model is then exported as a RobertaForMaskedLM.
+By default, the vocabulary is WordPiece, and the model is exported as a BertForMaskedLM. With byte-level pieces, it is
+exported as a RobertaForMaskedLM. To train such pieces as in RoBERTa, set --config.vocab.family=bpe
+--config.vocab.lowercase=False --config.vocab.size=50265. To use existing ones, set config.tokenizer.
 
 Hardware: 64 chips of TPU v5e, in bfloat16; 8 accumulation steps (config.grad_accum_steps). Expected with RoBERTa's 160
 GB of text: MNLI 87.6, SST-2 94.8 (fairseq's README); not run here.
@@ -21,7 +21,7 @@ from bertjax.config.recipes import pretraining_config
 def get_config() -> ConfigDict:
     config = pretraining_config('base')
     config.model.dtype = 'bfloat16'
-    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md
+    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/pretraining.md
     config.model.num_segments = 1
     config.pairs.mode = 'full_sentences'
     config.pairs.short_probability = 0.0

@@ -12,10 +12,10 @@ The vocabulary has the symbols of the corpus, or of --config.tokenizer=FILE with
 types, also raise --config.model.num_segments. --config.embeddings=FILE.npy sets the initial embeddings of the symbols.
 docs/data.md has an example with synthetic data and its results.
 
-The size, 2 layers of width 128, suits vocabularies of a few thousand symbols. There are no sentence pairs: a document
-becomes one row or several rows. --config.pairs.mode=nsp adds next sentence prediction, as for text.
+The size, 2 layers of width 128, suits vocabularies of a few thousand symbols. There are no sentence pairs: a row has
+consecutive sentences of one document. --config.pairs.mode=nsp adds next sentence prediction, as for text.
 
-Hardware: 2 CPU cores; the example of docs/data.md takes about a minute. The results depend on the data.
+Hardware: 2 CPU cores; the example of docs/data.md takes about a minute.
 """
 
 from ml_collections import ConfigDict

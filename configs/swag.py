@@ -10,8 +10,8 @@ DIR has train.csv, val.csv and test.csv of github.com/rowanz/swagaf. An argument
 | codah    | full_data.tsv of github.com/Websail-NU/CODAH, or one .tsv in its format; dev and test get a tenth each |
 | jsonl    | train.jsonl and dev.jsonl with lines {"prompt": text, "endings": [texts], "label": number}; or .parquet |
 
-Hardware: one accelerator; SWAG (73,546 questions, 3 epochs) is 13,791 steps of 16 questions of four sequences each. Not
-run here at that size; CODAH with a small model takes minutes on 2 CPU cores (docs/performance.md).
+Hardware: one accelerator; SWAG (73,546 questions, 3 epochs) is 13,791 steps of 16 questions, each with four sequences.
+Not run here at that size; CODAH with a small model takes minutes on 2 CPU cores (docs/performance.md).
 
 The learning rate, the batch size and the number of epochs are the paper's (arXiv 1810.04805, section 4.4). Expected
 accuracy on SWAG's dev set: base 81.6, large 86.6 (table 4; not run here).

@@ -5,15 +5,16 @@
     python -m bertjax.main --config=configs/tinybert.py:glue:rte --workdir=out/rte_tiny --config.data=glue \
         --config.distill.teacher=out/rte --config.init=out/tinybert
 
-The first command is the general distillation. 4 blocks of width 312 with random weights imitate blocks 2, 5, 8 and 11
-(counted from 0) of a base model. The losses are squared distances of embeddings and hidden states (the student's after
-a learned projection) and of attention scores before mask and softmax. There is no MLM loss, so the MLM head keeps its
-random weights. The student trains for three passes over the corpus, with batches of 256 sequences of 128.
+The first command is the general distillation. The student has 4 blocks of width 312 with random weights. They imitate
+blocks 2, 5, 8 and 11 (counted from 0) of a base model. The losses are the squared distances of embeddings, hidden
+states and attention scores (before mask and softmax). A learned projection maps the student's embeddings and hidden
+states to the teacher's width. There is no MLM loss, so the MLM head keeps its random weights. The student trains for
+three passes over the corpus, with batches of 256 sequences of 128.
 
-The second command is the task distillation. The text after the colon is a recipe of a task with its argument. 20 epochs
-minimise the hidden losses at 5e-5, then 3 epochs learn the teacher's outputs at 2e-5, without labels.
---config.distill.augment=20 --config.distill.augment_model=CHECKPOINT adds the paper's augmentation, 20 copies of each
-row; docs/distillation.md lists the differences.
+The second command is the task distillation. The text after the colon is a recipe of a task with its argument. For 20
+epochs, the student minimises the hidden losses with a learning rate of 5e-5. For 3 more epochs, it learns the teacher's
+outputs with 2e-5, without labels. --config.distill.augment=20 --config.distill.augment_model=CHECKPOINT adds the
+paper's augmentation, 20 copies of each row; docs/distillation.md lists the differences.
 
 Hardware: tested on CPUs only. The paper's student is 7.5 times smaller than its BERT-base teacher, 9.4 times as fast,
 and keeps 96.8 % of its score. Expected results of both commands together on GLUE's test sets (table 1; teacher in
@@ -26,7 +27,6 @@ from bertjax.config.files import find_recipe, load_recipe
 from bertjax.config.recipes import distillation, pretraining_config
 from bertjax.errors import UserError
 
-# The hidden losses of both steps.
 _HIDDEN_LOSSES = {'cosine': 0.0, 'hidden': 1.0, 'attention': 1.0, 'embeddings': 1.0, 'projection': True}
 
 

@@ -37,8 +37,8 @@ class JsonTokenizer(Tokenizer):
 
     SentencePiece and similar models (XLM-RoBERTa's, Gemma's) mark the start of a word with U+2581. Byte-level BPE
     (RoBERTa's, ModernBERT's) marks it with Ġ. Other models may mark the pieces that continue a word with a prefix.
-    Without any of these marks, each piece counts as a word. The ids equal those of transformers. Therefore, the name of
-    a special token in a text becomes the token. In a vocabulary without an unknown token, [MASK] also serves as one.
+    Without any of these marks, each piece counts as a word. The ids equal those of transformers, so the name of a
+    special token in a text becomes the token. If the vocabulary has no unknown token, [MASK] is used as one.
 
     The arguments are those of `Tokenizer`. RoBERTa's names of special tokens are recognised if BERT's are absent.
 
@@ -75,9 +75,9 @@ class JsonTokenizer(Tokenizer):
         added = [ids_of[token['content']] for token in settings.get('added_tokens') or [] if token.get('special')]
         self._set_pieces(pieces, added, kind)
         if byte_level or marks_words:
-            # In ModernBERT and Gemma, runs of spaces and line ends are added tokens, which do not have the mark.
+            # In ModernBERT and Gemma, added tokens of spaces or line ends begin a word, although they lack the mark.
             begins = (self._space, ' ', '\n', '\t')
-            # A byte-level piece may end inside its first character. ¿ completes it with BF, the largest possible byte.
+            # A byte-level piece may end inside its first character. ¿ stands for the byte BF, which can complete it.
             read = (lambda piece: decoders.ByteLevel().decode([f'{piece}¿¿'])) if byte_level else str
             continues = [not (piece.startswith(begins) or is_unspaced(read(piece))) for piece in pieces]
             self.word_prefix = '' if self.family == 'sentencepiece' and self._prepare('a').startswith(SPACE) else ' '
@@ -103,7 +103,7 @@ class JsonTokenizer(Tokenizer):
         return encode_batch(self._tokenizer, texts)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        # `tokenizers` may put a space before the text. It gives this space the offsets of the first character.
+        # `tokenizers` may put a space before a text and give it the span of the first character. It gets an empty span.
         space = self._tokenizer.token_to_id(self._space)
         located = locate(self._tokenizer, texts, SPACE if self.family == 'sentencepiece' else ' ')
         return [(ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in located]
@@ -128,19 +128,17 @@ def byte_bpe_settings(
     mask_takes_space: bool = True,
     unused: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Makes the settings of a `tokenizer.json` with byte-level BPE, RoBERTa's tokenizer.
+    """Makes the settings of a `tokenizer.json` with byte-level BPE, as in RoBERTa (arXiv 1907.11692, section 4.4).
 
-    Every byte has a piece, so no text is unknown. A space belongs to the word after it and is written as Ġ (Radford et
-    al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2; RoBERTa, arXiv 1907.11692, section
-    4.4).
+    Every byte has a piece, so no text is unknown. A space belongs to the word after it and is written as Ġ. Source:
+    Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2.
 
     Args:
       vocab: The ids of the pieces, including special tokens.
       merges: Pairs of pieces, by descending priority.
       names: {BERT's name of a special token: its name in the vocabulary}.
       lowercase: Whether text is lower-cased first.
-      prefix_space: Whether a space is put before the text, so that a word has the same pieces at the start of a text as
-        inside it.
+      prefix_space: Whether a space is put before the text, so that its first word has the same pieces as elsewhere.
       mask_takes_space: Whether a mask token in a text includes the space before it, as in RoBERTa.
       unused: The reserved pieces, such as '[unused0]'.
     """

@@ -1,7 +1,4 @@
-"""Trains vocabularies. The same texts and arguments give the same vocabulary.
-
-The training of WordPiece and SentencePiece needs a bounded amount of memory.
-"""
+"""Trains vocabularies. The same texts and arguments give the same vocabulary."""
 
 import collections
 import heapq
@@ -28,20 +25,20 @@ from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, replace_surrogates, s
 from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer, byte_bpe_settings
 from bertjax.text.wordpiece import WordPieceTokenizer
 
-# If a count has more distinct words than this (about 300 MB), only the MAX_WORDS // 2 most frequent words are kept.
+# With more distinct words than this (about 300 MB), `count_words` keeps only the MAX_WORDS // 2 most frequent words.
 MAX_WORDS = 2_000_000
-# A chunk is the text between ASCII white space. Chunks are counted, so that equal chunks are split once. But if the
-# chunks of a text have more characters than this on average, as in Chinese, its longer chunks are split immediately.
+# The maximum length of a short chunk in `count_words`. If the mean length of a text's chunks exceeds it, as in Chinese,
+# long chunks are split immediately.
 _MAX_CHUNK = 64
-# If there is room, the 1,000 most frequent characters become pieces (as in `tokenizers`). More characters become pieces
-# until 99.95 % of the text is covered (SentencePiece's default), for example of Chinese.
+# If there is room, the 1,000 most frequent characters become pieces (as in `tokenizers`). If they cover less than
+# 99.95 % of the text (SentencePiece's default), as in Chinese, more characters become pieces.
 _ALPHABET = 1_000
 _COVERAGE = 0.9995
 # The smallest share of the text's characters that a vocabulary may cover.
 _MIN_COVERAGE = 0.98
 _MIN_FREQUENCY = 2  # the minimum count of a pair that WordPiece or byte-level BPE merges
 _BYTES = 256  # the number of one-byte pieces in byte-level BPE
-# Longer words are cut into parts of this many bytes, because training time grows with the square of a word's length.
+# Byte-level BPE cuts longer words into parts of this many bytes. Its time grows with the square of a word's length.
 _MAX_WORD_BYTES = 1_000
 _ASCII_SPACE = re.compile('[ \t\n\r]+')
 _SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
@@ -74,7 +71,7 @@ def build_wordpiece(
       vocab_size: The number of pieces, including special tokens and unused slots.
       lowercase: Whether text is lower-cased and accents are removed.
       unused: The number of [unusedN] slots to reserve.
-      smoothing: The exponent of a mixture; see `text/smoothing.py`.
+      smoothing: The exponent for the shares of the corpora; see `text/smoothing.py`.
 
     Raises:
       UserError: The texts are empty, or `vocab_size` is too small for their characters.
@@ -93,12 +90,12 @@ def build_wordpiece(
 
 
 def count_words(texts: Iterable[str], lowercase: bool, strip_accents: bool | None = None) -> dict[str, int]:
-    """Counts the words of texts, split as in BERT. Words of more than MAX_CHARACTERS are ignored.
+    """Counts the words of texts, split as in BERT. Words of more than MAX_CHARACTERS characters are ignored.
 
     If there are more than MAX_WORDS words, the rarest are dropped. See `bert_settings` for `strip_accents`.
 
-    ASCII white space always separates words, and BERT's normaliser works on single characters. Therefore, equal chunks
-    between white space give equal words. Short chunks are counted first and split later, which is much faster.
+    A chunk is the text between ASCII white space, which always separates words. Equal chunks give equal words, because
+    BERT's normaliser works on single characters. Short chunks are counted first and split later, which is much faster.
     """
     normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -172,8 +169,7 @@ def train_sentencepiece(
     """Draws a sample of sentences from each corpus, and calls `build_sentencepiece`.
 
     Args:
-      texts: The texts of the first corpus, read once.
-      *others: The texts of each further corpus, read once.
+      texts, *others: The texts of each corpus, read once.
       seed: The seed of the samples.
       sample_sentences: The maximum number of sentences of a sample. Unigram training needs 3 KB of memory for each
         English sentence.
@@ -201,9 +197,7 @@ def build_sentencepiece(
 
     Args:
       drawn: The result of `sampling.sample` for each corpus of a mixture.
-      vocab_size: See `build_wordpiece`.
-      unused: See `build_wordpiece`.
-      smoothing: See `build_wordpiece`.
+      vocab_size, unused, smoothing: See `build_wordpiece`.
       model_type: The type of the model: 'unigram' (Kudo 2018) or 'bpe'.
       lowercase: Whether case is folded.
       sample_sentences: The maximum number of sentences in the mixture, if `drawn` has several corpora.
@@ -229,12 +223,12 @@ def build_sentencepiece(
             hard_vocab_limit=False,
             normalization_rule_name=rule,
             character_coverage=_COVERAGE,
-            # The unit is bytes, but MAX_SENTENCE counts characters, and NFKC can expand a character to 33 bytes.
+            # In bytes. MAX_SENTENCE counts characters, and NFKC can expand a character to 33 bytes.
             max_sentence_length=100 * MAX_SENTENCE,
             control_symbols=controls,
             **{f'{key}_id': names.index(name) for key, name in _SENTENCEPIECE_NAMES.items()},
             **{f'{key}_piece': name for key, name in _SENTENCEPIECE_NAMES.items()},
-            # The threads compute partial sums, so another number of threads would change the last digits of scores.
+            # The last digits of the scores depend on the number of threads.
             num_threads=8,
             minloglevel=2,
         )
@@ -258,9 +252,7 @@ def train_byte_bpe(texts: Iterable[str], *, vocab_size: int, lowercase: bool, un
 
     Args:
       texts: The texts, read once.
-      vocab_size: See `build_wordpiece`.
-      unused: See `build_wordpiece`.
-      lowercase: Whether text is lower-cased.
+      vocab_size, unused: See `build_wordpiece`.
 
     Raises:
       UserError: The texts have no pair to merge, or `vocab_size` is too small for the bytes.

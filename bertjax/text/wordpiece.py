@@ -28,7 +28,7 @@ try:
 except ImportError:
     nanotoken = None
 
-# The speed of one core without and with `nanotoken`, in bytes of English text per second; see docs/performance.md.
+# The speed of one core without and with `nanotoken`, in bytes of English text per second.
 _SLOW, _FAST = 1.3e6, 17e6
 _MUCH_TEXT = 50e6  # in bytes; `describe_fast_saving` returns '' for smaller texts
 INSTALL_FAST = "pip install 'bertjax[fast]'"
@@ -37,8 +37,8 @@ INSTALL_FAST = "pip install 'bertjax[fast]'"
 class WordPieceTokenizer(Tokenizer):
     """Converts text to ids. Each word is split by greedy longest match, as in BERT.
 
-    The ids equal the ids of transformers' fast tokenizers. The name of a special token in a text, such as '[MASK]',
-    therefore becomes this token. Published checkpoints were fine-tuned with this behaviour.
+    The ids equal the ids of transformers' fast tokenizers, so the name of a special token in a text, such as '[MASK]',
+    becomes this token.
 
     The arguments are those of `Tokenizer`; `bert_settings.py` makes the settings.
 
@@ -49,7 +49,7 @@ class WordPieceTokenizer(Tokenizer):
 
     Raises:
       UserError: The ids are damaged, BERT's special tokens are missing, or no library can load the settings. Without
-        nanotoken, settings that cannot be loaded raise the error only in `encode`.
+        nanotoken, the last error is raised at the first use.
     """
 
     family = 'wordpiece'

@@ -1,7 +1,6 @@
 """The trainer, the loop and the step of all trainings. `bertjax.train(recipe, workdir)` calls `program.train`.
 
-The import system makes this package the attribute `bertjax.train` as soon as something imports it. The package is
-therefore callable, like the function of the same name.
+`bertjax.train` is this package, because an import sets the attribute. The package is therefore callable.
 """
 
 import sys

@@ -15,9 +15,9 @@ READ_BEHIND = 2  # flags are read this many steps later, so that no step waits f
 class AnyProcessFlags:
     """Combines the flags of all processes: a combined flag is True if the flag of any process is True.
 
-    Call the object once per step with the flags of this process. It returns the combined flags of READ_BEHIND steps
-    earlier, which are the same in all processes. In the first READ_BEHIND steps, and again after `clear`, all returned
-    flags are False. If there is only one process, it returns the current flags.
+    Call the object once per step with the flags of this process. A call returns the combined flags of READ_BEHIND steps
+    earlier. These flags are False in the first READ_BEHIND steps and in as many steps after `clear`. If there is only
+    one process, a call returns the current flags.
     """
 
     def __init__(self):
@@ -33,7 +33,7 @@ class AnyProcessFlags:
         return tuple(map(bool, np.asarray(self._unread.popleft())))
 
     def clear(self) -> None:
-        """Discards the flags that were not returned yet. All processes must call it at the same step."""
+        """Discards the flags that were not returned yet. All processes must call this method at the same step."""
         self._unread.clear()
 
 

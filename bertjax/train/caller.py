@@ -10,10 +10,10 @@ from bertjax.writers.writer import Row
 
 @dataclasses.dataclass(frozen=True)
 class Caller:
-    """The program that started a training, as far as the training depends on it.
+    """The properties of the caller that a training needs.
 
     Attributes:
-      word: What the user repeats to continue an interrupted training, for messages: 'command' or 'call'.
+      word: 'command' or 'call', the noun in messages such as 'the same command continues there'.
       ends_process: Whether a third signal ends the process. If not, it raises KeyboardInterrupt.
       on_row: A function that is called with each row of metrics after the row is written; None for none.
     """

@@ -22,8 +22,7 @@ Program = Callable[..., tuple[TrainState, Any]]
 class StepLowering:
     """Lowers the train step of a phase, as one program or as two programs for gradients and update.
 
-    The peak learning rate and the dropout seed are arguments of the program. Runs that differ only in these values
-    therefore share a program.
+    The peak learning rate and the dropout seed are arguments of the program, so that runs with other values share it.
 
     Args:
       members: If > 0, the number of runs (members) that the step trains together. The members are along the first axis
@@ -78,9 +77,9 @@ class StepLowering:
 
 
 def lower_in_two(lowering: StepLowering, batches: Mapping[int, BatchSpec]) -> Callable[[int], Callable[[], Program]]:
-    """Returns the `lower` of CompiledSteps for steps of two programs: gradients for each length, and a shared update.
+    """Returns the argument `lower` of CompiledSteps for steps of two programs: the gradients and the update.
 
-    On CPU, the update takes nearly half of the compile time of a step, so it is compiled only once.
+    All lengths share the update. On CPU, it takes nearly half of the compile time of a step.
     """
     updates: list[Any] = []  # the compiled update, after the first length
 
@@ -108,8 +107,7 @@ class CompiledSteps(Mapping[int, Program]):
     Args:
       lower: length -> a function that compiles the lowered step.
       in_parallel: Whether to compile all lengths in parallel at the first use of a step. This suits accelerators,
-        because their host is idle. On CPU, it would slow the training, and a short run may not use all lengths. There,
-        use `compile_ahead`.
+        because their host is idle. On CPU, use `compile_ahead`, because parallel compilation would slow the training.
 
     Attributes:
       ready: {length: step} for the lengths that have been used.
@@ -126,8 +124,7 @@ class CompiledSteps(Mapping[int, Program]):
         """Compiles steps in a background thread; does nothing if `in_parallel`.
 
         `lengths` are in the order of their first use. The first compilation starts now. The others start in
-        `compile_rest`, because on few cores they would delay the first step. A step has the same program whenever it is
-        compiled.
+        `compile_rest`, because on few cores they would delay the first step.
         """
         if not self._in_parallel:
             self._postponed = list(lengths)  # never empty, because a finished phase is not started
@@ -180,8 +177,8 @@ def compile_steps(
     """Returns the steps of a phase, which compile at their first use. The setup caches the steps of the latest phase.
 
     Args:
-      batches: {padded length: shapes and dtypes of a batch of one run}. The lengths are part of the cache key. On a
-        single CPU device, several lengths share one update program.
+      batches: {padded length: shapes and dtypes of a batch of one run}. On a single CPU device, several lengths share
+        one update program.
       members: See `StepLowering`.
     """
     key = (phase, tuple(batches), members)

@@ -12,7 +12,7 @@ class DistillationStage:
     """A part of the training with a separate objective and learning rate.
 
     Attributes:
-      objective: A function that converts the objective of a run without a teacher to the objective of this stage.
+      objective: A function from the objective of a run without a teacher to the objective of this stage.
       learning_rate: The peak learning rate; None for the run's peak learning rate.
     """
 
@@ -25,7 +25,7 @@ class Distillation:
     """The contribution of a teacher to a training.
 
     Attributes:
-      stages: One stage, or two that are trained one after the other.
+      stages: The one or two stages of the training, in order.
       abstract_params: The teacher's parameters: shapes, dtypes, shardings.
       params: () -> the teacher's parameters on the mesh.
       forward_flops: (sequence length, predictions per sequence) -> FLOPs of the teacher's forward pass for one
@@ -37,7 +37,7 @@ class Distillation:
       initial_params: () -> the student's initial parameters, as host arrays in the tree of the student's model. None if
         the student starts from config.init or from random weights.
       initial_weights: A line about the student's initial parameters, printed when they are made; '' for none.
-      random: Whether the student starts from random weights even if the run has a config.init.
+      random: Whether the student of a task starts from random weights, even if the run has a config.init.
     """
 
     stages: Sequence[DistillationStage]

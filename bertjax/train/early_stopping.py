@@ -7,7 +7,7 @@ STATE_KEY = 'patience_used'  # the key in the config of a checkpoint
 
 
 class EarlyStopping:
-    """Counts the evaluations since the best one. The training loop does not count the evaluation before the first step.
+    """Counts the evaluations since the best one.
 
     Attributes:
       limit: The run ends after this many evaluations in a row without improvement; 0 for no limit.
@@ -20,7 +20,7 @@ class EarlyStopping:
         self._waited: int = saved['waited'] if saved else 0
 
     def note(self, cost: float | None) -> bool:
-        """Records the cost of an evaluation (lower is better). Returns whether it is the best; None or NaN never is."""
+        """Records a cost (lower is better), and returns whether it is the best. None and NaN are never the best."""
         better = cost is not None and not math.isnan(cost) and (self._best is None or cost < self._best)
         self._best, self._waited = (cost, 0) if better else (self._best, self._waited + 1)
         return better

@@ -26,7 +26,6 @@ class Evaluator:
     Attributes:
       eval_step: (params, batch) -> {name: (sum, weight)}, jitted (train/step.py).
       examples: The examples; example n is a pure function of n.
-      count: The number of examples that are evaluated.
       batch_size: The number of rows of a batch. The last batch is padded with rows of weight 0.
       values: A function from sums and weights to the values of a metrics row.
       split: The name of the examples in metrics rows.

@@ -25,13 +25,13 @@ from bertjax.train.time_limit import PhaseTimeError, TimeLimit
 class Loop:
     """Trains one run, or several runs together, from a position to the end.
 
-    The loop evaluates and saves at the intervals of `settings` and at the end of the run. Directly after a non-finite
-    step, it saves only at the end of the run, after a request to stop, or when the time limit ends the phase.
+    The loop evaluates and saves at the intervals of `settings` and at the end of the run. A save at an interval is left
+    out if the last step was not finite.
 
     Args:
       settings: The settings, with `eval_every` and `checkpoint_every` in steps.
-      early_stopping: The early stopping of the last phase. If it has a limit, each new best state is saved.
-      time_limit: The limit that ends a phase by the clock; None for none.
+      early_stopping: The early stopping of the last phase. With a limit, a new best state is saved as at an interval.
+      time_limit: The limit that can end a phase; None for none.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Loop:
         self._clock, self._any_process, self._saved_at = recorder.run_clock, AnyProcessFlags(), time.perf_counter()
 
     def run(self, state: TrainState, position: Position) -> TrainState:
-        """Trains from `state` (donated) at `position`, `Position()` for a new run, and returns the final state.
+        """Trains from `position` to the end, and returns the final state. The argument `state` is donated.
 
         Raises:
           PreemptedError: A signal requested a stop, and all finished steps are saved.
@@ -61,7 +61,7 @@ class Loop:
         """
         self._state, self._position, stopping = state, position, self._early_stopping
         total = self._phases[-1].settings.last_step
-        # If a stop is requested before the first step of this process, nothing has changed since the last checkpoint.
+        # A stop that is requested before the first step of this process needs no save.
         if broadcast_from_primary(self._interrupt.requested()) and position.step < total and not stopping.should_stop:
             raise self._stopped()
         for phase in self._phases:
@@ -121,7 +121,7 @@ class Loop:
             raise PhaseTimeError(step)
 
     def _evaluate(self, phase: Phase) -> float | None:
-        """Evaluates on all splits and returns the cost on the main split; None if there is no main split or cost."""
+        """Runs all evaluators of a phase. Returns the cost from `phase.evaluator`, or None."""
         main = [phase.evaluator] if phase.evaluator is not None else []
         costs = []
         for evaluator in (*main, *phase.other_evaluators):

@@ -38,7 +38,7 @@ class EvaluatorProtocol(Protocol):
 
 
 class TrainStep:
-    """The compiled train step, (state, batch) -> (state, metrics), which donates the state.
+    """The compiled train step, (state, batch) -> (state, metrics). It donates the state.
 
     Args:
       rate: The peak learning rate, float32: a scalar, or one per member.
@@ -87,7 +87,7 @@ class Phase:
       other_evaluators: Further evaluators, which do not affect the best checkpoint.
       evaluate_first: Whether to evaluate before the first step; False if the head is randomly initialised.
       flops_per_sequence: The FLOPs of a training step per row, summed over all members; 0 if unknown.
-      may_be_best: Whether the best checkpoint may come from this phase; False if the phase does not train the head.
+      may_be_best: Whether a checkpoint of this phase may be the best; False if the phase does not train the head.
       teacher: (teacher parameters,) on the mesh if the objective has a `teacher_fn`, else ().
     """
 
@@ -104,7 +104,7 @@ class Phase:
     teacher: tuple[Any, ...] = ()
 
     def begin(self, state: TrainState) -> TrainState:
-        """Returns the state for the first step of this phase, from the last state of the previous phase."""
+        """Converts the last state of the previous phase to the first state of this phase."""
         return self.setup.reset_optimizer(state) if self.settings.reset_optimizer else state
 
     def compile(self, on_compile: OnCompile = contextlib.nullcontext) -> TrainStep:
@@ -118,9 +118,9 @@ class Phase:
 
     @contextlib.contextmanager
     def compiling(self, first: int, steps: int) -> Iterator[None]:
-        """A context in which the step compiles in the background on CPU, for `steps` batches from example `first` on.
+        """A context in which a CPU compiles the step in the background. It does nothing on accelerators.
 
-        The first length compiles immediately. The other lengths compile after the first step.
+        The next `steps` batches, from example `first` on, determine the lengths. Only the first compiles immediately.
         """
         programs, examples = self._programs(), self.members[0].examples
         is_bucketed = isinstance(examples, BucketedExamples)

@@ -23,7 +23,7 @@ from bertjax.train.step import Batch
 Forward = Callable[[Any, Batch], Mapping[str, jax.Array]]
 SCORE_INPUTS = (*INPUTS, 'masked_positions', 'masked_ids')  # the batch arrays that `make_token_scores` uses
 
-_AHEAD = 1  # the number of batches that the devices may compute while the host fetches a result
+_AHEAD = 1  # the number of batches that the devices compute while the host fetches an earlier result
 
 
 def no_op(rows: int) -> None:
@@ -31,7 +31,7 @@ def no_op(rows: int) -> None:
 
 
 def make_token_scores(module: nn.Module) -> Forward:
-    """Makes (params, batch) -> {'log_probabilities': float32 [B, P]}: the MLM's log p of each of P `masked_ids`."""
+    """Makes (params, batch) -> {'log_probabilities': log p of the `masked_ids` by the MLM head, float32 [B, P]}."""
 
     def forward(params: Any, batch: Batch) -> dict[str, jax.Array]:
         inputs = [batch[name] for name in (*INPUTS, 'masked_positions')]
@@ -47,7 +47,6 @@ class Predictor:
 
     Args:
       forward: (params, batch) -> {name: output}, with the rows of the batch along the first axis.
-      mesh: The mesh; its data axes split the rows.
       per_token: The names of outputs with a value per token. The values of padding are cut off.
       batch_size: The number of rows of a batch, rounded up to a multiple of the mesh's row shards.
       shapes: The padded lengths, ascending; no row is longer than the last length.
@@ -71,7 +70,7 @@ class Predictor:
         self._inputs, self._per_token = tuple(inputs), per_token
         self._compiled_shapes: set[tuple[int, ...]] = set()
         self._mesh, self._shapes, self._pad_id, self._members = mesh, shapes, pad_id, members
-        # The outputs, which are small, are replicated, because every process needs all rows.
+        # The outputs are replicated, because every process needs all rows.
         self._forward = jax.jit(
             jax.vmap(forward, in_axes=(0, None)) if members else forward, out_shardings=replicated(mesh)
         )
@@ -88,8 +87,8 @@ class Predictor:
 
         Args:
           advance: A callback that is called after each batch with the number of rows of `features` in it.
-          batches: (row indices, padded length) of each batch; the index -1 stands for padding. Together, the batches
-            must contain every row of `features`. By default, rows are sorted by length and batched.
+          batches: (row indices, padded length) of each batch; the index -1 stands for padding. The batches must contain
+            every row of `features`. None for `sorted_batches`.
 
         Returns:
           {name: an array per row}; if `members` > 0, each array has one entry per model along its first axis.

@@ -35,15 +35,15 @@ _MIN_REPORTED = 1.0  # seconds: the duration of a longer compilation is printed
 
 
 class Recorder:
-    """Writes metrics.jsonl, ledger.jsonl and TensorBoard events for each run. Prints losses: the mean over the runs.
+    """Writes metrics.jsonl, ledger.jsonl and TensorBoard events for each run. Prints the mean loss of the runs.
 
     A writer that fails is dropped with a warning. A ledger that fails stops the training, because it must list all
     examples.
 
     A training row contains the weighted means of the losses since the previous row, and the norms, learning rate and
-    counters of its step. In a non-finite step, the loss, the gradient or the update is not finite; the means exclude
-    such steps. Three non-finite steps in a row end a single run. If several runs are trained together, the affected run
-    is marked as failed, and the training continues.
+    counters of its step. In a non-finite step, the loss, the gradient or the update is not finite. The means exclude
+    these steps. Three non-finite steps in a row end a single run. If several runs are trained together, the steps mark
+    their run as failed, and the training continues.
 
     Args:
       values: A function from sums of training batches to the values of a metrics row.
@@ -81,18 +81,18 @@ class Recorder:
         self._unread: collections.deque = collections.deque()
         self._sums: list[dict[str, tuple[float, float]]] = [{} for _ in folders]
         self._tokens, self._sequences = [0.0 for _ in folders], [0.0 for _ in folders]
-        # The position and the scalars of the last step whose metrics were read, if no row contains them yet.
+        # The position and the scalars of the last step that was read; None if a row contains them.
         self._pending: tuple[Position, list[dict[str, float]]] | None = None
         self._skipped_in_row = [0 for _ in folders]  # as of the last step that was read
         self.failed = list(failed) or [False for _ in folders]
 
     @property
     def suspect(self) -> bool:
-        """Whether a run that has not failed skipped the last step whose metrics were read."""
+        """Whether a run skipped the last step that was read. Failed runs do not count."""
         return any(skipped and not failed for skipped, failed in zip(self._skipped_in_row, self.failed, strict=True))
 
     def truncate_after(self, step: int) -> None:
-        """Discards rows of earlier processes after `step`, the step of the checkpoint. -1 discards all rows."""
+        """Discards the rows after the checkpoint's step `step`. -1 discards all rows."""
         for lines in (*self._writers, *self._ledgers):
             lines.truncate_after(step)
 
@@ -163,7 +163,7 @@ class Recorder:
             self._read()
 
     def end_phase(self) -> None:
-        """Reads all metrics and writes a row for the steps since the last row, so that no row spans two phases."""
+        """Writes a row for the steps since the last row, so that no row spans two phases."""
         self.drain()
         if self._pending:
             self._write_train_rows(*self._pending)

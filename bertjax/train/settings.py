@@ -12,11 +12,7 @@ from bertjax.parallel.zero1 import should_shard
 
 
 def resolve_durations(settings: RunKeys, total: int, steps_per_epoch: float | None = None) -> dict[str, int]:
-    """Returns `eval_every` and `checkpoint_every` in steps, for a run of `total` steps.
-
-    Raises:
-      UserError: A value is not a duration.
-    """
+    """Returns `eval_every` and `checkpoint_every` in steps, for a run of `total` steps. For errors, see `in_steps`."""
     return {
         key: in_steps(getattr(settings, key), key, total=total, steps_per_epoch=steps_per_epoch)
         for key in ('eval_every', 'checkpoint_every')
@@ -24,7 +20,7 @@ def resolve_durations(settings: RunKeys, total: int, steps_per_epoch: float | No
 
 
 def check_grad_accum_steps(batch_size: int, grad_accum_steps: int, key: str = 'grad_accum_steps') -> None:
-    """Raises a UserError for config.KEY unless the number of parts of a batch divides the batch size."""
+    """Raises a UserError for config.KEY unless `grad_accum_steps` divides `batch_size`."""
     if batch_size % grad_accum_steps:
         expected = f'a divisor of batch_size = {batch_size}'
         raise UserError(f'config.{key}', str(grad_accum_steps), expected, f'change config.{key} or the batch size')
@@ -69,7 +65,7 @@ def check_memory(
     """Raises a UserError if a run does not fit the memory of the devices, before anything is allocated.
 
     The estimate is a lower bound. It counts the parameters, the moments and the batch. For one part of the batch, it
-    also counts the logits of the vocabulary and the input of each block. If `moments` is 0, it counts one block only.
+    also counts the logits of the vocabulary and the input of each block (of one block if `moments` is 0).
 
     Args:
       model: The config of the model; the parameters of heads are not counted.

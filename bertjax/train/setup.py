@@ -41,8 +41,8 @@ class PhaseSettings:
       schedule, warmup_fraction, power, decay, decay_fraction: See `optim.schedules.make_schedule`.
       reset_optimizer: Whether the phase begins with a fresh optimiser.
       layout: The arrangement of packed sequences if it is the same in every batch, else None.
-      schedule_steps: The steps of the run at which the schedule begins and ends, if these settings describe only a part
-        of a phase. None for a whole phase, whose schedule goes from `first_step` to `last_step`.
+      schedule_steps: The steps of the run at which the schedule begins and ends; None for `first_step` and `last_step`.
+        It is set if these settings describe only a part of a phase.
     """
 
     number: int
@@ -66,13 +66,12 @@ class Setup:
 
     Attributes:
       module: The Flax module of the model, which takes `objective.inputs`.
-      optimizer: The optimiser, from optim.make_optimizer.
       trained: A function that selects the trained parameters.
       layer_decay: The learning rate factor per layer, see `optim.trainable.layer_rates`.
       init: key -> fresh state, with boxed parameters (nn.Partitioned).
       state: The abstract state: shapes, dtypes and shardings.
       ema_decay: The decay of the average of the weights, see `state.update_ema`; 0 for no average.
-      teacher: (abstract parameters of the teacher,) if the objective has a `teacher_fn`, else (). Not part of `state`.
+      teacher: (abstract parameters of the teacher,) if the objective has a `teacher_fn`, else ().
       exchange: The gradient exchange if the state is sharded over the data axis (ZeRO-1, see parallel/zero1.py), else
         None.
       moment_params: The abstract trained parameters if only their moments are sharded over the data axis, else None.
@@ -101,7 +100,7 @@ class Setup:
 
     @functools.cached_property
     def create(self) -> Callable[[int], TrainState]:
-        """The function from a seed to the state of step 0. Each device initialises its shard."""
+        """A function from a seed to the state of step 0. Each device initialises its shard."""
         create = jax.jit(lambda key: nn.unbox(self.init(key)), out_shardings=shardings_of(self.state))
         return lambda seed: create(jax.random.key(seed))
 
@@ -116,7 +115,7 @@ class Setup:
 
     @functools.cached_property
     def _create_around(self) -> Callable[[Any, jax.Array], TrainState]:
-        """The function (model parameters, key) -> a fresh state, whose `params` are only those of the objective."""
+        """A function (model parameters, key) -> the state of step 0 without the model parameters."""
         init_aux, aux = self.objective.init_aux, {AUX: self.state.params[AUX]} if AUX in self.state.params else {}
 
         def create(params: Any, key: jax.Array) -> TrainState:
@@ -128,7 +127,7 @@ class Setup:
 
     @functools.cached_property
     def reset_optimizer(self) -> Callable[[TrainState], TrainState]:
-        """The function that gives a state (donated) a fresh optimiser, on the same devices."""
+        """A function that replaces the optimiser state of a TrainState (donated) by a fresh one."""
         return jax.jit(
             lambda state: state.replace(opt_state=self.optimizer.init(partition(state.params, self.trained)[0])),
             donate_argnums=0,
@@ -149,16 +148,16 @@ def build_setup(
     teacher: tuple[Any, ...] = (),
     zero1: str = 'off',
 ) -> Setup:
-    """Builds a setup with the shapes and shardings of all arrays, but without arrays.
+    """Builds a setup. It has the shapes and shardings of all arrays, but no arrays.
 
-    The other arguments are attributes of `Setup`.
+    See `Setup` for the arguments that are not listed here.
 
     Args:
       batch: The shapes and dtypes of a batch of the run, with any number of rows and any length.
       zero1: Whether to shard the state over the data axis, one of `parallel.zero1.ZERO1`.
     """
     inputs = [jax.ShapeDtypeStruct(*batch[name]) for name in objective.inputs]
-    # A jitted `init` is traced only once, although `abstract_state` and `Setup.create` both trace its callers.
+    # `abstract_state` and `Setup.create` both use `init`. A jitted function is traced only once.
     init = jax.jit(make_init(module, optimizer, inputs, trained, objective.init_aux, ema=ema_decay > 0), inline=True)
     with mesh_context(mesh):
         state = abstract_state(init, mesh)

@@ -25,8 +25,8 @@ class TrainState(struct.PyTreeNode):
     Attributes:
       step: int32, the number of batches seen, including skipped batches.
       params: The parameters of the model and, under AUX, of the objective.
-      opt_state: The state of the optimiser, whose count is the number of applied updates since the last reset.
-      skipped: int32, the number of non-finite steps, which did not change parameters and optimiser.
+      opt_state: The state of the optimiser. Its count is the number of applied updates since the last reset.
+      skipped: int32, the number of non-finite steps, which left parameters and optimiser unchanged.
       skipped_in_row: int32, the number of skipped steps since the last applied step.
     """
 
@@ -66,15 +66,15 @@ class EmaTrainState(TrainState):
 
 
 def start_ema(params: Any) -> Any:
-    """Returns the initial average: copies of the parameters, because a train step donates both."""
+    """Returns the initial average: float32 copies, because a train step donates the parameters and the average."""
     return jax.tree.map(lambda x: jnp.array(x, jnp.float32, copy=True), params)
 
 
 def update_ema(ema: Any, params: Any, decay: float, updates: jax.Array) -> Any:
     """Updates an average: d ema + (1 - d) params with d = min(decay, (1 + updates) / (10 + updates)).
 
-    d is small at first, so that the average forgets the initial weights. With d = 0.999 from the start, the average
-    would still be 37 % initial weights after 1,000 updates. Source: tf.train.ExponentialMovingAverage, `num_updates`.
+    d is small at first. With d = 0.999 from the start, the initial weights would still be 37 % of the average after
+    1,000 updates. Source: tf.train.ExponentialMovingAverage, `num_updates`.
 
     Args:
       params: The parameters after the update.
@@ -94,7 +94,7 @@ def make_init(
     *,
     ema: bool = False,
 ) -> Callable[[jax.Array], TrainState]:
-    """Builds a function from a key to a fresh state, whose parameters are in boxes with their logical axes.
+    """Builds a function from a key to a fresh state. Its parameters are in boxes with their logical axes.
 
     Args:
       inputs: The shapes and dtypes of the model's inputs; their first dimension does not matter.
@@ -112,7 +112,7 @@ def make_init(
 
 
 def init_aux_params(init_aux: Callable[[jax.Array], Any], key: jax.Array) -> dict[str, Any]:
-    """Initialises the parameters of the objective with the key of the state: {AUX: parameters}."""
+    """Returns {AUX: initial parameters of the objective}. `key` is the key of the whole state."""
     return {AUX: init_aux(jax.random.fold_in(key, 1))}
 
 
@@ -129,7 +129,7 @@ def fresh_state(
 def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> TrainState:
     """Computes the shape, dtype and sharding of each leaf, without arrays. Call it within `mesh_context(mesh)`."""
     key = jax.eval_shape(lambda: jax.random.key(0))  # eval_shape does not need the devices
-    # JAX traces a jitted `init` again for a key without a sharding on the mesh.
+    # Without this sharding, JAX would trace a jitted `init` a second time.
     key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=NamedSharding(mesh, PartitionSpec()))
     boxed = jax.eval_shape(init, key)
     shardings = state_shardings(boxed, mesh)

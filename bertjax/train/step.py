@@ -65,10 +65,10 @@ def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradient
     else it is empty.
 
     Each loss is a weighted mean over the whole batch. The minimised loss is the sum of the losses times their factors.
-    The weights depend only on the batch. Therefore, the gradients of the `grad_accum_steps` parts of a batch add up to
-    the gradients of the batch, and processing the parts one after the other saves memory. whole_batch.py does this for
-    objectives that compare the rows of a batch. With `setup.exchange`, each device computes the gradients of its rows
-    and receives the summed gradients of its part of the parameters.
+    To save memory, the `grad_accum_steps` parts of a batch are processed one after the other. Their gradients add up to
+    the gradients of the batch, because each loss is divided by the weight of the whole batch. If an objective compares
+    the rows of a batch, whole_batch.py computes the gradients. With `setup.exchange`, each device computes the
+    gradients of its rows and receives the summed gradients of its part of the parameters.
     """
     objective, trained, exchange = setup.objective, setup.trained, setup.exchange
     grad_accum_steps, layout = phase.grad_accum_steps, phase.layout
@@ -100,7 +100,7 @@ def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradient
             rows = with_teacher_outputs(objective, rows, *teacher)
             loss = lambda trained_params: mean_loss(forward(trained_params, (rows, numbers)), rows, weights)  # noqa: E731
             sums, grads = jax.value_and_grad(loss, has_aux=True)(trained_params)
-            # Kernels may be gathered in bfloat16, but the gradients of the parts add up in the dtype of the parameters.
+            # Kernels may be gathered in bfloat16. The gradients of the parts add up in the dtype of the parameters.
             return sums, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, stored)
 
         if objective.whole_batch:
@@ -131,7 +131,7 @@ def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradient
     ) -> tuple[tuple[jax.Array, Sums], Any]:
         batch, numbers = rows
         sums, grads = gradients(params, batch, Dropout(seed, numbers), weights, *teacher)
-        # The sums of a loss of the whole batch are already equal on all devices.
+        # If the loss compares the rows of the batch, each device already has the sums over all rows.
         return sums if objective.whole_batch else exchange.sum(sums), exchange.reduce_scatter(
             grads, partition(exchange.specs, trained)[0]
         )
@@ -155,7 +155,7 @@ def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradient
 
 
 def make_update(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[TrainState, Metrics]]:
-    """Makes a function: (state, gradients, peak) -> (new state, metrics). It does not depend on the batch shape.
+    """Makes a function: (state, gradients, peak) -> (new state, metrics), independent of the batch shape.
 
     `gradients` are the `Gradients` of a batch. `peak` is the peak learning rate of the phase, a float32 scalar. If the
     loss, the gradient norm or the square of the update norm is not finite, a step changes only `step` and the counters
@@ -181,9 +181,9 @@ def make_update(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[Train
             grads, old = (shard_like_moments(tree, moment_params) for tree in (grads, old))
         direction, opt_state = optimizer.update(grads, state.opt_state, old)
         if platform() == 'cpu':
-            # The update on a CPU is memory-bound. A second call of the optimiser computes the direction, so that only
-            # `keep` uses the moments of the first call. XLA can then fuse the two, without storing the moments between.
-            # The barrier keeps XLA from merging the two calls.
+            # The update on a CPU is memory-bound. This second call computes the direction again, so that only `keep`
+            # uses the moments of the first call. XLA can then fuse the first call with `keep`. The barrier keeps XLA
+            # from merging the two calls.
             direction, _ = optimizer.update(*jax.lax.optimization_barrier((grads, state.opt_state, old)))
         if setup.layer_decay != 1:
             rates = layer_rates(old, setup.layer_decay, setup.module.config.num_layers)

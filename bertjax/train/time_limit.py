@@ -11,15 +11,15 @@ from bertjax.train.health.goodput_clock import recorded_until
 
 
 class TimeLimit:
-    """The budget of the wall time of a run. By the clock, it ends one phase, but not the run.
+    """The budget of the wall time of a run. It can end one phase, but not the run.
 
     In each process, the time counts from `recorded_until`, by default the start of the process. It includes the
     preparation of the text. It excludes the time between a kill and the next start, and steps that a kill has lost.
 
     Args:
       seconds: The limit for the whole run.
-      phase: The index of the phase that ends by the clock; -1 for none.
-      ends: The phase ends when the elapsed time of the run reaches this many seconds.
+      phase: The index of the phase that the limit can end; -1 for none.
+      ends: The elapsed time of the run, in seconds, at which this phase ends.
     """
 
     def __init__(self, seconds: float, *, phase: int = -1, ends: float = math.inf):
@@ -27,7 +27,7 @@ class TimeLimit:
         self._spent, self._since = 0.0, time.perf_counter()
 
     def begin(self, folder: pathlib.Path, step: int) -> None:
-        """Reads the time that the run in a workdir took up to `step`. The run now continues from this step."""
+        """Reads the time that the run in a workdir took up to `step`, from which it now continues."""
         goodput = read_goodput(folder, until=step)
         self._spent = goodput.total - goodput.seconds.get(LOST, 0.0) if goodput else 0.0
         self._since = recorded_until()

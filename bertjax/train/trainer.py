@@ -78,11 +78,11 @@ class Experiment(abc.ABC):
 def fit(
     folder: pathlib.Path, experiment: Experiment, *, use_checkpoint: str = 'last', time_limit: TimeLimit | None = None
 ) -> tuple[TrainState, int]:
-    """Trains a run to the end, from the newest complete checkpoint of its workdir or from the start.
+    """Trains a run to the end, from the newest undamaged checkpoint of its workdir or from the start.
 
     Args:
       use_checkpoint: The state to return: 'last' for the last step, 'best' for the saved step with the best dev score.
-      time_limit: The time limit, if it determines the number of steps of the run; None if the config determines it.
+      time_limit: The time limit that determines the number of steps; None if the config determines this number.
 
     Returns:
       The state and the number of the last trained step. This number is below config.steps if config.patience ended the
@@ -133,7 +133,7 @@ def _check_same_run(
 
 
 def make_early_stopping(settings: RunKeys, saved: SavedCheckpoint | None) -> EarlyStopping:
-    """Returns the early stopping of config.patience, restored from the checkpoint, if there is one."""
+    """Returns the early stopping of config.patience, restored from the checkpoint if `saved` is not None."""
     return EarlyStopping(settings.patience, saved.config.get(STATE_KEY) if saved else None)
 
 
@@ -220,7 +220,7 @@ def resume_or_start(
 
 
 def _trackers(experiment: Experiment) -> list[Tracker]:
-    """Returns a tracker for each run, if config.tracker is set. The name of a trial is SWEEP/TRIAL."""
+    """Returns a tracker for each run; [] without config.tracker. The name of a trial is SWEEP/TRIAL."""
     settings, trackers = experiment.settings, []
     for folder in experiment.folders if settings.tracker and is_primary() else ():
         path = folder.resolve()

@@ -28,7 +28,7 @@ class StackedExamples:
         self._examples = examples
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Makes the batch of examples `indices`, int64 [B]. Its arrays [B, M, ...] have the rows of all M runs."""
+        """Returns arrays [B, M, ...] with the examples `indices`, int64 [B], of all M runs."""
         parts = [one.batch(indices) for one in self._examples]
         return {name: np.stack([part[name] for part in parts], axis=1) for name in parts[0]}
 

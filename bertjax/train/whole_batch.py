@@ -1,9 +1,9 @@
 """Exact gradients of losses that compare all rows of a batch, even if the rows are split over parts and devices.
 
 Source: gradient caching (Gao et al. 2021, arXiv 2101.06983). If a batch has several parts, each part is computed
-twice. The first pass computes the outputs of all parts, which are small. Then the gradient of the loss with respect to
-these outputs is computed. The second pass computes the gradient with respect to the parameters. Dropout is a function
-of the seed and the example numbers, so both passes drop the same values.
+twice. The first pass computes the outputs, which are small. Then the gradient of the loss with respect to the outputs
+is computed. The second pass computes the gradient with respect to the parameters. Dropout is a function of the seed and
+the example numbers, so both passes drop the same values.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,14 +39,14 @@ def whole_batch_gradients(
     parts: int,
     exchange: GradientExchange | None,
 ) -> tuple[tuple[jax.Array, Any], Any]:
-    """Computes ((loss, sums), gradients). The loss is that of the whole batch; the gradients are the part from `rows`.
+    """Computes ((loss, sums), gradients): the loss of the whole batch, and the contribution of `rows` to its gradients.
 
     Args:
       forward: (parameters, rows) -> outputs of these rows.
       loss: (outputs of all rows, `compared` of all rows) -> (loss, sums).
       rows: The rows of the batch. With an `exchange`, only the rows of this device.
       compared: The arrays of the batch that the loss reads, with the same rows.
-      parts: The number of parts A in which the rows are computed.
+      parts: The number of parts in which the rows are computed.
       exchange: The exchange between the devices; None if the arrays contain the rows of all devices.
     """
     if parts == 1:
@@ -65,6 +65,6 @@ def whole_batch_gradients(
         _, pull = jax.vjp(lambda params: forward(params, part_rows), params)
         return jax.tree.map(lambda x, g: x + g.astype(x.dtype), total, pull(part_cotangents)[0]), None
 
-    # `exchange` gathers kernels in bfloat16, which is not precise enough for the sum of many parts.
+    # If `exchange` gathers kernels in bfloat16, their dtype is not precise enough for the sum of many parts.
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), params)
     return loss_and_sums, jax.lax.scan(add_part, zeros, (split, split_rows(cotangents, parts)))[0]

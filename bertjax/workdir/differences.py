@@ -18,7 +18,7 @@ def format_literal(value: Any) -> str:
 
 
 def task_kind(config: Mapping[str, Any]) -> str | None:
-    """Returns the kind of the task of a training; '' for a pre-training, None for a config that trains nothing."""
+    """Returns the kind of a training's task; '' for a pre-training, None for a config that trains nothing."""
     return config['task']['kind'] if 'task' in config else '' if 'steps' in config else None
 
 
@@ -45,7 +45,7 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
 
 
 def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `config` with durations in steps and automatic values as in `run`, the saved config to compare with."""
+    """Returns `config` with durations in steps and with the automatic values of `run`, the saved config."""
     resolved, is_task = dict(config), 'task' in config
     # The saved config of a sweep has unresolved durations.
     per_epoch = run['steps'] / run['epochs'] if is_task and isinstance(run['steps'], int) and run['epochs'] else None
@@ -57,7 +57,7 @@ def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str,
         resolved['steps'] = run['steps']  # The number of steps in an epoch depends on the text.
     total = resolved['steps'] if isinstance(resolved['steps'], int) and resolved['steps'] else None
     for key in ('eval_every', 'checkpoint_every'):
-        with contextlib.suppress(UserError):  # The duration is relative, and the total or the epoch is unknown.
+        with contextlib.suppress(UserError):  # The duration is relative to an unknown number of steps.
             if isinstance(run[key], int):
                 resolved[key] = in_steps(config[key], key, total=total, steps_per_epoch=per_epoch)
     if is_task and run.get('max_padded_lengths') and not resolved['max_padded_lengths']:

@@ -38,9 +38,9 @@ def check_formats(
     module: BertForTask | None = None,
     head: Head | None = None,
 ) -> None:
-    """Checks that every format can represent the model. The check is cheap, so it runs before the training.
+    """Checks, before the training, that every format can represent the model.
 
-    `vocabulary` is the family of the tokenizer; '' if it is not known yet. `module` and `head` are None for a
+    `vocabulary` is the family of the tokenizer; '' if the family is not known yet. `module` and `head` are None for a
     pre-training model.
 
     Raises:
@@ -79,8 +79,7 @@ def write_exports(content: ExportContent, folder: pathlib.Path, formats: Collect
 
 
 def write_export(content: ExportContent, directory: pathlib.Path, name: str) -> None:
-    """Writes or replaces an export in the format `name`. All parameters must be readable in this process."""
-    # Each format is imported lazily, because most runs need only some of the formats.
+    """Writes or replaces an export in the format `name`. This process must be able to read all parameters."""
     match name:
         case 'hf':
             from bertjax.convert.huggingface.save import export_huggingface as export
@@ -96,7 +95,7 @@ def write_export(content: ExportContent, directory: pathlib.Path, name: str) -> 
 
 
 def check_push_to(name: str, formats: Collection[str]) -> None:
-    """Checks that a push to `name` (config.push_to) can succeed, before the training. '' stands for no push.
+    """Checks, before the training, that a push to `name` (config.push_to) can succeed. '' stands for no push.
 
     Raises:
       UserError: The format 'hf' is not exported; also see `convert/hub.py:check_push`.

@@ -20,7 +20,6 @@ def read_recorded_config(path: pathlib.Path, kind: str | None = None) -> dict[st
     """Reads config.json of a run.
 
     Args:
-      path: The file.
       kind: The kind of task that the run must have; '' for a pre-training, None for any run.
 
     Raises:
@@ -42,7 +41,7 @@ def task_options(facts: Mapping[str, Any], path: pathlib.Path, kind: str | None 
     """Returns the kind and the options of the task in a task.json or config.json.
 
     Raises:
-      UserError: There is no task, its kind is not `kind` (if given), or it has an unknown option.
+      UserError: There is no valid task, it has an unknown option, or its kind is not `kind` (if given).
     """
     if 'task' not in facts:
         fix = _RESTORE if kind is None else 'give the recipe of this workdir'
@@ -59,21 +58,17 @@ def task_options(facts: Mapping[str, Any], path: pathlib.Path, kind: str | None 
 
 
 def check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
-    """Checks the kind of a recorded task.
-
-    Raises:
-      UserError: The task is of another kind.
-    """
+    """Raises a UserError if a recorded task is not of the kind `kind`."""
     if task.get('kind') != kind:
         expected = f'{task.get("kind")!r}, as in {path}'
         raise UserError('config.task.kind', repr(kind), expected, 'give the recipe of this model')
 
 
 def read_recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
-    """Reads task.json.
+    """Reads task.json, and restores 'learned' into `task`.
 
-    Its keys are 'task' (the options of the task), 'learned' (the result of `Task.learned_state`), 'encoder' (the config
-    of the encoder) and 'seq_len'. `task` is the task of the config. The function restores 'learned' into it.
+    The keys are 'task' (the options of the task), 'learned' (the result of `Task.learned_state`), 'encoder' (the config
+    of the encoder) and 'seq_len'.
 
     Raises:
       UserError: The file is damaged.
@@ -98,11 +93,7 @@ def read_recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
 
 
 def read_recorded_results(path: pathlib.Path) -> dict[str, Any]:
-    """Reads results.json of a run, which has the metrics of each split.
-
-    Raises:
-      UserError: The file is damaged.
-    """
+    """Reads results.json, the metrics of each split. Raises a UserError if the file is damaged."""
     fix = 'remove the file; --config.run=evaluate writes it again'
     results = read_json_object(path, fix)
     results.setdefault('splits', {})
@@ -126,6 +117,6 @@ def _check(value: Any, form: Any, where: str) -> None:
 
 
 def distillation_facts(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the non-zero numbers and True flags of config.distill, for the model card; {} without a teacher."""
+    """Returns the non-zero numbers and True flags of config.distill, for the model card; {} if there are none."""
     values = config.get('distill', {})
     return {f'distillation, {key}': value for key, value in values.items() if isinstance(value, int | float) and value}

@@ -19,8 +19,8 @@ def lock_workdir(*workdirs: pathlib.Path, results_only: bool = False) -> Iterato
 
     Args:
       workdirs: The workdirs, which may have duplicates.
-      results_only: Whether the command (config.run) only adds results. If so, and if a UserError occurs, new workdirs
-        that are still empty are removed.
+      results_only: Whether the command (config.run) only adds results. If so, new workdirs that are still empty after a
+        UserError are removed.
 
     Raises:
       UserError: Another process works in a workdir, or the processes of a run do not share the folder.

@@ -42,11 +42,11 @@ _MARKERS = {
     r'(?:.*/)?export/stablehlo/': stablehlo.FUNCTIONS,
     r'(?:.*/)?export/onnx/': 'README.md',
 }
-# Unfinished builds and saves, and pairing plans, which can be rebuilt quickly.
+# Unfinished builds, unfinished saves, and pairing plans, which can be rebuilt quickly.
 _IGNORED = r'(^|/)(partial|plans)/|\.unfinished$|\.orbax-checkpoint-tmp'
 _RULES = MirrorRules(_MARKERS, _IGNORED)
 _DOCTOR_RULES = MirrorRules(_MARKERS, rf'{_IGNORED}|(^|/)(export/|\.unfinished/|checkpoints/\d+/(?!{checksums.FILE}$))')
-# The checksum files of checkpoints are mirrored, because run=compile takes the architecture of a run with checkpoints.
+# Only the checksum file of a checkpoint is mirrored. It shows run=compile that the run has checkpoints.
 _READ_ONLY_RULES = MirrorRules(
     _MARKERS, rf'{_IGNORED}|(^|/)((\.unfinished|store|heldout|export)/|checkpoints/(?!\d+/{checksums.FILE}$))'
 )
@@ -61,14 +61,13 @@ def mirrored_workdir(url: str, use: str) -> Iterator[str]:
     """Yields the local mirror of a workdir in a bucket.
 
     Args:
-      url: The workdir.
       use: How the verb uses the workdir, see `Verb.bucket`.
 
     Raises:
-      UserError: The bucket is missing, denied or unreachable, or another run works in the workdir. The error is raised
-        before the body of the context. If `use` is 'look', it may also be raised after the body.
+      UserError: The bucket is missing, denied or unreachable, or another run works in the workdir. Raised before the
+        body of the context; also after the body if `use` is 'look'.
       OtherStoppedError: Another process of this run raised an error.
-      UnpublishedError, LostLeaseError: Some results are not in the bucket. The error is raised after the body.
+      UnpublishedError, LostLeaseError: Some results are not in the bucket. Raised after the body.
     """
     remote = RemoteFolder(url, '--workdir')
     name = remote.url.rpartition('/')[2]
@@ -103,10 +102,7 @@ def _read_only_mirror(remote: RemoteFolder, name: str, *, inspect: bool) -> Iter
 
 @contextlib.contextmanager
 def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Path) -> Iterator[None]:
-    """Publishes the mirror during the body of the context and at its end, even after an error.
-
-    Only the primary process calls this function. The process holds the lease of the workdir within the context.
-    """
+    """Publishes the mirror during the body and after it, even after an error. Holds the lease of the workdir."""
     identity = home / 'identity'  # a random id of the mirror, because host names need not be unique
     if not identity.exists():
         write_atomic(identity, secrets.token_hex(8))
@@ -131,10 +127,7 @@ def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Pa
 
 @contextlib.contextmanager
 def _fetch_mirror(mirror: Mirror) -> Iterator[None]:
-    """Fetches the published changes after each call of `Publisher.hand_over` in the primary process.
-
-    All processes except the primary process call this function.
-    """
+    """Fetches the published changes within each context `Publisher.hand_over` of the primary process."""
 
     @contextlib.contextmanager
     def fetch() -> Iterator[None]:
@@ -158,7 +151,7 @@ def _fetch_mirror(mirror: Mirror) -> Iterator[None]:
 def _finish(publisher: 'Publisher', body_error: BaseException | None) -> None:
     """Publishes the remaining changes, and raises `body_error`, the error of the body.
 
-    If the bodies of the other processes have also ended, these processes wait for this function.
+    The other processes wait for this function if their bodies have also ended.
     """
     try:
         all_ended = body_error is None or isinstance(body_error, _IN_ALL_PROCESSES)
@@ -178,8 +171,8 @@ def _finish(publisher: 'Publisher', body_error: BaseException | None) -> None:
 class Publisher:
     """A thread that publishes a mirror within its context, and stops the run if publishing fails.
 
-    Each pass of the thread publishes the current files. A checkpoint that was already replaced is therefore not sent.
-    The training does not wait for the thread. The thread fails if retries take too long, writing is denied, or another
+    Each pass of the thread publishes the current files, so a checkpoint that was already replaced is not sent. The
+    training does not wait for the thread. The thread fails if retries take too long, writing is denied, or another
     process has taken the workdir. It then interrupts the run like Ctrl-C, and `finish` raises the error.
     """
 
@@ -210,7 +203,7 @@ class Publisher:
 
     @contextlib.contextmanager
     def hand_over(self) -> Iterator[None]:
-        """Publishes all files, and keeps the bucket unchanged during the body. Raises the errors of `finish`."""
+        """Publishes all files. Within the context, the bucket does not change. Raises the errors of `finish`."""
         with self._pass_lock:
             self.finish()
             yield

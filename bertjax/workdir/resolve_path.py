@@ -41,15 +41,14 @@ def classify_path(path: str) -> PathKind:
 
 
 def huggingface_directory(init: str, where: str = 'config.init') -> str:
-    """Returns the folder of a model. For a workdir, it is the folder of its export. A hub model is downloaded.
+    """Returns a folder with a model: `init` itself, the export of a workdir, or a download from the hub.
 
     Args:
       init: A model directory in any format of convert/load.py, a bertjax workdir, or the name of a model on the hub.
       where: The config key of `init`, for error messages.
 
     Raises:
-      UserError: `init` is none of these. Or it is a workdir without an export, or whose export has another vocabulary
-        than its run.
+      UserError: `init` is none of these, a workdir has no export, or its export has another vocabulary than its run.
     """
     if not init:
         option = f'--{where}=' if where.startswith('config.') else ''

@@ -1,8 +1,8 @@
 """Writes rows that a Python program passes as data. The workdir stores them as files, which the run reads.
 
 WORKDIR/rows/HASH/NAME has a file of JSON lines for each split. NAME is the name of the workdir, because a task on
-custom data is named after its folder. HASH is the hash of NAME and the rows. If a resumed run gets the same rows, it
-reads the same files. If it gets different rows, it reads new files, which are checked like any changed data.
+custom data is named after its folder. HASH is the hash of NAME, the names of the splits and the rows, so that a resumed
+run with the same rows reads the same files. Different rows are written to new files, which count as changed data.
 """
 
 import datetime
@@ -41,7 +41,6 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
     Args:
       recipe: A recipe whose `rows` has the key 'data' or 'corpus'. The value for 'data' is {split: rows}, or the rows
         of the split train. The value for 'corpus' is rows.
-      folder: The workdir.
 
     Returns:
       The recipe with the paths of the files instead of the rows.

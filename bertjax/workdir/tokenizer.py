@@ -1,7 +1,7 @@
 """WORKDIR/tokenizer: the tokenizer of the run, which is verified at every start.
 
 The file `saved.json` has the checksums of the tokenizer's files. For a trained vocabulary, it also records the text.
-`saved.json` is removed before the other files change, and written after them. If it exists, the tokenizer is complete.
+`saved.json` is removed before the other files change, and written after them. Its existence marks a complete tokenizer.
 """
 
 import json
@@ -28,7 +28,7 @@ def save_tokenizer(
 ) -> None:
     """Replaces the workdir's tokenizer.
 
-    For a trained vocabulary, `key` is the `PretrainingSettings.vocabulary_key` and `text` the records of its text.
+    For a trained vocabulary, `key` is `PretrainingSettings.vocabulary_key`, and `text` has the records of the text.
 
     Raises:
       UserError: The workdir's run has recorded another tokenizer.
@@ -43,7 +43,7 @@ def save_tokenizer(
         path.unlink(missing_ok=True)
     old_inodes = {path: path.stat().st_ino for path in _files(directory)}
     tokenizer.save(directory)
-    for path in _files(directory):  # Remove files that `save` did not write: `load_tokenizer` could prefer them.
+    for path in _files(directory):  # Remove files that `save` did not replace: `load_tokenizer` could prefer them.
         if path.stat().st_ino == old_inodes.get(path):
             path.unlink()
     _write_saved(directory, text)
@@ -117,11 +117,7 @@ def write_missing_checksums(workdir: pathlib.Path) -> None:
 
 
 def check_export(workdir: pathlib.Path, exported: pathlib.Path) -> None:
-    """Checks that an export has the vocabulary of its run.
-
-    Raises:
-      UserError: A file differs from the one in WORKDIR/tokenizer.
-    """
+    """Raises a UserError if a vocabulary file of an export differs from the same file in WORKDIR/tokenizer."""
     for name, facts in (_read_saved(workdir / FOLDER) or {'files': {}})['files'].items():
         path = exported / name
         if name != 'tokenizer_config.json' and path.is_file() and checksum(path) != facts['sha256']:
@@ -149,14 +145,14 @@ def _changed_error(path: pathlib.Path, found: str, expected: str) -> UserError:
 
 
 def _recorded_fingerprint(workdir: pathlib.Path) -> str | None:
-    """Returns the fingerprint of the tokenizer at the start of the workdir's run; None if it is not recorded."""
+    """Returns the fingerprint of the tokenizer that the workdir's run has recorded, or None."""
     if not has_run(workdir):
         return None
     return read_json_or_none(workdir / 'config.json', lambda facts: facts['fingerprints']['tokenizer'])
 
 
 def check_replaceable(workdir: pathlib.Path) -> None:
-    """Raises a UserError if the workdir has checkpoints or trials, so that its tokenizer must not be replaced."""
+    """Raises a UserError if the tokenizer must not be replaced, because the workdir has checkpoints or trials."""
     saved = workdir / FOLDER
     if saved.exists() and has_run(workdir):
         raise UserError(
@@ -168,7 +164,7 @@ def check_replaceable(workdir: pathlib.Path) -> None:
 
 
 def set_workdir_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, source: str = '') -> None:
-    """Saves `tokenizer` to WORKDIR/tokenizer unless it is already there. Prints its `source` if another one was there.
+    """Saves `tokenizer` to WORKDIR/tokenizer unless it is already there. Prints its `source` if it replaces another.
 
     Raises:
       UserError: See `load_workdir_tokenizer` and `check_replaceable`.

@@ -22,10 +22,9 @@ class TrainingConsole(Writer):
     """A writer that shows the progress of a run: step, loss, sequences/s, time left.
 
     Args:
-      total_steps: The number of steps of the run.
       first_step: The step at which the run starts or resumes.
-      describe_time: A function that describes the used part of the time limit. None if the number of steps does not
-        depend on a time limit.
+      describe_time: A function that describes the used part of the time limit that determines the number of steps; None
+        without such a limit.
     """
 
     def __init__(self, total_steps: int, first_step: int, describe_time: Callable[[], str] | None = None):
@@ -95,10 +94,7 @@ def format_value(value: float | None) -> str:
 def print_output_files(
     console: Console, folder: pathlib.Path, descriptions: Mapping[str, str], *, exported: bool
 ) -> None:
-    """Prints the output files of a workdir that exist. Files of an export are printed only if `exported`.
-
-    `descriptions` are {path within the workdir: description}.
-    """
+    """Prints the files of `descriptions` that exist in a workdir. Omits files of an export unless `exported`."""
     console.print('\noutput files', style='bold')
     names = [name for name in descriptions if (folder / name).exists() and (exported or not name.startswith('export/'))]
     paths = {name: display_path(folder / name) for name in names}
@@ -112,8 +108,6 @@ class Command:
     """A command that a user may run next.
 
     Attributes:
-      purpose: The purpose of the command.
-      flags: The flags of the program.
       extra: The extra of bertjax that the command needs; '' for none.
     """
 

@@ -1,4 +1,4 @@
-"""Append-only files of JSON lines. When a run resumes, they are truncated to the step of the checkpoint."""
+"""Append-only files of JSON lines. A resumed run can truncate them to the step of its checkpoint."""
 
 import errno
 import json
@@ -60,8 +60,7 @@ class JsonLines:
     def truncate_after(self, step: int) -> int:
         """Removes the lines of steps after `step` and damaged lines at the end. Returns the number of removed bytes.
 
-        The file is read backwards, so that the cost depends only on the removed lines. One atomic truncation removes
-        these lines.
+        The file is read backwards, so that the cost depends only on the removed lines.
         """
         self.close()
         size = self.path.stat().st_size if self.path.exists() else 0

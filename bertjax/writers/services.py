@@ -1,7 +1,7 @@
 """The clients of experiment trackers: Weights & Biases, MLflow, Trackio.
 
-The user chooses the server in the standard way of the tracker: `wandb login` and WANDB_MODE for Weights & Biases,
-MLFLOW_TRACKING_URI, or TRACKIO_SPACE_ID.
+The user chooses the server in the standard way of the tracker: by `wandb login` and WANDB_MODE, by MLFLOW_TRACKING_URI,
+or by TRACKIO_SPACE_ID.
 """
 
 import abc
@@ -18,7 +18,7 @@ _NETWORK_SECONDS = 50.0  # less than the timeout of tracker.py
 
 
 class Service(abc.ABC):
-    """The client of a tracker for one run. All calls come from the same thread."""
+    """The client of a tracker for one run. `start`, `log` and `finish` are called by the same thread."""
 
     def refusal(self) -> UserError | None:
         """Returns an error if the user must do something before the tracker can be used, else None."""
@@ -29,10 +29,8 @@ class Service(abc.ABC):
         """Starts a run, or continues the run of an earlier process.
 
         Args:
-          project: The project of the run.
           name: The display name of the run.
           folder: The workdir, for files that the tracker writes.
-          config: The resolved config.
           run_id: The id of the run to continue, from an earlier `start`; '' starts a new run.
 
         Returns:

@@ -30,7 +30,7 @@ def check_tracker(name: str) -> None:
     if not name:
         return
     spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:  # a folder of runs may have the name of the tracker, but has no origin
+    if spec is None or spec.origin is None:  # a folder with the name of the tracker, for its runs, has no origin
         fix = f"install the extra '{name}': pip install 'bertjax[{name}]'"
         raise UserError('config.tracker', f'no {name}', f'the package {name}', fix)
     refusal = SERVICES[name]().refusal()
@@ -47,7 +47,6 @@ class Tracker(Writer):
       tracker, project: config.tracker and config.tracker_project.
       folder: The workdir of the run or trial.
       name: The name of the run in the tracker.
-      config: The resolved config.
     """
 
     def __init__(self, tracker: str, project: str, folder: pathlib.Path, name: str, config: Mapping[str, Any]):
@@ -74,7 +73,6 @@ class Tracker(Writer):
         """
         self._raise()
         if self._thread is None:
-            # A daemon thread does not keep the process alive.
             self._thread = threading.Thread(target=self._send_all, name=f'tracker of {self._name}', daemon=True)
             self._thread.start()
         self._rows.put_nowait(row)
@@ -83,7 +81,7 @@ class Tracker(Writer):
         """Ends the tracker's run.
 
         Raises:
-          Exception: Any error of the tracker, or TimeoutError if it does not accept the rows.
+          Exception: Any error of the tracker, or TimeoutError if it does not accept the rows in time.
         """
         if self._thread is None:
             return

@@ -17,15 +17,12 @@ def row_numbers(row: Row) -> dict[str, float]:
 
 
 class Writer:
-    """A consumer of rows, in the order of their steps. Any method may raise an error, which `Writers` handles.
-
-    By default, `truncate_after`, `sync` and `close` do nothing. This suits writers that store nothing.
-    """
+    """A consumer of rows, in the order of their steps. Any method may raise an error, which `Writers` handles."""
 
     def truncate_after(self, step: int) -> None:
         """Discards the rows of earlier processes with a greater step than `step`.
 
-        This method is called once, before the first row. The run continues at `step`, or starts if `step` is -1.
+        This method is called once, before the first row. The run continues at `step`; -1 stands for a new run.
         """
 
     def write(self, row: Row) -> None:

@@ -10,7 +10,7 @@ from bertjax.progress import format_duration
 from bertjax.train.health.goodput_clock import KINDS, STEP, TIMES
 from bertjax.writers.jsonl import parse_row
 
-LOST = 'lost'  # the time of steps that a later process repeated, because they came after the last checkpoint
+LOST = 'lost'  # the time of steps after the last checkpoint, which a later process repeated
 _DESCRIPTIONS = {**{kind: kind for kind in KINDS}, LOST: 'steps done again', 'data': 'waiting for data'}
 
 
@@ -21,7 +21,7 @@ class Goodput:
     Attributes:
       seconds: {kind: seconds} with the kinds in `goodput_clock.KINDS` and LOST. 'step' counts only productive steps,
         whose updates are in the state of the run.
-      processes: The number of processes. They ran one after the other, because each restart is a new process.
+      processes: The number of processes, which ran one after the other.
       slow: The log rows about slow steps.
     """
 
@@ -36,7 +36,7 @@ class Goodput:
 
     @property
     def share(self) -> float:
-        """The share of productive steps, from 0 to 1."""
+        """The share of productive steps in the total time, from 0 to 1."""
         return self.seconds.get(STEP, 0.0) / self.total
 
     def rest(self) -> list[tuple[str, float]]:
@@ -60,11 +60,11 @@ class Goodput:
 def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | None:
     """Reads the goodput of a run, finished or not, from its workdir. Returns None if the log has no usable rows.
 
-    Steps that a later process repeated are lost. If that process resumed at a step inside a row, the row's step seconds
-    are split in proportion to the numbers of steps.
+    Steps that a later process repeated count as LOST. If only some steps of a row are lost, the row's step seconds are
+    divided equally among its steps.
 
     Args:
-      until: If not None, the run will continue from this step, and later steps count as lost.
+      until: If not None, the run will continue from this step, and later steps also count as LOST.
     """
     seconds: dict[str, float] = {}
     spans: list[tuple[int, int, float]] = []  # (after, step, seconds) of the steps that the state contains

@@ -1,7 +1,7 @@
 """Measures the time of each activity of the training thread, for goodput, reports of slow steps and the watchdog.
 
-The clock writes `WORKDIR/time.jsonl`. A restarted run appends to this file and keeps all complete rows. From these,
-`goodput.py` computes the time that a kill has cost.
+The clock writes `WORKDIR/time.jsonl`. A restarted run appends to this file, so that `goodput.py` can compute the time
+that a kill has cost.
 """
 
 import collections
@@ -28,17 +28,17 @@ KINDS = {
 SLOW = 5  # a slow step takes at least this many times the median
 _REPORTED = (COMPILE, EVALUATION)  # kinds with separate lines on the console
 _MIN_REPORTED = 0.5  # seconds; slow steps below this limit get a row in the log, but no line on the console
-_ROW_INTERVAL = 10.0  # seconds until a finished step writes a row; a kill loses the record since the last row
+_ROW_INTERVAL = 10.0  # seconds; a step writes a row if the last row is older; a kill loses the record since that row
 _MIN_STEPS, _MAX_STEPS = 10, 100  # the minimum and the maximum number of steps of one shape for a median
 
 _recorded_until: float | None = None  # see recorded_until; None for the start of the process
 
 
 def recorded_until() -> float:
-    """Returns the time, as of time.perf_counter, at which the record of the current training begins.
+    """Returns the time on the clock time.perf_counter at which the record of the current training begins.
 
-    The record begins at the end of the previous training or at the last call of `begin_recording`, whichever is later.
-    Without either, it begins at the start of the process.
+    This time is the end of the previous training or the last call of `begin_recording`, whichever is later. Without
+    either, it is the start of the process.
     """
     if _recorded_until is not None:
         return _recorded_until
@@ -55,7 +55,7 @@ class GoodputClock:
     """Measures the wall time of each activity of a run. The current activity is one of KINDS, at first START.
 
     An ordinary row of time.jsonl has the `seconds` of each kind from step `after` to `step`. The first row of a clock
-    also has `began`, the start of the clock's record in seconds since 1970. Each slow step has a separate row: its
+    also has `began`, the start of the clock's record in seconds since 1970. Each slow step has a separate row with its
     duration `slow`, its `seconds` by kind, and `median`, the median duration of earlier steps of the same shape. If a
     write fails, the clock warns and writes no more rows.
 
@@ -110,8 +110,8 @@ class GoodputClock:
           saving: Whether a checkpoint is being written at the same time.
 
         Returns:
-          A line about the step if it was slow, else None. The time of a slow step is at least 0.5 s and at least SLOW
-          times the median. This time excludes compilation and evaluation, because they have separate lines.
+          A line about the step if it was slow, else None. A slow step takes at least 0.5 s and at least SLOW times the
+          median. Compilation and evaluation do not count, because they have separate lines.
         """
         self._switch_to(STEP)
         seconds, self._step_seconds, self._step = self._step_seconds, {}, step

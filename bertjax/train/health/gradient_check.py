@@ -1,7 +1,7 @@
 """Compares the gradient of a tiny layer with stored numbers, to detect a faulty compiler before a run starts.
 
-Some XLA releases compiled gradients wrongly without an error (see the issues of openxla/xla and jax). The only symptom
-is that the model does not learn.
+Some XLA releases compiled wrong gradients without an error (see the issues of openxla/xla and jax). The only symptom is
+that the model does not learn.
 """
 
 import functools
@@ -57,11 +57,7 @@ def training_devices() -> list[jax.Device]:
 
 @functools.cache
 def check_gradients() -> None:
-    """Checks the gradient on the first device, once per process.
-
-    Raises:
-      UserError: The gradient is wrong.
-    """
+    """Raises a UserError if the gradient on the first device is wrong. Computes it once per process."""
     before = jax.config.jax_persistent_cache_min_compile_time_secs
     # Cache this program although it compiles quickly, because every start needs it.
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
@@ -89,7 +85,7 @@ def arguments(dtype: type) -> dict[str, np.ndarray]:
 
 
 def numbers(shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Returns float64 sines divided by the root of the first dimension, the usual scale of projection weights."""
+    """Returns float64 sines in the usual scale of projection weights, 1 / sqrt(first dimension)."""
     count = math.prod(shape)
     return np.sin(np.arange(1, count + 1, dtype=np.float64) * (1.0 + 0.1 * seed)).reshape(shape) * shape[0] ** -0.5
 

@@ -17,10 +17,11 @@ _LAST = 3  # this many signals end a training immediately
 
 
 class Interrupt:
-    """A context that records SIGTERM and SIGINT. If the third signal ends the process, the status is 128 + its number.
+    """A context that records SIGTERM and SIGINT.
 
-    A separate thread answers signals, even while the main thread runs compiled code or waits for a disk. Python allows
-    signal handlers only in the main thread. In any other thread, the context records nothing.
+    If the third signal ends the process, the exit status is 128 + the number of the signal. A separate thread answers
+    signals, even while the main thread runs compiled code or waits for a disk. In any thread except the main thread,
+    the context records nothing, because Python allows signal handlers only there.
 
     Attributes:
       doing: A description of the current activity, for the answer to the second signal.

@@ -43,7 +43,7 @@ class Profiler:
         self._is_tracing, self._traced = False, []
 
     def during(self, step: int, drain: Callable[[], None]) -> contextlib.AbstractContextManager:
-        """Returns the context to run a step in. `drain` is a function that waits until all previous steps are done."""
+        """Returns the context to run a step in. `drain` waits until all previous steps are done."""
         if step not in self._steps:
             return contextlib.nullcontext()
         if not self._is_tracing:

@@ -29,7 +29,7 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 class Throughput:
-    """Computes rates since the last `lap`, from the time of steps and of waiting for data. Other times do not count."""
+    """Computes rates since the last `lap`. Only the time of steps and the time of waiting for data count."""
 
     def __init__(self, run_clock: GoodputClock):
         self._run_clock = run_clock
@@ -55,8 +55,8 @@ class Throughput:
           sequences: The number of sequences of each run since the last lap.
 
         Returns:
-          For each run: its sequences_per_s and tokens_per_s, and the common values seconds_per_step, mfu and data_wait.
-          data_wait is the fraction of the time spent waiting for data. mfu is None if the peak or FLOPs are unknown.
+          A dict for each run. Only sequences_per_s and tokens_per_s differ between runs. data_wait is the fraction of
+          the time spent waiting for data. mfu is None if the peak or the FLOPs are unknown.
         """
         spent = self._run_clock.lap()
         waited = spent.get(DATA, 0.0)

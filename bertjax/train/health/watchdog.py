@@ -36,7 +36,7 @@ def watch_for_hangs(
 
     Args:
       minutes: The limit during steps, see LIMIT_FACTORS; 0 for no watchdog.
-      leave: A function (exit status) that ends the process.
+      leave: A function that ends the process with an exit status.
     """
     if not minutes:
         yield
@@ -49,7 +49,7 @@ def watch_for_hangs(
         idle, moves, before = 0.0, run_clock.moves, time.monotonic()
         while not ended.wait(tick):
             now = time.monotonic()
-            # At most two ticks are added, because the time in which a process was suspended does not count as a hang.
+            # The time in which the process was suspended does not count, so at most two ticks are added.
             idle += min(now - before, 2 * tick)
             before = now
             if run_clock.moves != moves:
@@ -86,5 +86,5 @@ def _dump_stacks() -> str:
 
 
 def _write(path: pathlib.Path, text: str) -> None:
-    with contextlib.suppress(Exception):  # stderr has the text
+    with contextlib.suppress(Exception):  # stderr has the same text
         write_atomic(path, text)
