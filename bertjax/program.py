@@ -181,10 +181,7 @@ class FinishedRun:
         return os.fspath(self.workdir).rstrip('/')
 
     def _file(self, name: str) -> pathlib.Path:
-        path = f'{self._workdir}/{name}'
-        with contextlib.suppress(UserError):  # The bucket cannot be reached.
-            return pathlib.Path(user_path(path, name))
-        return pathlib.Path(path)
+        return pathlib.Path(user_path(f'{self._workdir}/{name}', 'workdir'))
 
 
 def _as_recipe(value: Recipe | str | os.PathLike) -> Recipe:

@@ -89,7 +89,7 @@ def _keys_below(group: str, known: Iterable[str]) -> list[str]:
 def check_key(key: str, known: Collection[str]) -> None:
     """Raises a UserError unless `key` is one of `known`, the keys of a recipe.
 
-    Without this check, ml_collections would accept `items`, an attribute of a ConfigDict, or `corpus[0]`, a letter of a
+    Without this check, a ConfigDict would accept `items`, one of its attributes, or `corpus[0]`, a letter of a
     string, as a key. It would then fail to set the value.
     """
     # If `known` contains 'phases[0].steps', 'phases' is also a key.

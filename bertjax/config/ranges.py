@@ -153,6 +153,8 @@ def in_steps(
 ) -> int:
     """Converts a duration to steps: `1000`, `'1000'`, `'10%'` of `total`, `'2 epochs'` of `steps_per_epoch` steps.
 
+    A percentage above 0 is at least one step, because 0 means never for some keys.
+
     Raises:
       UserError: `value` is not a duration, the argument that its unit needs is None, or the steps are negative, exceed
         int32, or are not whole.
@@ -160,7 +162,7 @@ def in_steps(
     try:
         amount, unit = parse_duration(value)
         if unit == '%' and total is not None:
-            steps = round(amount / 100 * total)
+            steps = max(round(amount / 100 * total), int(amount > 0))
         elif unit == 'epochs' and steps_per_epoch is not None:
             steps = round(amount * steps_per_epoch)
         elif not unit and amount == int(amount):

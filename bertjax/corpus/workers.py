@@ -100,7 +100,7 @@ class Progress:
                 rich_progress.TransferSpeedColumn(table_column=Column(no_wrap=True)),
             ]
             if not in_bytes:
-                columns = [rich_progress.MofNCompleteColumn(), rich_progress.TextColumn('documents')]
+                columns = [rich_progress.MofNCompleteColumn(), rich_progress.TextColumn('records')]
             self._bar = make_bar(*columns, console=Console(stderr=True), transient=True)
             self._task = self._bar.add_task(title, total=self._total, documents='')
 

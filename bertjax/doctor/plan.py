@@ -105,15 +105,15 @@ def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, t
         key, rows = settings.phase_specs[phase.number].smallest_batch
         check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
     settings.check_memory(mesh)
-    state = (4 + (settings.ema_decay > 0)) * parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
+    setup = build_pretraining_setup(settings, model, mesh)
+    state = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((setup.state, setup.state.params)))
     on_cpu, free = _is_cpu(mesh), psutil.virtual_memory().available
-    message = f'{gib(state)} for weights, moments and gradients; {gib(device_memory(mesh))} on each device'
+    message = f'{gib(state)} for the state and the gradients; {gib(device_memory(mesh))} on each device'
     if on_cpu and 2 * state > free:
         fix = 'end other programs, or choose a smaller model'
         yield Check('memory', WARN, f'{message}, but only {gib(free)} free, so no step is timed', fix)
         return
     yield Check('memory', OK, message)
-    setup = build_pretraining_setup(settings, model, mesh)
     hours, steps = 0.0, []
     for phase in _phases_after(settings, done, total):
         rows = phase.batch_size // phase.grad_accum_steps

@@ -62,7 +62,7 @@ class TaskData:
         folder: pathlib.Path,
         tokenizer: Tokenizer,
         encoder: BertConfig,
-        source: str | None,
+        source: str,
         facts: Mapping[str, Any] | None = None,
     ):
         """`facts` is the content of task.json, if the model has that file."""
@@ -87,7 +87,7 @@ class TaskData:
         if not 4 <= settings.seq_len <= encoder.max_positions:
             expected = f'4 to {encoder.max_positions}, the positions of the encoder'
             raise UserError('config.seq_len', str(settings.seq_len), expected, 'choose a length in between')
-        set_workdir_tokenizer(tokenizer, folder, settings.tokenizer or source or '')
+        set_workdir_tokenizer(tokenizer, folder, settings.tokenizer or source)
 
     @functools.cached_property  # cached because `Task.splits` reads the test file to check whether it has labels
     def eval_splits(self) -> list[str]:

@@ -41,7 +41,7 @@ def test_the_bar_of_a_terminal_counts_records_of_a_dataset(monkeypatch):
     with Progress(79, enabled=True, in_bytes=False) as progress:
         progress.add(79, 79)
     text = re.sub(r'\x1b\[[\d;?]*[A-Za-z]', '', screen.getvalue())
-    assert '79/79 documents' in text and 'bytes' not in text
+    assert '79/79 records' in text and 'bytes' not in text
 
 
 def settings_of(path: pathlib.Path, **changes: str) -> PretrainingSettings:

@@ -147,22 +147,27 @@ class RerankTask(TextPairTask):
 
 
 def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> list[Query]:
-    """Returns the queries with new candidates: the first `count` documents of each query in a run file of trec_eval.
+    """Returns the queries with new candidates: the `count` documents of each query with the highest scores in a file.
 
-    Each line of the file is `query Q0 document rank score name`. The lines of each query must be sorted by rank.
+    Each line of the file is `query Q0 document rank score name`. As in trec_eval, the order of the lines and the ranks
+    have no effect, except that documents with equal scores stay in the order of the lines.
     """
     index = {name: i for i, name in enumerate(queries[0].corpus.ids)}
-    found: dict[str, dict[int, None]] = {}  # a document that is repeated is a candidate once
+    found: dict[str, dict[int, float]] = {}  # {query: {document: score}}
     for number, line in read_lines(path):
         fields = line.split()
-        if len(fields) != 6 or fields[2] not in index:
+        try:
+            query, _, document, _, score, _ = fields
+            found.setdefault(query, {}).setdefault(index[document], float(score))
+        except (ValueError, KeyError):
             expected = 'query, Q0, a document of the corpus, rank, score and a name'
-            raise UserError(f'{path}:{number}', repr(line[:60]), expected, 'give the run of a search of this corpus')
-        found.setdefault(fields[0], {})[index[fields[2]]] = None
+            fix = 'give the run of a search of this corpus'
+            raise UserError(f'{path}:{number}', repr(line[:60]), expected, fix) from None
     for query in queries:
         if query.id not in found:
             raise UserError(str(path), f'no document of the query {query.id}', 'a line', 'search all queries')
-    return [dataclasses.replace(query, candidates=tuple(found[query.id])[:count]) for query in queries]
+    best = {name: sorted(scores, key=scores.get, reverse=True)[:count] for name, scores in found.items()}
+    return [dataclasses.replace(query, candidates=tuple(best[query.id])) for query in queries]
 
 
 def _pairs(records: Records) -> list[tuple[str, Sequence[str]]]:
