@@ -13,7 +13,6 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.warm_start import with_architecture
 from bertjax.train import settings as train_settings
-from bertjax.train.settings import resolve_durations
 
 
 def finetuning(**keys) -> FinetuningSettings:
@@ -41,7 +40,7 @@ def test_a_fine_tuning_of_zero_steps_is_refused(keys: dict):
 
 
 def test_a_small_percentage_of_a_short_run_is_not_never():
-    assert resolve_durations(finetuning(eval_every='2%', checkpoint_every='0%'), total=20) == {
+    assert train_settings.resolve_durations(finetuning(eval_every='2%', checkpoint_every='0%'), total=20) == {
         'eval_every': 1,
         'checkpoint_every': 0,
     }
