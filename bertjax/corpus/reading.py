@@ -64,7 +64,7 @@ def _describe_reading(name: str, files: int, format: str, inspected: int, agains
     other = {'text': 'files', 'files': 'text'}.get(format)
     if against and files == 1:
         return f'{text}, although they look like paragraphs of one document: remove the blank lines inside it'
-    if against:
+    if against and other:
         text += f' ({against} of {inspected} inspected files seem to be {_HOW[other]})'
     if other and files > 1:
         text += f'; --config.corpus_options.format={other} reads them as {_HOW[other]}'

@@ -19,7 +19,8 @@ from bertjax.parallel.compiler_flags import set_compiler_flags
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
-_GOOGLE = '0x1ae0'  # the PCI vendor id of TPUs
+_GOOGLE = '0x1ae0'  # the PCI vendor id of TPUs, and of the disks and network cards of Google's virtual machines
+_DISK_OR_NETWORK = ('0x01', '0x02')  # how the PCI classes of these begin
 # Environment variables that libtpu and JAX set themselves, also on machines without TPUs.
 _SET_BY_LIBRARIES = ('TPU_LIBRARY_PATH', 'TPU_SKIP_MDS_QUERY')
 
@@ -50,8 +51,15 @@ def may_have_tpu() -> bool:
         name.startswith(('TPU_', 'JAX_FORCE_TPU')) and name not in _SET_BY_LIBRARIES for name in os.environ
     )
     files = glob.glob('/dev/accel*') or [path for path in glob.glob('/dev/vfio/*') if path != '/dev/vfio/vfio']
-    vendors = (pathlib.Path(path).read_text().strip() for path in glob.glob('/sys/bus/pci/devices/*/vendor'))
-    return has_variable or bool(files) or _GOOGLE in vendors
+    return has_variable or bool(files) or any(map(_may_be_tpu, glob.glob('/sys/bus/pci/devices/*/vendor')))
+
+
+def _may_be_tpu(vendor: str) -> bool:
+    path = pathlib.Path(vendor)
+    if path.read_text().strip() != _GOOGLE:
+        return False
+    kind = path.with_name('class')
+    return not (kind.exists() and kind.read_text().startswith(_DISK_OR_NETWORK))
 
 
 def _may_have_nvidia_gpu() -> bool:

@@ -40,7 +40,9 @@ class ProcessFlags:
             given, found = next(name for name in flags if name not in missing), f'no {" and no ".join(missing)}'
             fix = f'also give {" and ".join(missing)} (docs/scaling.md)'
             raise UserError(given, found, 'all three flags or none of them', fix)
-        if self.num_processes < 1 or not 0 <= self.process_id < self.num_processes:
+        if self.num_processes < 1:
+            raise UserError('--num_processes', str(self.num_processes), 'at least 1', 'give the number of processes')
+        if not 0 <= self.process_id < self.num_processes:
             expected = f'a number below --num_processes={self.num_processes}'
             raise UserError('--process_id', str(self.process_id), expected, 'number the processes from 0')
         if not re.fullmatch(r'.+:\d+', self.coordinator_address):

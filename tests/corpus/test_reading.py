@@ -92,6 +92,10 @@ def test_the_majority_decides_and_the_others_are_counted(tmp_path):
         (tmp_path / 'in' / f'{index}.txt').rename(tmp_path / 'few' / f'{index}.txt')
     (one,) = reading.choose_readings(resolve_sources(str(tmp_path / 'few')))[1]
     assert 'read as documents with' in one and '2 of 5 inspected files seem to be one document each' in one
+    for index in range(6, 13):
+        (tmp_path / 'few' / f'{index}.jsonl').write_text('{"text": "The old mill."}\n')
+    (one,) = reading.choose_readings(resolve_sources(str(tmp_path / 'few')))[1]
+    assert '12 files, read as JSON with' in one and 'inspected' not in one
 
 
 def test_documents_of_many_sentences_give_a_warning(tmp_path, vocabulary, monkeypatch):

@@ -4,6 +4,7 @@ import fnmatch
 import importlib.metadata
 import importlib.util
 import os
+import pathlib
 import platform
 import subprocess
 import sys
@@ -41,6 +42,16 @@ from bertjax.parallel.devices import claim_devices
 
 print(claim_devices()[0].platform, jax.config.jax_platforms)
 """
+
+
+@pytest.mark.skipif(may_have_tpu(), reason='this machine has signs of a TPU')
+def test_a_network_card_of_google_is_not_a_tpu(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / 'vendor').write_text('0x1ae0\n')
+    files = {'/sys/bus/pci/devices/*/vendor': [str(tmp_path / 'vendor')]}
+    monkeypatch.setattr(devices.glob, 'glob', lambda pattern: files.get(pattern, []))
+    for kind, expected in (('0x020000', False), ('0x010802', False), ('0x120000', True)):
+        (tmp_path / 'class').write_text(kind + '\n')
+        assert may_have_tpu() is expected, kind
 
 
 @pytest.mark.skipif(may_have_tpu(), reason='JAX must search for the TPU of this machine')

@@ -204,6 +204,7 @@ def test_a_mistake_ends_all_processes(program: Program, tmp_path: pathlib.Path):
     [
         (('--num_processes=2',), '--num_processes: found no --coordinator_address and no --process_id'),
         (('--coordinator_address=a:1', '--num_processes=2', '--process_id=2'), '--process_id: found 2'),
+        (('--coordinator_address=a:1', '--num_processes=0', '--process_id=0'), '--num_processes: found 0'),
         (('--coordinator_address=a', '--num_processes=2', '--process_id=1'), '--coordinator_address: found a'),
         (('--coordinator_address=8476', '--num_processes=2', '--process_id=1'), '--coordinator_address: found 8476'),
         (
