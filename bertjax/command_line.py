@@ -43,7 +43,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     """Parses the flags as absl does, but raises every mistake as a UserError with a fix.
 
     Returns:
-      The name of the program, followed by all flags in their long form if any argument does not begin with '-'.
+      The name of the program. If any argument does not begin with '-', all flags in their long form follow.
     """
     if any(argument in ('--help', '-h', '-help', '--helpshort') for argument in argv[1:]):
         recipes = _recipes(to_flags(argv))

@@ -3,15 +3,15 @@
     python -m bertjax.main --config=configs/budget.py:25m --workdir=out/mine --config.corpus='texts/*.txt'
 
 The argument is a wall time (90s, 25m, 2h, 1d) or a number of floating-point operations (3e15). The run trains a
-vocabulary, measures the speed of this machine to choose the size of the model, and trains the model. The learning rate
-reaches 0 when the time is used up. The last evaluation and the export follow. Without config.corpus, the run reads the
-documentation of Python.
+vocabulary, chooses the size of the model, and trains the model. For a wall time, the size depends on the measured speed
+of this machine. The learning rate reaches 0 when the time or the operations are used up. The last evaluation and the
+export follow. Without config.corpus, the run reads the documentation of Python.
 
 The architecture is ModernBERT's without local attention: pre-norm, rotary positions, gated MLPs, no biases. The
 optimiser is Muon with AdamW. Rows are contiguous text, and 40 % of their tokens are masked. docs/pretraining.md gives
 the reasons for these choices.
 
-Hardware: any machine; its speed determines the model's size. A minute on two CPU cores gives 2 layers of width 128.
+Hardware: any machine. A minute on two CPU cores gives 2 layers of width 128.
 
 | argument | meaning                                    |
 |----------|--------------------------------------------|

@@ -3,12 +3,12 @@
     python -m bertjax.main --config=configs/extract.py --workdir=out/tiny --config.input=FILE
 
 The model is in --workdir or in --config.init=PATH (any path that bertjax.load accepts). FILE has one text per line, or
-it is JSON lines, a table (CSV, TSV) or Parquet with a column `text` (or --config.extract.field=NAME). Row i of
-WORKDIR/features/FILE.npy belongs to text i:
+it is JSON lines, a table (CSV, TSV) or Parquet with a column `text` (or --config.extract.field=FIELD). NAME is FILE
+without its folder and suffixes. Row i of WORKDIR/features/NAME.npy belongs to text i:
 
-    features = numpy.load('out/tiny/features/FILE.npy', mmap_mode='r')
+    features = numpy.load('out/tiny/features/NAME.npy', mmap_mode='r')
 
-With one vector per token, text i begins at row FILE.offsets.npy[i]. The formats are npy, safetensors, parquet (with the
+With one vector per token, text i begins at row NAME.offsets.npy[i]. The formats are npy, safetensors, parquet (with the
 extra `arrow`) and jsonl. After an interruption the same command continues. With --config.input=- the command reads
 standard input. It then writes JSON lines to standard output, or WORKDIR/features/stdin.FORMAT if config.extract.format
 is set. See docs/models.md.

@@ -5,7 +5,7 @@
 The model comes from --workdir, or from --config.init=PATH with any path that bertjax.load accepts. The model needs an
 MLM head, or an NSP head for `pairs`. Instead of --config.fill.text, --config.input=FILE gives a file with a text per
 line, or with records that have a field `text`. The answers are JSON lines in WORKDIR/fill/. --config.input=- reads
-standard input and writes JSON lines to standard output.
+standard input and writes the answers to standard output: as tables on a terminal, otherwise as JSON lines.
 
 Arguments, as in --config=configs/fill.py:score
 

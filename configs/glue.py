@@ -21,7 +21,7 @@ Arguments, as in --config=configs/glue.py:mrpc,grid or :mnli,seq=256
 | grid     | a sweep over the paper's learning rates 5e-5, 4e-5, 3e-5, 2e-5 and batches of 16 and 32, 3 epochs each   |
 | seeds=N  | a sweep over N seeds; with `grid`, N seeds for every combination                                         |
 
-For the GLUE server, the same command with --config.run=predict --config.split=test writes
+For the GLUE server, the first command with --config.run=predict --config.split=test writes
 WORKDIR/predictions/test/RTE.tsv and a .zip. For MNLI, --config.split=test,test_mismatched,ax gives MNLI-m.tsv,
 MNLI-mm.tsv and AX.tsv.
 

@@ -4,7 +4,7 @@
         --config.input=pairs.jsonl
 
 CHECKPOINT can be any model that bertjax.load accepts. A model trained on the pairs finds the hardest negatives. The
-input is a file of pairs, as for configs/embed.py:pairs, a BEIR folder with qrels/train.tsv, or a SQuAD file. Negatives
+input is a BEIR folder with qrels/train.tsv, a SQuAD file, or a file of pairs as for configs/embed.py:pairs. Negatives
 come from the positives and known negatives of all pairs, the documents of BEIR, or the paragraphs of SQuAD. More texts
 come from --config.mine_negatives.corpus=FILE, with a text per line or records with a field `text`. A text that is a
 positive of the anchor in any record is excluded.

@@ -8,7 +8,7 @@ score of a sentence is its pseudo-log-likelihood (arXiv 1910.14659): each piece 
 wrong.
 
 The run prints the accuracy, with its standard error, by set, by phenomenon and over all sets. The same numbers are in
-WORKDIR/minimal_pairs/NAME.json. NAME.jsonl has the scores of each pair. After an interruption the same command
+WORKDIR/minimal_pairs/blimp.json. blimp.jsonl has the scores of each pair. After an interruption the same command
 continues.
 
 Hardware: any; scoring computes one masked copy of a sentence per piece. A CPU core computes 600 to 800 copies per

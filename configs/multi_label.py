@@ -8,8 +8,8 @@ label; in JSON it has lists: ["sport", "politics"]. Alternatively, name one colu
     python -m bertjax.main --config=configs/multi_label.py --workdir=out/toxic --config.init=CHECKPOINT \
         --config.data=DIR --config.task.label_columns="('toxic','threat','insult')"
 
-A text has a label if the sigmoid of its logit exceeds config.task.threshold. The loss is torch's BCEWithLogitsLoss. The
-export sets problem_type='multi_label_classification', so transformers uses this loss too.
+A text has a label if the sigmoid of the label's logit exceeds config.task.threshold. The loss is torch's
+BCEWithLogitsLoss. The export sets problem_type='multi_label_classification', so transformers uses this loss too.
 
 Arguments, as in --config=configs/multi_label.py:long=windows,seq=512
 

@@ -18,7 +18,7 @@ Arguments, as in --config=configs/pretrain_base.py:ltr or :size=l6_d768_h3,maski
 | no_nsp        | table 5: no sentence-pair objective        | MNLI 83.9, SQuAD F1 87.9 (base: 84.4, 88.5)            |
 | ltr           | table 5: left to right, and no NSP         | MNLI 82.1, SQuAD F1 77.8                               |
 | masking=M/S/R | table 8: per cent of masked positions that | MNLI 84.2 for 80/10/10, 84.3 100/0/0, 84.1 80/0/20,    |
-|               | become [MASK], stay the same, are random   | 84.4 80/20/0, 83.7 0/20/80, 83.6 0/0/100               |
+|               | become [MASK], stay the same or are random | 84.4 80/20/0, 83.7 0/20/80, 83.6 0/0/100               |
 | cased         | train a cased vocabulary                   |                                                        |
 
 The paper's LTR + BiLSTM (table 5: MNLI 82.1, SQuAD F1 84.9) differs from `ltr` only in fine-tuning: set

@@ -57,7 +57,7 @@ def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chun
 
     Args:
       source: The texts, or the trees of a CoNLL-U file (see `has_trees`).
-      quiet: Whether not to print the detected format of texts.
+      quiet: If True, the detected format of texts is not printed.
 
     Raises:
       UserError: The file does not exist, is not UTF-8, or has a malformed line. Or there are no texts.

@@ -55,7 +55,7 @@ Offsets = dict[str, collections.Counter[int]]
 
 
 def count_offsets(offsets: Offsets, trees: Iterable[Tree]) -> None:
-    """Adds the words of trees, except roots, to `offsets`: {relation: {head position - word position: count}}."""
+    """Counts the words of trees, except roots, in `offsets`: {relation: {head position - word position: count}}."""
     for tree in trees:
         for word, (head, relation) in enumerate(zip(tree.heads, tree.relations, strict=True), 1):
             if head:

@@ -24,7 +24,7 @@ def make_text_features(
 ) -> Features:
     """Makes the features of texts or pairs with `encode.build_sequences`, and adds UNIT."""
     features = build_sequences(tokenizer, texts, pairs, max_length)
-    # The piece after a special token starts a word, even if it lacks the mark of a word start (in byte-level BPE).
+    # The piece after a special token starts a word. In byte-level BPE, this piece may lack the mark of a word start.
     special = np.isin(features.tokens, (tokenizer.cls_id, tokenizer.sep_id))
     continues = tokenizer.continues_word[features.tokens] & ~special & ~np.roll(special, 1)
     starts = np.cumsum(~continues)

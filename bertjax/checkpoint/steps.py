@@ -1,7 +1,7 @@
-"""The folders in `checkpoints/`: finished steps, unfinished steps of this program, damaged steps and unknown folders.
+"""The folders in `checkpoints/`: finished steps, steps marked as unfinished, damaged steps and unknown folders.
 
-Before step 100 is written or removed, it is marked by a file `100.unfinished` beside the folder `100`. Only marked
-folders and Orbax's temporary folders are ever removed.
+Before this program writes or removes step 100, it creates the mark: a file `100.unfinished` beside the folder `100`.
+Only marked folders and Orbax's temporary folders are ever removed.
 """
 
 import itertools

@@ -31,7 +31,7 @@ from bertjax.workdir.lock import lock_workdir
 VERB = Verb()
 
 _CHUNK = 1024  # The maximum number of texts in a chunk of the input.
-_MIN_WORDS = 100  # The terminal hides relations with fewer words, unless all have fewer.
+_MIN_WORDS = 100  # The terminal hides relations with fewer words, unless the whole input has fewer.
 _PLAIN = {'box': None, 'padding': (0, 1)}  # The style of the tables.
 
 

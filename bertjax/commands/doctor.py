@@ -61,7 +61,7 @@ def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str
 def _config_checks(
     config: ConfigDict, folder: pathlib.Path, flag_keys: Collection[str], done: int, total: int | None, *, at_work: bool
 ) -> Iterator[Iterable[Check]]:
-    """Yields the checks of a config that trains a model, and nothing for other configs."""
+    """Yields the checks of a config that trains a model. The task of a run in progress is not checked."""
     if 'distill' in config:
         yield plan.teacher(DistillationSettings(**config.distill), config.init)
     if 'task' in config and not at_work:

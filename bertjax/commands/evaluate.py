@@ -27,7 +27,7 @@ _MAX_WIDTH = 4096  # The maximum width of a table in characters, enough for the 
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
     """Evaluates the workdir's model on config.split, such as 'dev' or 'dev,test'.
 
-    The workdir is that of a fine-tuning, finished or not. config.step and config.use_checkpoint choose its checkpoint.
+    The workdir may have a fine-tuning, finished or not. config.step and config.use_checkpoint choose its checkpoint.
     In a new workdir, the verb evaluates the model of config.init. With config.ensemble it evaluates the models of
     several workdirs, together and individually. The metrics are added to WORKDIR/results.json, or replace its content
     if it is about another model. The predictions, and any files that the task's benchmark expects, are written to

@@ -40,7 +40,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     output, as JSON lines, while the texts arrive. With a format, the verb first copies all texts to a temporary file in
     the workdir, and NAME is stdin.
 
-    The workdir may be the workdir of the model, or new.
+    The workdir may be new. It may also have a model, or earlier results.
 
     Raises:
       UserError: The model or the input file does not exist, the model lacks a layer, a record is malformed, or the

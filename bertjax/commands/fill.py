@@ -39,7 +39,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     also has the scores of the whole file. With config.input='-', standard input, the answers are printed while the
     texts arrive: as tables on a terminal, otherwise as JSON lines.
 
-    The workdir may be the workdir of the model, or new.
+    The workdir may be new. It may also have a model, or earlier results.
 
     Raises:
       UserError: The model or the input file does not exist, the model lacks the head for the question, a text has no

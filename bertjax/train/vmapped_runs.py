@@ -1,4 +1,4 @@
-"""Training of several runs together by vmap along a new axis. The runs differ only in seeds and learning rate."""
+"""The examples and states of runs that train together by vmap. The runs differ only in seeds and learning rate."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -45,7 +45,7 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
 
 
 def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `config` with durations in steps and with the automatic values of `run`, the saved config."""
+    """Returns `config` with durations in steps. Keys that a run chooses get the values of `run`, the saved config."""
     resolved, is_task = dict(config), 'task' in config
     # The saved config of a sweep has unresolved durations.
     per_epoch = run['steps'] / run['epochs'] if is_task and isinstance(run['steps'], int) and run['epochs'] else None

@@ -1,4 +1,4 @@
-"""The export of a model to WORKDIR/export, with a folder for each format of config.export_formats."""
+"""The export of a model to WORKDIR/export, with a folder for each format."""
 
 import dataclasses
 import pathlib
@@ -26,7 +26,7 @@ EXPORT_FOLDERS = {
 
 
 def split_formats(names: str) -> tuple[str, ...]:
-    """Splits config.export_formats into format names without duplicates."""
+    """Splits config.export_formats or config.convert.formats into names, without duplicates."""
     return tuple(dict.fromkeys(names.split(',')))
 
 
@@ -38,7 +38,7 @@ def check_formats(
     module: BertForTask | None = None,
     head: Head | None = None,
 ) -> None:
-    """Checks, before the training, that every format can represent the model.
+    """Checks that every format can represent the model.
 
     `vocabulary` is the family of the tokenizer; '' if the family is not known yet. `module` and `head` are None for a
     pre-training model.
@@ -95,7 +95,7 @@ def write_export(content: ExportContent, directory: pathlib.Path, name: str) -> 
 
 
 def check_push_to(name: str, formats: Collection[str]) -> None:
-    """Checks, before the training, that a push to `name` (config.push_to) can succeed. '' stands for no push.
+    """Checks that a push to `name` (config.push_to) can succeed. '' stands for no push.
 
     Raises:
       UserError: The format 'hf' is not exported; also see `convert/hub.py:check_push`.

@@ -1,7 +1,7 @@
 """The local mirror of a workdir in a bucket. The program works in the mirror.
 
-Before a verb starts, the mirror fetches changes from the bucket. Changes are published during the verb and at its end.
-Each process of a run has its own mirror. The primary process publishes changes, and the other processes fetch them.
+Before a verb starts, the mirror fetches changes from the bucket. During the verb and at its end, the primary process
+publishes changes: it copies them to the bucket. The other processes have their own mirrors, which fetch the changes.
 """
 
 import _thread
@@ -42,7 +42,7 @@ _MARKERS = {
     r'(?:.*/)?export/stablehlo/': stablehlo.FUNCTIONS,
     r'(?:.*/)?export/onnx/': 'README.md',
 }
-# Unfinished builds, unfinished saves, and pairing plans, which can be rebuilt quickly.
+# Unfinished builds and saves. Pairing plans are also ignored, because they can be rebuilt quickly.
 _IGNORED = r'(^|/)(partial|plans)/|\.unfinished$|\.orbax-checkpoint-tmp'
 _RULES = MirrorRules(_MARKERS, _IGNORED)
 _DOCTOR_RULES = MirrorRules(_MARKERS, rf'{_IGNORED}|(^|/)(export/|\.unfinished/|checkpoints/\d+/(?!{checksums.FILE}$))')
@@ -64,8 +64,8 @@ def mirrored_workdir(url: str, use: str) -> Iterator[str]:
       use: How the verb uses the workdir, see `Verb.bucket`.
 
     Raises:
-      UserError: The bucket is missing, denied or unreachable, or another run works in the workdir. Raised before the
-        body of the context; also after the body if `use` is 'look'.
+      UserError: The bucket is missing, denies access or is unreachable, or another run works in the workdir. Raised
+        before the body of the context. If `use` is 'look', also raised after the body.
       OtherStoppedError: Another process of this run raised an error.
       UnpublishedError, LostLeaseError: Some results are not in the bucket. Raised after the body.
     """
@@ -171,9 +171,9 @@ def _finish(publisher: 'Publisher', body_error: BaseException | None) -> None:
 class Publisher:
     """A thread that publishes a mirror within its context, and stops the run if publishing fails.
 
-    Each pass of the thread publishes the current files, so a checkpoint that was already replaced is not sent. The
-    training does not wait for the thread. The thread fails if retries take too long, writing is denied, or another
-    process has taken the workdir. It then interrupts the run like Ctrl-C, and `finish` raises the error.
+    Each pass of the thread publishes the current files, so a checkpoint that was already replaced is not sent. With one
+    process, the training does not wait for the thread. The thread fails if retries take too long, writing is denied, or
+    another process has taken the workdir. It then interrupts the run like Ctrl-C, and `finish` raises the error.
     """
 
     def __init__(self, mirror: Mirror, lease: Lease):

@@ -45,7 +45,7 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
 
     Args:
       init: A model directory in any format of convert/load.py, a bertjax workdir, or the name of a model on the hub.
-      where: The config key of `init`, for error messages.
+      where: The config key, flag or function that received `init`, for error messages.
 
     Raises:
       UserError: `init` is none of these, a workdir has no export, or its export has another vocabulary than its run.

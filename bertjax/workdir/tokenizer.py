@@ -1,7 +1,7 @@
 """WORKDIR/tokenizer: the tokenizer of the run, which is verified at every start.
 
 The file `saved.json` has the checksums of the tokenizer's files. For a trained vocabulary, it also records the text.
-`saved.json` is removed before the other files change, and written after them. Its existence marks a complete tokenizer.
+It is removed before the tokenizer's files change, and written after them. Its existence marks a complete tokenizer.
 """
 
 import json

@@ -23,8 +23,8 @@ class TrainingConsole(Writer):
 
     Args:
       first_step: The step at which the run starts or resumes.
-      describe_time: A function that describes the used part of the time limit that determines the number of steps; None
-        without such a limit.
+      describe_time: A function that describes how much of the run's time limit has passed; None for a run without a
+        time limit.
     """
 
     def __init__(self, total_steps: int, first_step: int, describe_time: Callable[[], str] | None = None):

@@ -17,9 +17,9 @@ _UNUSED = ('torch', 'boto3', 'google.cloud.storage')  # optional imports of tens
 class TensorBoard(Writer):
     """A writer of scalars `SPLIT/NAME`.
 
-    The first row opens the file. TensorBoard then hides the rows of earlier processes at this step and at later steps.
-    Rows are written in the caller's thread. tensorboardX's SummaryWriter is not used: it writes in a background thread,
-    and blocks forever after a full disk has ended this thread.
+    The first row opens the file. TensorBoard then hides the rows of earlier processes from the step of this row on.
+    Rows are written in the caller's thread. tensorboardX's SummaryWriter is not used, because it writes in a background
+    thread. If the disk is full, this thread ends, and SummaryWriter blocks forever.
     """
 
     def __init__(self, directory: str | os.PathLike):
