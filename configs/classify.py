@@ -2,8 +2,8 @@
 
     python -m bertjax.main --config=configs/classify.py --workdir=out/spam --config.init=CHECKPOINT --config.data=DIR
 
-DIR has train.csv and, if available, dev.csv (or val.csv …) and test.csv, with the columns `text` and `label`. Other
-formats are .tsv, .jsonl and .json (also gzipped, as .gz), .parquet, .arrow, and folders that `datasets` saved. DIR can
+DIR has train.csv and, if available, dev.csv (or val.csv …) and test.csv. Their columns are `text` and `label`. Other
+formats are .tsv, .jsonl, .json, .parquet, .arrow, and folders that `datasets` saved. Text files may be gzipped. DIR can
 also be a single file. If there is no dev file, a tenth of the training records becomes dev. For other column names, set
 --config.task.text_a=message --config.task.label=category. This command labels the texts of FILE, one per line:
 

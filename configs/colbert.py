@@ -2,7 +2,7 @@
 
     python -m bertjax.main --config=configs/colbert.py --workdir=out/colbert --config.init=CHECKPOINT --config.data=DIR
 
-DIR holds train.jsonl and, if available, dev.jsonl and test.jsonl (or .csv, .tsv, .parquet …), or is a folder of BEIR.
+DIR has train.jsonl and, if available, dev.jsonl and test.jsonl (or .csv, .tsv, .parquet …). A BEIR folder also works.
 Keys such as config.task.anchor=question name other columns. The columns determine the training and the metric:
 
 | columns                          | training                                                 | dev and test           |

@@ -81,7 +81,7 @@ def change_sums(
         cosine_cls: float32 [L + 1], the sum of 1 - cos(x, y) over [CLS] only.
         divergence: float32 [L, H], the sum over the tokens of the Jensen-Shannon divergence between a token's two
           attention distributions, in bits: 0 for equal and 1 for disjoint distributions.
-        positions, texts: int32 [], the number of tokens and of texts.
+        positions, texts: int32 [], the numbers of tokens and of texts.
     """
     x, y = before['hidden'].astype(jnp.float32), after['hidden'].astype(jnp.float32)
     norms = jnp.linalg.norm(x, axis=-1) * jnp.linalg.norm(y, axis=-1)
@@ -108,7 +108,7 @@ def change_sums(
 def change_rows(parameters: list[dict[str, float]], sums: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """Makes a row per layer, starting with the embeddings, from the sums of `change_sums` over a corpus.
 
-    A row has `layer` and `parameters`, the distances of `parameter_changes`. `hidden` and `hidden_cls` are the means of
+    A row has `layer`. `parameters` has the distances of `parameter_changes`. `hidden` and `hidden_cls` are the means of
     1 - cosine over all tokens and over [CLS]. The row of a block also has `attention_of_heads`, the mean divergence of
     each head, and `attention`, the mean of all heads.
     """

@@ -234,7 +234,7 @@ class Checkpoints:
             self._failure = error
 
     def best(self) -> int | None:
-        """Returns the undamaged step with the lowest cost, the latest on a tie, or None if there is no such step."""
+        """Returns the undamaged step with the lowest cost, or None if there is no such step. The latest wins a tie."""
         with primary_first():  # copies the saved files to separate workdirs
             pass
         step = decide_on_primary(self._steps.best)

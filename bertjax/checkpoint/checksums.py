@@ -19,7 +19,7 @@ FILE = 'seal.json'
 def write_checksums(step_dir: pathlib.Path, cost: float | None) -> None:
     """Syncs all files of a step to disk, and then writes the seal.
 
-    `cost` is the held-out loss or the negative dev score, or None if it was not measured.
+    `cost` is the held-out loss or the negative dev score; None if it was not measured.
     """
     sync_tree(step_dir)
     sync_directory(step_dir.parent)

@@ -157,7 +157,7 @@ class Steps:
         self._on_move()
 
     def best(self) -> int:
-        """Returns the undamaged step with the lowest cost, the latest on a tie, or -1 if there is no such step."""
+        """Returns the undamaged step with the lowest cost, or -1 if there is no such step. The latest wins a tie."""
         step = self._lowest_cost()
         while step is not None and not self.is_undamaged(step):
             step = self._lowest_cost()

@@ -29,9 +29,9 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 
     The workdir may have a fine-tuning, finished or not. config.step and config.use_checkpoint choose its checkpoint.
     In a new workdir, the verb evaluates the model of config.init. With config.ensemble it evaluates the models of
-    several workdirs, together and individually. The metrics are added to WORKDIR/results.json, or replace its content
-    if it is about another model. The predictions, and any files that the task's benchmark expects, are written to
-    WORKDIR/predictions.
+    several workdirs, together and individually. The metrics are added to WORKDIR/results.json. If this file is about
+    another model, they replace its content. The predictions, and any files that the task's benchmark expects, are
+    written to WORKDIR/predictions.
 
     A task may have thresholds, such as the null threshold of SQuAD 2.0. The final model of a finished run keeps its
     thresholds. For any other model, the thresholds are tuned on dev if config.split has dev.

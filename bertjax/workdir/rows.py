@@ -72,7 +72,7 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
 
 
 def _check_names(splits: Mapping[str, Any], files: Collection[str]) -> Mapping[str, Any]:
-    """Checks that each name is usual for a split, such as dev or dev_matched, or names one of `files`."""
+    """Checks that each name names one of `files`, or is usual for a split, such as dev or dev_matched."""
     usual = {*itertools.chain(*STEMS.values()), 'ax'}
     for name in splits:
         is_valid = isinstance(name, str) and re.fullmatch(r'[\w.-]+', name)
