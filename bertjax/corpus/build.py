@@ -50,8 +50,8 @@ def build_store(
       tokenizer: A tokenizer, or the path of a tokenizer.
       options: See `CorpusOptions`.
       progress: Whether to report progress: with a bar on a terminal, with occasional lines elsewhere.
-      replace: Whether to replace a finished store of other text or settings. If False, such a store is an error.
-      other_fix: A further fix for the message of this error, such as ', or …'. It follows 'restore …'.
+      replace: Whether to replace a finished store of other text or settings. If False, such a store raises an error.
+      other_fix: The end of the fix in this error's message, such as ', or …'. It follows 'restore …'.
       log: A function that logs a line, for example about how files are read.
       beam: The flags of Apache Beam, which builds the same store; '' for a build on this machine.
 
@@ -108,7 +108,7 @@ def _broken_store_error(problems: dict[str, list[str]]) -> UserError:
 
 
 def _identity(text_sources: list[TextSource], tokenizer: Tokenizer, options: CorpusOptions) -> dict:
-    """Returns the identity of the store, which is known before the text is read: version, tokenizer ..."""
+    """Returns the identity of the store: the values in its manifest that are known before the text is read."""
     return {
         'version': store.STORE_VERSION,
         'tokenizer': {
@@ -118,7 +118,7 @@ def _identity(text_sources: list[TextSource], tokenizer: Tokenizer, options: Cor
             'vocab_size': tokenizer.vocab_size,
         },
         'settings': options.settings(),
-        # For information only: a finished store is not rebuilt if a later version splits sentences differently.
+        # If a later version splits sentences differently, an unfinished build starts again. A finished store is kept.
         'splitter': splitter_version(options.sentences) if options.split_sentences else '',
         'inputs': {
             'count': len(text_sources),

@@ -1,8 +1,8 @@
 """The directory of a build: a finished store, or the partial work of an unfinished build (its plan and its shards).
 
 A process may be killed between any two file operations. So the manifest is removed before any other file of a store,
-the plan is written before the partial work, and the manifest is written after all other files. Files that neither a
-manifest nor a plan lists are leftovers.
+the plan is written before the partial work, and the manifest is written after all other files. In a finished store,
+the directory `partial` is a leftover, and so is each token or segment file that the manifest does not list.
 """
 
 import dataclasses
@@ -71,7 +71,7 @@ def check_directory(directory: pathlib.Path) -> None:
     """Checks that a directory is absent or empty, or contains a store or an unfinished store.
 
     Raises:
-      UserError: The path is a file. Or the directory has other files and no store. Or its `partial` has other files.
+      UserError: The path is a file, the directory has other files but no store, or its `partial` has other files.
     """
     if not directory.exists():
         return
@@ -110,8 +110,8 @@ def find_finished_store(
 ) -> dict | None:
     """Returns the manifest of a finished store of the same text, tokenizer and settings; None if there is none.
 
-    `expected` and `sources` are the identity and the sources of the store that is needed, and `make_plan` returns its
-    plan (see `BuildPlan`). For `replace`, `other_fix` and `log`, see `build.build_store`.
+    `expected` is the identity of the store that is needed, `sources` are its sources, and `make_plan` returns its plan.
+    For `replace`, `other_fix` and `log`, see `build.build_store`.
 
     Raises:
       UserError: The store has other text or settings and may not be replaced, or its manifest is invalid.
@@ -182,7 +182,7 @@ def _describe_other_text(
 
 
 def remove_partial_files(directory: pathlib.Path, manifest: dict) -> None:
-    """Removes the partial work and temporary files, and token and segment files that the manifest does not list."""
+    """Removes the partial work, temporary files, and token or segment files that the manifest does not list."""
     shutil.rmtree(directory / 'partial', ignore_errors=True)
     manifest_names = {entry['file'] for entry in store.manifest_files(manifest)}
     for path in [*store.token_files(directory), *directory.glob('*.segments'), *directory.glob('.*.tmp-*')]:
@@ -191,10 +191,10 @@ def remove_partial_files(directory: pathlib.Path, manifest: dict) -> None:
 
 
 def prepare_partial(directory: pathlib.Path, plan: BuildPlan, log: LogFunction) -> tuple[BuildPlan, set[int]]:
-    """Makes the directory of partial work. Removes other plans' work, and the records of shards with changed text.
+    """Makes the directory of partial work. Removes work of another plan, and the records of shards with changed text.
 
     Returns:
-      The plan, with the source names of the build that is continued, and the numbers of the finished shards.
+      The plan and the numbers of the finished shards. A continued build keeps its identity and source names.
     """
     partial, done = directory / 'partial', set()
     old, work = read_json_or_none(partial / 'plan.json', lambda facts: (facts, _work(facts))) or (None, None)

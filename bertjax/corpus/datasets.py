@@ -35,7 +35,7 @@ def pydoc_documents() -> Iterator[tuple[str, list[str]]]:
 def pydoc_paragraphs(text: str) -> list[str]:
     """Extracts the prose of a help topic.
 
-    Joins wrapped lines, removes bullets and emphasis marks, and drops titles, rules, grammar, code and signatures.
+    Joins wrapped lines, removes bullets and emphasis marks, and drops titles, grammar, code and signatures.
     """
     paragraphs = []
     for block in re.split(r'\n\s*\n', text):

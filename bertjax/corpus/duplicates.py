@@ -1,6 +1,6 @@
 """Finds repeated documents and counts distinct lines in all shards, by their hashes.
 
-Memory never holds all hashes: buckets of the hash space are processed one by one, or in several workers.
+The hash space is divided into buckets, which are processed one by one or by several workers, to bound memory.
 """
 
 import itertools
@@ -14,7 +14,7 @@ BUCKET = 1 << 22  # the number of hashes to sort at once
 
 
 def bucket_edges(count: int) -> list[int]:
-    """Returns the edges of buckets of 64-bit hashes. Each bucket gets about BUCKET of `count` hashes, or fewer."""
+    """Returns the edges of equal buckets of 64-bit hashes. Each bucket gets at most about BUCKET of `count` hashes."""
     number = max(1, -(-count // BUCKET))
     return [(index << 64) // number for index in range(number + 1)]
 

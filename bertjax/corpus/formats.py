@@ -63,7 +63,7 @@ def read_head(path: str) -> tuple[str | None, bytes]:
 
 
 def sniff(path: str, head: bytes, format: str) -> str:
-    """Returns the format of a file that begins with `head`. `format` is the field `format` of its `TextPart`.
+    """Returns the format of a file that begins with `head`. `format` is `TextPart.format`.
 
     Raises:
       UserError: The file is a JSON list of objects.

@@ -120,7 +120,7 @@ def rewrite_train_file(shard: Shard, destination: np.ndarray, *, itemsize: int) 
 
 
 class _Split:
-    """The offset files, any file of segment types, and the counts of one split during the merge."""
+    """The offset files, the file of segment types (if any), and the counts of one split during the merge."""
 
     def __init__(self, name: str, directory: pathlib.Path, segments: bool):
         self.name = name
@@ -147,7 +147,7 @@ class _Split:
             self.shards.append({'file': path.name, 'tokens': tokens, 'bytes': path.stat().st_size, 'checksum': digest})
 
     def close(self) -> dict:
-        """Finishes the offset files and returns the entry of the split in the manifest."""
+        """Finishes the files and returns the entry of the split in the manifest."""
         result: dict = {
             'documents': self.documents,
             'sentences': self.sentences,
@@ -177,8 +177,8 @@ def merge_shards(
       directory: The directory of the store.
       itemsize: The bytes of a token id.
       destinations: The result of `choose_destinations`.
-      rewrite: A function (shard, destination) -> the checksum of the new train file, such as `rewrite_train_file`.
-        It is called for each shard whose train file must change (`is_changed`).
+      rewrite: A function of (shard, destination) that returns the checksum of the new train file. It is called for
+        each shard whose train file must change (`is_changed`).
 
     Returns:
       The entry 'splits' of the manifest, {'train': …, 'heldout': …}.

@@ -1,7 +1,7 @@
 """Problems of a corpus and their fixes: broken input, the warnings of the report, and shuffled sentences.
 
 In running text, neighbouring sentences share far more rare words than sentences of different documents. If they do
-not, the sentences were shuffled, and a model learns nothing from sentence pairs. `coherence` compares the two.
+not, the sentences were shuffled, and a model learns nothing from sentence pairs. `coherence` measures this.
 """
 
 import collections
@@ -137,7 +137,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
 
 
 def warn_long_documents(store: TokenStore) -> list[str]:
-    """Returns a list with a warning if documents have MANY_SENTENCES sentences or more, else []."""
+    """Returns a list with a warning if any document has MANY_SENTENCES sentences or more, else []."""
     count = longest = 0
     for name in ('train', 'heldout'):
         sizes = np.diff(store.split(name).document_offsets)

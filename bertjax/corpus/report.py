@@ -32,8 +32,8 @@ def make_report(
     documents that are not broken or empty. A duplicate equals an earlier document or line, except for case and for the
     amount of white space.
 
-    `destinations` and `splits` are the results of `merge.choose_destinations` and `merge.merge_shards`, and `likeness`
-    the result of `quality.coherence`.
+    `destinations` comes from `merge.choose_destinations`, `splits` from `merge.merge_shards`, and `likeness` from
+    `quality.coherence`.
     """
     documents, sentences, tokens = (
         sum(split[name] for split in splits.values()) for name in ('documents', 'sentences', 'tokens')

@@ -60,7 +60,7 @@ class _Draft:
 
 
 class ShardWriter:
-    """Writes the files of a shard. Its methods take the events of documents. For the arguments, see `encode_shard`."""
+    """Writes the files of a shard. The methods take the events of documents. For the arguments, see `encode_shard`."""
 
     def __init__(self, directory: pathlib.Path, shard: int, tokenizer: Tokenizer, options: CorpusOptions):
         partial, name = directory / 'partial', f'{shard:05d}'

@@ -84,8 +84,8 @@ def _make_collective(instruction: Instruction, inner: Instruction, chips: int) -
 def _make_key(instruction: Instruction, inner: Instruction) -> str:
     """Returns a key that all instructions of a collective share.
 
-    In a fusion with a channel, the key combines the ids of the channel and of the chain, because several collectives in
-    `shard_map` may have the same channel. Otherwise, the key is the name of `inner`.
+    In a fusion with a channel, the key combines `channel_id` and `chain_id`, because several collectives in `shard_map`
+    may have the same channel. Otherwise, the key is the name of `inner`.
     """
     channel = inner.find(r'channel_id=(\d+)')
     in_parts = instruction.opcode == 'fusion' and channel

@@ -26,7 +26,7 @@ _MODULES = {
     'embeddings': 'embeddings',
     **dict.fromkeys(('mlm', 'nsp', 'pooler'), 'head'),
 }
-# All parts of a step: the rows of the table in docs/performance.md.
+# All parts of a step; see the table in docs/performance.md.
 PARTS = {*_MODULES.values(), 'optimiser', 'stacks', 'casts', 'copies', 'collectives', 'other'}
 _PRODUCTS = {'dot', 'convolution'}
 _MOVES = {'copy', 'transpose', 'reshape', 'slice', 'concatenate', 'pad', 'reverse', 'copy-start', 'copy-done'}
@@ -191,11 +191,11 @@ def _moved_bytes(instruction: Instruction, hbm_only: bool = True) -> int:
 
 
 def part_of(instruction: Instruction) -> str:
-    """Returns the part of the step that an instruction belongs to: a row of the table in docs/performance.md.
+    """Returns the part of the step that an instruction belongs to; see the table in docs/performance.md.
 
-    A fusion belongs to the part of its matrix product, or of its result if it has no product. An instruction of any
-    module is a cast if it only changes types, and a copy if it only moves data. The stacks are the arrays that the scan
-    over the blocks stores for the backward pass.
+    A fusion belongs to the part of its matrix product, or of its result if it has no product. In every module, an
+    instruction that only moves data or changes types is a cast if it changes types, else a copy. The stacks are the
+    arrays that the scan over the blocks stores for the backward pass.
     """
     work = [inner for inner in instruction.inside() if inner.opcode not in _IDLE]
     opcodes = {inner.opcode for inner in work}

@@ -159,7 +159,7 @@ def trip_count(loop: Instruction) -> int | None:
 
 
 def _find_operands(instruction: Instruction) -> tuple[Instruction | None, Instruction | None]:
-    """Returns the sources of the operands, or (None, None) if there are not two. A fusion has its root's operands."""
+    """Returns the sources of both operands, or (None, None) if there are not two. A fusion counts as its root."""
     root = instruction.called('calls')[0].root if instruction.opcode == 'fusion' else instruction
     sides = [side.source() for side in root.inputs]
     if instruction is not root:

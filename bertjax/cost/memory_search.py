@@ -39,7 +39,7 @@ CompileResult = dict[str, Any]  # the entries of compile.json for a phase; see d
 
 
 class MemorySearch:
-    """Compiles the phases of a pre-training for a TPU slice or GPUs, which need not be attached.
+    """Compiles the phases of a pre-training run for a TPU slice or GPUs, which need not be attached.
 
     Args:
       settings: The pre-training settings. The corpus is not read.
@@ -192,10 +192,10 @@ class MemorySearch:
 
 
 def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
-    """Compiles the step of a phase. Returns whether it `fits`, its memory, and its `text` if the compiler accepts it.
+    """Compiles the step of a phase. Returns whether it `fits`, its memory, and its optimized HLO as `text`.
 
-    On TPUs, libtpu writes the text, because jaxlib 0.10.2 cannot print every program of libtpu 0.0.52, for example an
-    asynchronous gather on the SparseCore of v6e.
+    If libtpu reports too little memory, `fits` is False and `text` is absent. On GPUs, `fits` is always True. On TPUs,
+    libtpu writes the text, because jaxlib 0.10.2 cannot print some instructions, such as asynchronous gathers on v6e.
     """
     lowered = StepLowering(setup, phase).step(phase.batches[phase.seq_len])
     if setup.mesh.devices.flat[0].platform != 'tpu':

@@ -27,8 +27,8 @@ class Features:
     Attributes:
       tokens: int32 [T], the concatenated sequences.
       offsets: int64 [N + 1], the index of each sequence's first token; the last entry is T.
-      second: int32 [N], the position in each sequence where segment 1 begins. A sequence without segment 1 has its
-        length here.
+      second: int32 [N], the position in each sequence where segment 1 begins, or the length of the sequence if it has
+        no segment 1.
       record: int32 [N/C], the index of the record that each row comes from; ascending unless `take` reorders the rows.
       row: {name: [N/C, ...]}, the arrays with one value for each row, such as int32 `labels`. `FeatureBuilder` always
         adds `weights` (float32), the weight of each row in the loss.

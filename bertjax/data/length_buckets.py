@@ -21,7 +21,7 @@ def best_length_count(
     max_count: int = MAX_LENGTHS,
     multiple: int = 4,
 ) -> int:
-    """Returns the number of padded lengths, at most `max_count`, with the lowest cost of computing and compiling.
+    """Returns the number of padded lengths, at most `max_count`, that minimises the cost of computing and compiling.
 
     Args:
       lengths, max_length, multiple: See `choose_lengths`.
@@ -74,9 +74,9 @@ def find_buckets(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:
 class BucketedExamples:
     """An endless sequence of examples, epoch after epoch. All rows of a batch have the same padded length.
 
-    Example n has index n % B in batch n // B. The seed determines the row of the features that example n is. An epoch
-    has every row once. The rows with the same padded length are a bucket. Those that do not fill a batch move to the
-    next longer bucket. So only one batch of an epoch can have empty rows, which have weight 0.
+    Example n has index n % B in batch n // B. The seed determines the order of the rows. An epoch has every row once.
+    The rows with the same padded length are a bucket. The rows of a bucket that do not fill a batch move to the next
+    longer bucket. So only one batch of an epoch can have empty rows, which have weight 0.
 
     The sequence of padded lengths does not depend on the seed, so runs that differ only in their seed can be trained
     together (train/vmapped_runs.py).
@@ -150,7 +150,7 @@ def fill_last_batch(
     more batch of that bucket, padded with empty rows. The order of the rows does not change the number of batches of
     each bucket.
 
-    `order`, int64 [N], contains the rows. `bucket`, int64 [N], is the bucket of each of these, from 0 to `count` - 1.
+    `order`, int64 [N], contains the rows. `bucket`, int64 [N], has the bucket of each row in `order`, below `count`.
 
     Returns:
       The rows of all batches, int64 [batches·B], -1 for empty rows, and the bucket of each batch, int64 [batches].

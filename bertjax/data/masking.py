@@ -154,7 +154,7 @@ def mask_batch(
 
 
 def _choose_tokens(scores: np.ndarray, maskable: np.ndarray, budget: np.ndarray) -> np.ndarray:
-    """Returns the `budget` maskable positions with the lowest scores in each row, as in `Words.positions`."""
+    """Returns, for each row, the `budget` maskable positions with the lowest scores, as ascending indices of [B·S]."""
     rows, seq_len = scores.shape
     low = np.uint64((1 << seq_len.bit_length()) - 1)
     # The low bits of each score are replaced by its position, because sort is several times faster than argsort.

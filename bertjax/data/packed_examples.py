@@ -14,9 +14,9 @@ from bertjax.data.pretraining import PretrainingExamples
 class PackedExamples:
     """The examples of one phase in packed rows: row m is a pure function of (seed, phase, m).
 
-    A cycle goes through the plans of `examples`, one after the other. The order of the rows of a plan is a permutation
-    that depends on (seed, phase, cycle, plan). In the first cycle, the rows contain the same examples as without
-    packing. In later cycles, each row keeps its pairs, also the random B. Its masks are new, unless masks are static.
+    A cycle goes through the plans of `examples` in order. The order of the rows of a plan is a permutation that depends
+    on (seed, phase, cycle, plan). In the first cycle, the rows contain the same examples as without packing, but masks
+    never exceed the budget. Later cycles repeat each row with the same B, but with new masks unless they are static.
 
     Args:
       examples: The examples to pack. A packed row has the same S and P as one of these examples.

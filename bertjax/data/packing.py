@@ -2,7 +2,7 @@
 
 Examples are packed block by block with best fit decreasing (Johnson 1974, "Fast algorithms for bin packing"). The
 largest example comes first, and each example goes to the fullest row that has room for it. Packing needs only the
-lengths of the examples, which depend only on the plan and the seed. So every process gets the same rows.
+lengths of the examples, which depend only on the plan, the seed and the phase. So every process gets the same rows.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from bertjax.data.masking import prediction_budgets
 from bertjax.data.plans import load_or_make
 from bertjax.data.pretraining import PretrainingExamples
 
-# A part of the name of every packing file. Increase it with any change to the result of packing.
+# An input of the hash in the name of every packing file. Increase it with any change to the result of packing.
 PACKING_VERSION = 1
 # The number of examples in a block. On English Wikipedia at S=512, blocks of 1,024, 4,096 and 16,384 examples give rows
 # with 99.6, 99.8 and 99.9 % real (not padding) positions.

@@ -31,8 +31,8 @@ class Cost:
         """Returns the costs of an encoder.
 
         With L layers of width D, a position takes 24·L·D² operations. Its attention to one other position takes 4·L·D
-        operations. An operation of attention is about twice as slow (docs/performance.md). Compiling a shape takes
-        about as long as 10¹¹ operations.
+        operations. An operation of attention is assumed to take twice as long as others. Compiling a shape takes about
+        as long as 10¹¹ operations.
         """
         return cls(attention=2 / (6 * width), shape=1e11 / (24 * layers * width**2))
 
@@ -43,7 +43,7 @@ class PackingPlan:
 
     Attributes:
       members: int64 [R, E], the indices of the sequences in each row; -1 for an empty slot.
-      bucket: int64 [R], the index of each row's length in `shapes`.
+      bucket: int64 [R], the index in `shapes` of each row's minimum length. `batches` may pad a row further.
       shapes: The padded lengths of rows, ascending.
       size: The number of rows in a batch.
     """
@@ -127,7 +127,7 @@ def choose_plan(
     """
     best = plan_single_rows(lengths, shapes, size)
     bound = _MAX_COST * best.cost(cost)
-    # Longer rows are not tried: MAX_SEQUENCES sequences of mean length would leave room unused.
+    # The minimum row length is at most MAX_SEQUENCES times the mean length. A longer row would have unused room.
     end = bisect.bisect(shapes, MAX_SEQUENCES * lengths.mean())
     for min_bucket in range(bisect.bisect_left(shapes, lengths.min()), end):
         plan = plan_packed_rows(lengths, shapes, sizes(shapes[min_bucket]), min_bucket)

@@ -1,4 +1,4 @@
-"""The options for making examples from sentences, and pairing plans: the chunks of one pass over a corpus."""
+"""The options for making examples from sentences, and pairing plans. A plan has the chunks of a pass over a corpus."""
 
 import dataclasses
 

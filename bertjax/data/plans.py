@@ -18,7 +18,7 @@ from bertjax.files.atomic import checksum, write_atomic
 from bertjax.files.memory_map import register_mapped
 from bertjax.files.small_files import read_json_or_none
 
-# A part of the file name of every plan. Increase it with any change to the result of `walking.walk`.
+# An input of the hash in the name of every plan. Increase it with any change to the result of `walking.walk`.
 WALK_VERSION = 1
 
 T = TypeVar('T')
@@ -58,12 +58,12 @@ def load_plans(
 ) -> list[PairPlan]:
     """Loads the `options.plans` plans of a split from `cache_dir`. Makes and saves plans that are absent or damaged.
 
-    The NAME of a plan consists of a hash of the rules that all plans share, and the index of the plan. `NAME.npy`
-    contains the chunks. `NAME.json` contains the number of chunks, the checksum of `NAME.npy`, and the other fields of
-    the plan. Processes need no lock, because all write the same bytes. If `cache_dir` is None, the plans stay in
-    memory.
+    The NAME of a plan consists of a hash of the rules that all plans share, and the index of the plan. `NAME.npy` has
+    the chunks. `NAME.json` has their number, the checksum of `NAME.npy`, and the other fields of the plan. Processes
+    need no lock, because all write the same bytes. If `cache_dir` is None, the plans stay in memory.
     """
-    calibrated = options.balanced and walking.calibration_plans(split, options)  # changes the probability of IsNext
+    # The number of plans used for calibration, which affects the probability of IsNext.
+    calibrated = options.balanced and walking.calibration_plans(split, options)
     rules = [WALK_VERSION, split.sha, options.mode, seq_len, options.short_probability, calibrated, seed]
     name = hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
     plans: list[PairPlan] = []

@@ -1,8 +1,8 @@
 """The backend of Apache Beam: the steps of `backend.Backend` as pipelines.
 
-Workers read the text, and the plan, the tokenizer and the files of shards (see `shard_writer`) in the store's folder.
-They also use these files in the folder `partial`:
-  repeats-B     int64, the numbers, over all shards, of the repeated documents with hashes in bucket B
+Workers read the text. In the store's folder, they read the plan and the tokenizer, and write and read the files of
+shards (see `shard_writer`). They and the main process also exchange these files in the folder `partial`:
+  repeats-B     int64, the indices (over all shards) of the repeated documents with hashes in bucket B
   distinct-B    the number of distinct lines with hashes in bucket B
   K.where       uint8, the destinations of shard K's documents, if its train file must change
   K.kept        the checksum of the new train file of shard K
@@ -112,7 +112,7 @@ class BeamBackend(Backend):
         """Writes the files of the shards.
 
         Raises:
-          UserError: The input is broken (if strict), the pipeline failed, or files of workers are missing.
+          UserError: The input is broken (if strict) or invalid, the pipeline failed, or files of workers are missing.
         """
         tokenizer.save(directory / 'partial' / 'tokenizer')
         with _report_progress(directory, shards, progress):
@@ -169,7 +169,7 @@ def _step(label: str, work: Callable, directory: pathlib.Path) -> beam.PTransfor
 
 @contextlib.contextmanager
 def _report_progress(directory: pathlib.Path, shards: dict[int, list[TextPart]], progress: Progress) -> Iterator[None]:
-    """Starts a thread that reports the counts of finished shards to `progress` while the block runs."""
+    """While the block runs, a thread reports the total documents and bytes (or records) of finished shards."""
     done = threading.Event()
 
     def follow() -> None:

@@ -33,7 +33,7 @@ from bertjax.corpus.texts import iter_part_texts, new_record, no_text_error
 from bertjax.files.atomic import write_atomic
 from bertjax.text.sampling import iter_sentences, sample
 
-_BUCKET_BYTES = 1 << 30  # the bytes of text per bucket of words; one worker adds up the counts of a bucket
+_BUCKET_BYTES = 1 << 30  # the bytes of the corpus per bucket of words; one worker adds up the counts of a bucket
 _Bucket = tuple[int, int]  # the indices of the corpus and of the bucket
 
 
@@ -118,14 +118,14 @@ class BeamTextStatistics:
     """Computes word counts or sentence samples of each corpus, and the record of the text that was read.
 
     Args:
-      corpora: For each corpus, its specifications as for `build.build_store`.
+      corpora: For each corpus, a list of specifications (see `spec` of `build.build_store`).
       options: The options for reading text.
       flags: The value of config.beam.
       folder: The folder of the job. `counts` and `sentences` remove the folder at the end. They also remove it at the
         start, because a killed run may have left files.
 
     Raises:
-      UserError: A specification has weights or matches nothing.
+      UserError: A specification has weights, or a source is invalid (see `resolve_sources`).
     """
 
     def __init__(self, corpora: Sequence[Sequence[str]], options: CorpusOptions, flags: str, folder: pathlib.Path):
@@ -177,7 +177,7 @@ class BeamTextStatistics:
         a sample depends on the number of sentences.
 
         Raises:
-          UserError: See `counts`.
+          UserError: See `counts`. Or a file changed between the two readings.
         """
         with self._open_folder():
             self._run(range(len(self._units)), lambda units: units | self._step('sizes', _count_sentences))
