@@ -79,8 +79,8 @@ class DistillLoss:
     """The loss between the outputs of a student and of a teacher with the same head.
 
     Attributes:
-      elements: (student outputs, teacher outputs, batch, temperature) -> the loss of each element, float32.
-      weights: The name of the batch array with the weights of the elements.
+      elements: (student outputs, teacher outputs, batch, temperature) -> float32, the loss of each row or token.
+      weights: The name of the batch array with the weights of the rows or tokens.
     """
 
     elements: Callable[[Any, Any, Arrays, float], jax.Array]
@@ -104,7 +104,7 @@ class Objective:
         beside them under AUX, and passed to `losses` among the outputs.
       keywords: The batch arrays that the model takes as keyword arguments.
       whole_batch: Whether `losses` compares the rows of a batch with each other. `losses` then gets the outputs for all
-        rows, from all devices and gradient accumulation steps, and a batch without the inputs of the model
+        rows, from all devices and gradient accumulation steps. Its batch lacks the inputs of the model
         (train/whole_batch.py).
     """
 

@@ -1,6 +1,6 @@
 """The entry point: `bertjax --config=RECIPE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]`.
 
-`python -m bertjax` and `python -m bertjax.main` do the same, also without an installation.
+`python -m bertjax` and `python -m bertjax.main` do the same, even if bertjax is not installed.
 
 The module reads the flags and the recipe, and runs the verb config.run. `bertjax.run` does the same in Python.
 
@@ -49,12 +49,12 @@ from bertjax.usage import load_verb, verbs
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the verb that the flags name, together with the other processes. `argv` is the result of `parse_flags`."""
+    """Runs the verb of the recipe, together with the other processes. `argv` is the result of `parse_flags`."""
     run_verb(read_recipe(), WORKDIR.value, functools.partial(_prepare, argv[1:]))
 
 
 def _prepare(flags_of_words: Sequence[str], name: str, verb: Verb) -> None:
-    """Joins the other processes of the run, prints the flags of a training, and makes Ctrl-C a KeyboardInterrupt."""
+    """Joins the other processes, prints the long form of a training command, and makes Ctrl-C a KeyboardInterrupt."""
     process_flags = read_process_flags()
     process_flags.check()
     if process_flags.is_one_of_several():
@@ -125,7 +125,7 @@ def _reduce_gc() -> None:
 
 
 def console() -> None:
-    """Runs the program; the entry point of `python -m bertjax.main` and of the command `bertjax`."""
+    """Runs the program. The command `bertjax`, `python -m bertjax` and `python -m bertjax.main` call this function."""
     _reduce_gc()
     guard_streams()
     logging.set_verbosity(logging.WARNING)

@@ -12,7 +12,7 @@ from bertjax.cores import schedulable_cores
 from bertjax.errors import UserError
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # Parameters of mallopt in glibc's malloc.h.
-_THRESHOLD = 128 * 1024  # glibc's initial value of both thresholds, in bytes. It never raises a value that was set.
+_THRESHOLD = 128 * 1024  # glibc's initial value of both thresholds, in bytes. A threshold that was set never rises.
 # The required address space in bytes: a constant, and a number per core. A run of the smallest model takes 1.9 GB on
 # two cores, mostly for libraries and threads.
 _BASE_BYTES, _BYTES_PER_CORE = 2 << 30, 128 << 20
@@ -75,7 +75,7 @@ def check_address_space() -> None:
         fix = 'run this first: ulimit -v unlimited'
         raise UserError('ulimit -v', f'{limit:,} bytes of address space allowed', f'at least {minimum:,}', fix)
     logging.warning(
-        'ulimit -v allows %s bytes of address space; native code that cannot allocate more aborts (status 134 or 139); '
+        'ulimit -v allows %s bytes of address space; if they are used up, native code may abort (status 134 or 139); '
         'run this first: ulimit -v unlimited',
         f'{limit:,}',
     )

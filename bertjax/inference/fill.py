@@ -81,9 +81,9 @@ def _needs_space(before: str, after: str) -> bool:
 
 
 def _strip_added_space(tokenizer: Tokenizer, part: str, ids: list[int]) -> list[int]:
-    """Removes the space that SentencePiece and some byte-level BPE tokenizers add before the text after a mask.
+    """Removes the space that SentencePiece and some byte-level BPE tokenizers add before a text that follows a mask.
 
-    The space is kept if the text itself has a space after the mask.
+    A space of the text itself is kept.
     """
     first = tokenizer.pieces[ids[0]] if ids else ''
     if part[:1].isspace() or tokenizer.family not in _SPACES or not first.startswith(_SPACES[tokenizer.family]):
@@ -123,7 +123,7 @@ def fill_each(
 
 
 def fill_jointly(runner: Runner, texts: Sequence[MaskedText], advance: Advance | None = None) -> list[dict[str, Any]]:
-    """Fills the masks of each text one at a time. The next mask is the one with the most probable piece.
+    """Fills the masks of each text one at a time. Each step fills the mask whose best piece is the most probable.
 
     Each prediction is conditioned on the pieces that are already filled in. Special tokens are never filled in.
 

@@ -48,7 +48,7 @@ class InputSource:
 
     @property
     def name(self) -> str:
-        """The file name without its suffixes, or 'stdin' for standard input."""
+        """The file name without the suffixes of format and compression, or 'stdin' for standard input."""
         if self.path == STANDARD_INPUT:
             return 'stdin'
         path = pathlib.PurePath(os.path.abspath(self.path))  # '.' has no name
@@ -101,7 +101,7 @@ class InputSource:
 
 @contextlib.contextmanager
 def spool_standard_input(source: InputSource, folder: pathlib.Path) -> Iterator[InputSource]:
-    """Copies standard input to a temporary file in `folder`, so that it can be read several times in the context."""
+    """Copies standard input to a file in `folder`, so that it can be read repeatedly. The file is removed on exit."""
     path = folder / f'{source.name}.input'
     for partial in folder.glob(f'.{path.name}.tmp-*'):  # files of a killed run
         partial.unlink()
@@ -142,7 +142,7 @@ def make_columns(field: str, second: str, where: str) -> tuple[Column, ...]:
 def nonblank_texts(items: Sequence[Item]) -> tuple[list[int], list[str], list[str] | None]:
     """Returns the indices, the first texts and the second texts of the non-blank items.
 
-    The second texts are None if the items are single texts.
+    The second texts are None if the items are single texts, or if all items are blank.
     """
     numbers = [number for number, item in enumerate(items) if isinstance(item, Row)]
     first = [items[number].values[0] for number in numbers]

@@ -82,7 +82,7 @@ def pseudo_log_likelihoods(
 ) -> list[np.ndarray]:
     """Computes the log-probability of each piece when only this piece is masked: float32 [S - 2] for each sequence.
 
-    The sum of a sequence is its pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring", arXiv
+    The sum over a sequence is its pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring", arXiv
     1910.14659, equation 1). A sequence has S - 2 masked copies. The copies are computed in the order of their length,
     about _CHUNK tokens at a time.
 

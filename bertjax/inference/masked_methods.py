@@ -21,7 +21,7 @@ class _ExtendOptions(TypedDict, total=False):
     seed: int
 
 
-# A list for a text with one mask, a list of lists for several masks. With Any, callers can index without a type check.
+# A list for a text with one mask, a list of lists for several masks. Any lets callers index without a type check.
 OneFilled = list[Filling] | Any
 
 
@@ -50,8 +50,8 @@ class MaskedMethods:
         Args:
           texts: One text or several, each with at least one mask.
           top_k: The number of candidates per mask; not used with `jointly`.
-          jointly: Whether to fill the masks of a text one after the other. The next mask is the one with the most
-            probable piece. Each prediction is then conditioned on the pieces that are already filled in.
+          jointly: Whether to fill the masks of a text one after the other. Each step fills the mask whose best piece
+            is the most probable. Each prediction is conditioned on the pieces that are already filled in.
 
         Returns:
           For a text with one mask, a list of `{'token': …, 'probability': …, 'text': …}`, the most probable first. For

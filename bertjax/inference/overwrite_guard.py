@@ -46,7 +46,7 @@ class ResultFiles:
     """The result files of a command: FOLDER/NAME.jsonl, its metadata NAME.json, and the saved parts in NAME.parts.
 
     Raises:
-      UserError: The results would replace the input or results of another input; see `check_overwrite`.
+      UserError: The results would replace the input file, or the results of another input (see `check_overwrite`).
     """
 
     def __init__(self, folder: pathlib.Path, name: str, origin: str):

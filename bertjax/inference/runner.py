@@ -111,7 +111,7 @@ class Runner:
         """Chooses padded lengths for N sequences of lengths [N], if the saved padding is worth the compilation.
 
         Returns:
-          The lengths, ascending, or () if the lengths in LENGTHS are cheaper. These count as already compiled.
+          The lengths, ascending, or () if LENGTHS is cheaper. The lengths in LENGTHS count as already compiled.
         """
         if not len(lengths):
             return ()

@@ -15,7 +15,7 @@ from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, scale_progress
 from bertjax.tasks.minimal_pairs import deduplicate
 
-_MAX_EXPONENT = 709  # exp of a larger number overflows float64
+_MAX_EXPONENT = 709  # the largest integer whose exp does not overflow float64
 _VERSION = 1  # increase this number when a change of the code gives other scores for the same sentences
 _PART = 1024  # the number of pairs in a part; a part takes some seconds with a small model
 

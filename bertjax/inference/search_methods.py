@@ -29,7 +29,7 @@ class SearchHit(TypedDict):
 
 
 class SearchMethods(EncodeMethods):
-    """Methods that compare texts by the cosine of their vectors, or with the head of a cross-encoder.
+    """Methods that compare texts by the cosine of their vectors, or by a model that scores pairs.
 
     In place of texts, `similarity` and `search` also take vectors that `encode` returned. The dtype of the vectors
     determines their precision. The cosine of binary vectors is 1 - 2 · (Hamming distance) / D. The ranges of int8
@@ -51,7 +51,7 @@ class SearchMethods(EncodeMethods):
           float32 [N, M]. If `a` is a single text or vector, there is no dimension N; if `b` is one, there is no M.
 
         Raises:
-          UserError: The vectors differ in width or precision, or int8 vectors without ranges are compared with texts.
+          UserError: The widths differ, the precisions cannot be compared, or `calibration` does not fit the vectors.
         """
         x, y = (side if _is_vectors(side) else None for side in (a, b))
         ranges = _find_ranges(calibration, x, y)
@@ -100,7 +100,7 @@ class SearchMethods(EncodeMethods):
           of the corpus. There is no `text` for a corpus of vectors. Vectors of blank lines are never found.
 
         Raises:
-          UserError: The vectors differ in width or precision, or int8 vectors without ranges are compared with texts.
+          UserError: The widths differ, the precisions cannot be compared, or `calibration` does not fit the vectors.
         """
         top_k = check_value('top_k', top_k, integer(1, COUNT), 'for example top_k=10')
         texts = None if _is_vectors(corpus) else as_text_list(corpus, 'corpus')
@@ -120,8 +120,8 @@ class SearchMethods(EncodeMethods):
     def rerank(self, query: str, texts: Sequence[str]) -> list[SearchHit]:
         """Orders texts by their relevance to a query.
 
-        A cross-encoder scores query and text with its head, and a late-interaction model by the vectors of their
-        tokens. For other models, the score is the cosine of `search`.
+        A cross-encoder scores query and text with its head. A late-interaction model compares their token vectors.
+        For other models, the score is the cosine of `search`.
 
         Returns:
           `{'index': …, 'score': …, 'text': …}` for each text, the best first.

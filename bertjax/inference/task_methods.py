@@ -87,7 +87,7 @@ class TaskMethods:
           BIO. `offsets`, the character spans of the words, is present only for texts.
 
         Raises:
-          UserError: The model was not fine-tuned on tagging, or the strategy is unknown, or 'simple' for a list.
+          UserError: The model is not for tagging, the strategy is unknown, or it is 'simple' for a list of words.
         """
         values = [sentences] if isinstance(sentences, str) else sentences
         check_list('sentences', values, 'a text or a list')

@@ -51,7 +51,7 @@ def _outputs(runner: Runner, records: Sequence[Any]) -> tuple[Features, Outputs]
 
 
 def tag_records(runner: Runner, records: Sequence[Sentence], strategy: str) -> list[dict[str, Any]]:
-    """Returns a row for each record, as `answer_records` does, with tags by a strategy of tasks/tagging/predictions.py.
+    """Returns the rows of `answer_records`, but tags words by a strategy of tasks/tagging/predictions.py.
 
     The model does not read sentences without words. Their rows have empty lists.
 
@@ -92,7 +92,7 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
 def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> list[float] | None:
     """Scores N pairs with a reranker, a late-interaction model or a regression of pairs.
 
-    `texts` has the queries, and `pairs` the text to score for each query.
+    `texts` contains the queries. `pairs` contains the text to score for each query.
 
     Returns:
       N scores, or None if the model does not score pairs. Higher is more relevant. The scores equal those of

@@ -51,7 +51,7 @@ class Origin:
     Attributes:
       dtype: The dtype of the parameters in the files: 'float32', 'float16' or 'bfloat16'.
       task_json: The text of task.json; '' if the model was not fine-tuned.
-      values, files: The config.json and the additional files of a Hugging Face directory, see `export_huggingface`.
+      values, files: The config.json and the additional files of a Hugging Face directory, see `ExportContent`.
     """
 
     dtype: str = 'float32'
@@ -114,7 +114,7 @@ class LoadedModel:
         return digest.digest()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Supports pickle. The parameters are moved to the host, because devices belong to a process."""
+        """Supports pickle. The parameters are copied to the host, because devices belong to a process."""
         return {**self.__dict__, 'params': jax.device_get(self.params), 'mesh': None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -157,7 +157,7 @@ def load_model(
     Args:
       path: A workdir, or any path that config.init accepts, see `workdir.resolve_path.huggingface_directory`.
       step: The step of a checkpoint in a workdir. 0 loads the export or, if there is none, the newest checkpoint. In a
-        run with config.use_checkpoint='best', it loads the best checkpoint instead of the newest.
+        run with config.use_checkpoint='best', 0 loads the best checkpoint instead of the newest.
       dtype: The dtype of computation, 'float32' or 'bfloat16'.
       key: The config key or the function to which the path was given, for error messages.
 

@@ -101,8 +101,8 @@ def _new_directory(path: Any) -> pathlib.Path:
 def _labels(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the task's fields for config.json.
 
-    If the model's original config.json has the right number of label names, these are used, because a regression task
-    has no name for its output.
+    The label names in the model's original config.json are used if their number is right. A regression task has no
+    other name for its output.
     """
     names = values.get('id2label')
     if not isinstance(names, dict) or len(names) != len(fields.get('id2label', ())):
@@ -111,7 +111,7 @@ def _labels(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, A
 
 
 def _format_error(error: UserError, format: str, where: str) -> UserError:
-    """Rewords an error of `check_formats`, which mentions config keys of a training, for an existing model."""
+    """Rewords an error of `check_formats` for an existing model, because the error mentions keys of a training."""
     key = error.where.removeprefix('config.')
     found, expected = f'{format} for a model with {key} {error.found.partition(" with ")[0]}', error.expected
     if key == 'export_formats':

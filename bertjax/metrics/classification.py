@@ -1,4 +1,4 @@
-"""Metrics of classification and regression, as in scikit-learn and scipy. Without records, a metric is None."""
+"""Metrics of classification and regression, as in scikit-learn and scipy. A single value is None without records."""
 
 import dataclasses
 
@@ -136,11 +136,11 @@ def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float
     """Returns micro_f1, precision, recall, macro_f1 and accuracy, in [0, 1]. All are None if there are no records.
 
     With a negative label, micro_f1, precision and recall are computed as in TACRED's scorer (utils/scorer.py in
-    yuhaozhang/tacred-relation). Precision is the fraction of non-negative predictions that are correct, or 1 if there
-    are none. Recall is the fraction of non-negative records that are predicted correctly. Without a negative label, all
-    three metrics equal the accuracy.
+    yuhaozhang/tacred-relation). The other labels are positive. Precision is the fraction of positive predictions that
+    are correct, or 1 if there are none. Recall is the fraction of positive records that are predicted correctly.
+    Without a negative label, all three metrics equal the accuracy.
 
-    macro_f1 is the mean F1 of the non-negative labels that occur or were predicted, as in scikit-learn.
+    macro_f1 is the mean F1 of the positive labels that occur or were predicted, or 0 if there are none.
 
     Args:
       table: The confusion table, int64 [C, C], see `confusion`.

@@ -1,4 +1,4 @@
-"""Turns sums and weights into the values of a metrics row. docs/pretraining.md lists those of a pre-training."""
+"""Turns sums and weights into the values of a metrics row. docs/pretraining.md lists the values of pre-training."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ def add_sums(parts: Iterable[Sums]) -> dict[str, tuple[float, float]]:
 def pretraining_values(sums: Sums, pair: str = 'nsp') -> dict[str, float | None]:
     """Returns loss, mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy and perplexity. A value is None if its weight is 0.
 
-    `loss` is the sum of the mean MLM loss and the mean pair loss, without those of weight 0. It excludes the z-loss.
+    `loss` is the mean MLM loss plus the mean pair loss. It omits a mean of weight 0, and the z-loss.
     `perplexity` is exp(min(mlm_loss, 700)), or None for NaN.
 
     Args:
@@ -53,7 +53,7 @@ def task_values(sums: Sums) -> dict[str, float | None]:
 
 
 def distillation_values(sums: Sums, factors: Mapping[str, float]) -> dict[str, float | None]:
-    """Returns the mean of each loss and accuracy. `loss` is the sum of the means in `factors`, times their factors."""
+    """Returns the mean of each loss and accuracy. `loss` is the sum of factor · mean over `factors`."""
     values = task_values(sums)
     weighted = [factor * values[name] for name, factor in factors.items() if values.get(name) is not None]
     return {**values, 'loss': sum(weighted) if weighted else None}

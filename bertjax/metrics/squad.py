@@ -19,7 +19,7 @@ Gold = Mapping[str, Sequence[str]]  # {question id: answers of the annotators, n
 
 
 def normalize(text: str) -> str:
-    """Returns the words of an answer in lower case, without ASCII punctuation and English articles."""
+    """Returns the words of an answer in lower case, without ASCII punctuation or English articles."""
     text = text.lower().translate(_NO_PUNCTUATION)
     return ' '.join(_ARTICLE.sub(' ', text).split())
 

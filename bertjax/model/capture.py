@@ -31,7 +31,7 @@ def capture_value(module: nn.Module, name: str, value: jax.Array) -> None:
 def apply_capturing(
     model: nn.Module, params: Any, *inputs: jax.Array, capture: Collection[str], **options: Any
 ) -> tuple[Any, dict[str, jax.Array]]:
-    """Applies a model, and captures the values that `capture` names: a subset of CAPTURES. Call this within jit.
+    """Applies a model, and captures the kinds of values in `capture`, a subset of CAPTURES. Call this within jit.
 
     Returns:
       The outputs, as without capture, and a dict with an entry for each captured name:

@@ -34,8 +34,8 @@ _CLASSIC = {
 class FieldKind(enum.Enum):
     """The effect of a BertConfig field. It determines when the value of the field may change."""
 
-    ARCHITECTURE = 'shape, dtype or meaning of the parameters: always as in the checkpoint'
-    LAYOUT = 'tree structure of the parameters: as in the checkpoint, but a new run with config.init may change it'
+    ARCHITECTURE = 'shape, dtype, initial values or meaning of the parameters: a resumed run keeps the value'
+    LAYOUT = 'tree structure of the parameters: a resumed run keeps the value; a run with config.init may change it'
     TRAINING = 'effect of training on the parameters: may change until the run is finished'
     EXECUTION = 'way in which the same function is computed: may change at any time'
 
@@ -65,7 +65,7 @@ class BertConfig:
       width: Width of the hidden states.
       num_heads: Number of attention heads, a divisor of `width`.
       mlp_dim: Width of the hidden layer of a block's MLP.
-      max_positions: Length of the longest sequence, in tokens.
+      max_positions: Maximum sequence length in tokens.
       num_segments: Rows of the segment embedding. With 1 the segment ids are ignored (RoBERTa); with 0 there is no
         segment embedding (DistilBERT).
       dropout: Dropout rate of the embeddings, the outputs of attention and MLP, and the input of a task's head.
@@ -99,15 +99,14 @@ class BertConfig:
       init: The initial weights. 'bert' draws all weights from one distribution. 'megatron' divides the standard
         deviation of projections into the residual stream by the square root of 2 · `num_layers` (arXiv 1909.08053).
         'zero_output' starts these projections at zero.
-      init_stddev: Standard deviation of the truncated normal that initialises kernels and embeddings.
+      init_stddev: Standard deviation of initial kernels and embeddings, before truncation.
       causal: Whether to use left-to-right attention (the paper's LTR ablation).
       shifted_predictions: Whether the MLM head predicts each token from the state of the position before it, so that
         one head predicts both masked and next tokens (GPT-BERT, arXiv 2410.24159).
       nsp: Whether to include the pooler and the head for sentence pairs (NSP or SOP).
       scan_layers: Whether to compile one block and run it `num_layers` times with stacked parameters, instead of
         compiling `num_layers` blocks.
-      attention: Name of the attention implementation, or 'auto' for the first one that supports the call
-        (model/attention/select.py).
+      attention: Name of an implementation in model/attention/select.py, or 'auto' for the first that supports the call.
       remat: The values that the forward pass saves for the backward pass. 'none' saves all. 'dots' saves the outputs of
         the projections and recomputes attention scores and element-wise operations. 'elementwise' is like 'dots', but
         also saves attention's output, and saves residual sums instead of their summands. 'full' saves only the inputs
@@ -187,7 +186,7 @@ class BertConfig:
 
     @property
     def modern_fields(self) -> tuple[str, ...]:
-        """The fields whose value does not occur in BERT, RoBERTa or DistilBERT."""
+        """The fields of `_CLASSIC` with a value that is not listed there."""
         return tuple(name for name, values in _CLASSIC.items() if getattr(self, name) not in values)
 
     @property
@@ -213,7 +212,7 @@ def _sizes(rows: dict[str, tuple[int, int, int, int]]) -> dict[str, dict[str, in
 
 
 # Sources: the README of google-research/bert ("24 smaller BERT models") and section 3 of the paper. The names with
-# numbers: the other rows of the paper's Table 6, and TinyBERT's 4-layer student (arXiv 1909.10351, section 4.1).
+# numbers are the other rows of the paper's Table 6, and TinyBERT's 4-layer student (arXiv 1909.10351, section 4.1).
 SIZES = _sizes({
     'tiny': (2, 128, 512, 2),
     'mini': (4, 256, 1024, 4),
@@ -236,7 +235,8 @@ MODERN_SIZES = _sizes({
     '400m': (28, 1024, 2624, 16),
     '1b': (28, 1792, 3840, 28),
 })  # fmt: skip
-# The fields in which ModernBERT differs from BERT, besides its sizes. In the paper, `rope_theta` is 10,000 at first.
+# The fields in which ModernBERT differs from BERT, besides its sizes and `nsp`. config.pairs.mode decides `nsp`. In the
+# paper, `rope_theta` is 10,000 at first.
 MODERN_FORM: dict[str, Any] = {
     'max_positions': 8192, 'num_segments': 0, 'dropout_sites': 'attention_output', 'attention_dropout': 0.0,
     'mlp': 'geglu', 'layer_norm_eps': 1e-5, 'projection_bias': False, 'norm_bias': False, 'pre_norm': True,

@@ -89,10 +89,10 @@ def threshold(rate: float) -> int:
 def hash_bits(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.Array:
     """Hashes two words and a counter to 32 pseudo-random bits, with arithmetic that Pallas kernels support.
 
-    The words come from `Dropout.words`, and broadcast against the counters, one for each value of a row or head. All
-    arrays are uint32.
+    The words come from `Dropout.words`, and broadcast against the counters. Each value of a row or head has a counter.
+    All arrays are uint32.
     """
-    # With both words before the first multiplication, two rows could have the same hashes in another order. The last
+    # If both words came before the first multiplication, two rows could have the same hashes in another order. The last
     # shift of `_mix` is left out: it improves only low bits, which hardly affect the comparison with the threshold.
     x = counters ^ first
     x = (x ^ (x >> _SHIFTS[0])) * jnp.uint32(_MULTIPLIERS[0]) + second

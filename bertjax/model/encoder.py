@@ -28,7 +28,7 @@ REMAT_POLICIES = {
 
 def resolve_remat(config: BertConfig, platform: str) -> str:
     """Resolves `config.remat` on 'tpu', 'gpu' or 'cpu' to a name of REMAT_POLICIES or 'none'."""
-    # By the TPU compiler's estimate, saving costs more than recomputing.
+    # By the TPU compiler's estimate, saving all values costs more than recomputing some.
     automatic = 'elementwise' if platform == 'tpu' else 'none'
     return automatic if config.remat == 'auto' else config.remat
 
@@ -183,9 +183,9 @@ class BertEncoder(nn.Module):
     """Embeddings and `num_layers` blocks, scanned or unrolled. Both forms drop the same values.
 
     Attributes:
-      packing: How to pack several sequences of a call into a row: a layout with fixed slots, or the number of sequences
-        per row, for calls without dropout. With packing, inputs and results still have one sequence per row. Results
-        are zero outside the slots. Intermediate values must not be captured. None for no packing.
+      packing: How to pack several sequences of a call into a row: a layout with fixed slots or, for calls without
+        dropout, the number of sequences per row. None for no packing. With packing, inputs and results still have one
+        sequence per row, results are zero outside the slots, and intermediate values must not be captured.
     """
 
     config: BertConfig
@@ -254,7 +254,7 @@ class BertEncoder(nn.Module):
         block = EncoderBlock
         remat = resolve_remat(c, platform())
         if remat != 'none':
-            # A scan itself prevents CSE of the forward and the backward pass, so `prevent_cse` would only cost time.
+            # A scan itself prevents CSE between forward and backward pass, so `prevent_cse` would only cost time.
             # An unrolled block needs its index at trace time, to choose its window and rotation.
             static = {'static_argnums': (2,)} if not (c.scan_layers or c.layers_alike) else {}
             block = nn.remat(EncoderBlock, policy=REMAT_POLICIES[remat], prevent_cse=not c.scan_layers, **static)
@@ -266,7 +266,7 @@ class BertEncoder(nn.Module):
                 in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast),
                 length=c.num_layers,
                 metadata_params={nn.PARTITION_NAME: 'layers'},
-                # The check costs a second trace of the block. It stays on in init, where initial values depend on it.
+                # The check costs a second trace of the block. It stays on in init, where it affects initial values.
                 check_constancy_invariants=self.is_initializing(),
             )
             indices = None if c.layers_alike and dropout is None else jnp.arange(c.num_layers)

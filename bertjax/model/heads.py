@@ -190,7 +190,7 @@ def flatten_choices(
     """Reshapes inputs [B, C, S] to [B·C, S], and keeps inputs [B, S].
 
     Returns:
-      [B, C] or [B], the inputs, and the dropout of the reshaped inputs.
+      The dimensions before S, the reshaped inputs, and their dropout.
     """
     *shape, S = inputs[0].shape
     if dropout is not None and len(shape) > 1:

@@ -139,8 +139,8 @@ product.defvjp(_product_forward, _product_gradient)
 class Projection(nn.Module):
     """A linear map from the last `len(in_axes)` dimensions to one dimension of size prod(`features`).
 
-    The output dimensions are merged. Otherwise the compiler may copy a dimension that does not fill a register, such as
-    the width of a head, into another layout and back.
+    The output dimensions are merged. Otherwise the last one, such as the width of a head, may not fill a register. The
+    compiler may then copy the output into another layout and back.
 
     The kernel is created in its final shape, with one axis name per dimension. `nn.DenseGeneral` creates a matrix and
     reshapes it, so the names would belong to the wrong dimensions (google/flax#3676, #3892).
@@ -201,8 +201,8 @@ def _layer_norm(
     if x.dtype == jnp.float32:
         variance = jnp.square(wide - mean).mean(-1, keepdims=True)
     else:
-        # E[x²] - E[x]² needs a single pass over x. If the mean is far from 0, its error is large, but no larger than
-        # that of rounding x to bfloat16.
+        # E[x²] - E[x]² needs a single pass over x. If the mean is far from 0, the error is large, but no larger
+        # than that of rounding x to bfloat16.
         variance = jnp.maximum(jnp.square(wide).mean(-1, keepdims=True) - jnp.square(mean), 0.0)
     mean, inverse = save_residual(mean), save_residual(jax.lax.rsqrt(variance + epsilon))
     y = (wide - mean) * inverse * scale.astype(jnp.float32)

@@ -10,8 +10,8 @@ import numpy as np
 class Layout:
     """Fixed slots for N sequences in T positions.
 
-    The positions form groups of rows of the same length. A batch of R·N sequences repeats the layout R times, so all
-    devices and all accumulation steps have the same layout.
+    The positions form groups of rows. The rows of a group have the same length. A batch of R·N sequences
+    repeats the layout R times, so all devices and all accumulation steps have the same layout.
 
     Attributes:
       row_groups: The (number of rows, length) of each group of rows, in order; T positions in total.
@@ -28,7 +28,7 @@ class Layout:
 
     @property
     def mean_length(self) -> float:
-        """The number of positions per sequence."""
+        """The mean number of positions per sequence."""
         return self.positions / len(self.slots)
 
     @property

@@ -3,9 +3,8 @@
 The kernel keeps a row of S tokens in the vector memory (VMEM). With a window, a block of `BLOCK` queries sees only the
 keys from half a window before the block to half a window after it. The kernel multiplies each block with N keys: N is S
 without a window, and 256 with a window of 128. For H heads of width K, the kernel needs 4·S·N·H·K operations forward
-and 10·S·N·H·K backward, where one of the five products recomputes the scores.
-
-The kernel has not been measured on hardware yet.
+and 10·S·N·H·K backward, where one of the five products recomputes the scores. The kernel has not
+been measured on hardware yet.
 """
 
 import functools
@@ -18,8 +17,9 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.parallel.partition import shard_count
 
 BLOCK = 128  # queries per block: the width of a vector register
-# {whether there is a window: the longest row in tokens}. For these rows and heads of width 64 in bfloat16, the backward
-# kernel needs 36 MiB of VMEM with a window, and 9 MiB and about six float32 [BLOCK, S] arrays (6 MiB) without a window.
+# {whether there is a window: the longest row in tokens}. With heads of width 64 in bfloat16, the backward kernel for
+# these rows needs 36 MiB of VMEM with a window. Without a window, it needs 15 MiB: 9 MiB for the arrays of the row, and
+# 6 MiB for about six float32 arrays [BLOCK, S].
 MAX_LENGTH = {True: 8192, False: 2048}
 
 

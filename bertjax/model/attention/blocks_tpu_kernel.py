@@ -40,7 +40,7 @@ def _call(
 ) -> list[jax.Array]:
     """Runs a kernel for each row and group of heads, on blocks [S, group·width] of the arrays.
 
-    The arguments are those of `call` in `tpu_kernel.differentiable`. Without dropout, `words` is not used.
+    The arguments are those of `call` in `tpu_kernel.differentiable`. `words` is not used, because there is no dropout.
     """
     is_forward = len(arrays) == 3
     kernel, outputs = (_forward_kernel, 1) if is_forward else (_backward_kernel, 3)

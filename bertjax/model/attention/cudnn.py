@@ -20,7 +20,7 @@ WIDTH_MULTIPLE, MAX_WIDTH = 8, 128
 class Cudnn(GpuImplementation):
     """The kernel of cuDNN. It does not support dropout or packed rows, and all positions must be queries.
 
-    In a row without tokens, every query sees only the first position. In other implementations, it sees all positions.
+    In a row without tokens, queries see only the first position. In other implementations, they see all positions.
     """
 
     SUPPORTS_DROPOUT = False

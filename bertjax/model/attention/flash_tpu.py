@@ -1,4 +1,4 @@
-"""Attention on TPU by JAX's flash attention kernel, for sequences that are too long for the other kernels.
+"""Attention on TPU by JAX's flash attention kernel, for rows that the other kernels do not support.
 
 For the backward pass, the kernel saves two numbers per query instead of the scores [S, S]. It does not support dropout,
 so training uses it only with `model.attention_dropout=0`. The speed of the kernel has not been measured yet.
@@ -17,7 +17,7 @@ BLOCKS = (512, 256, 128)  # in tokens; the first that divides S is used
 class FlashTpu(TpuImplementation):
     """The kernel has no dropout. It supports row lengths that are multiples of 128, if all positions are queries.
 
-    A padding position sees only padding. In other implementations, it sees the tokens of its row.
+    Padding queries see only padding. In other implementations, they see the tokens of their row.
     """
 
     SUPPORTS_DROPOUT = False

@@ -14,7 +14,7 @@ class AttentionMask(struct.PyTreeNode):
 
     Attributes:
       key_mask: int32 [B, S], 1 for visible tokens, 0 for padding and hidden tokens. cuDNN takes the sums over S as
-        lengths, because `data/` pads unpacked rows at the end.
+        lengths. This works because `data/` pads unpacked rows at the end.
       sequence_ids: int32 [B, S], the sequence of each position in a packed row. A query sees only keys of its sequence.
         None if each row is one sequence. (JAX's kernels call these "segment ids", which in BERT means A and B.)
       causal: Whether to hide the keys to the right of every query.
@@ -53,7 +53,7 @@ class AttentionMask(struct.PyTreeNode):
     def visible(self, num_queries: int) -> jax.Array:
         """Computes which keys each of Q = `num_queries` queries may see: bool [B, 1, Q, S], for scores [B, H, Q, S].
 
-        Without `sequence_ids`, a causal mask and a window, the result is [B, 1, 1, S].
+        If there are no `sequence_ids`, causal queries or window, the result is [B, 1, 1, S].
         """
         visible = self.key_mask[:, None, None, :] > 0  # [B, 1, 1, S]
         if self.sequence_ids is not None:

@@ -23,8 +23,8 @@ from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.parallel.partition import platform
 
-# 'auto' chooses the first implementation that is for the platform and supports the call. Faster implementations come
-# before `dot_product`, which supports every call.
+# 'auto' chooses the first implementation that supports the call on this platform. Faster implementations come before
+# `dot_product`, which supports every call.
 IMPLEMENTATIONS: dict[str, Implementation] = {
     'fused_tpu': FusedTpu(),
     'blocks_tpu': BlocksTpu(),
@@ -105,7 +105,7 @@ def _attend_in_groups(
     rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """Computes `attend` for each group of rows. The queries are all positions, or the first of each sequence."""
+    """Computes `attend` for each group of rows. The queries are all positions, or the first one of each sequence."""
     layout = mask.layout
     query_dropout = dropout or Dropout(None, None)
 
@@ -159,7 +159,7 @@ def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, d
 def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask) -> jax.Array:
     """Computes `attend` with a window at a cost of O(S), by multiplying blocks of queries with the keys near them.
 
-    A block has 2·h queries and 4·h keys for h = `_halo`. One call attends in all blocks: each block is one of its rows.
+    A block has 2·h queries and 4·h keys for h = `_halo`. One call attends in all blocks, with one block per row.
     """
     (B, S), halo = key.shape[:2], _halo(mask)
     blocks = -(-S // (2 * halo))
