@@ -9,10 +9,10 @@ The checks, the weights (bit for bit) and the files are the same as on the comma
 the command line, and vice versa. Errors are exceptions. `bertjax.UserError` describes a mistake in one line.
 
 Ctrl-C (SIGINT) or SIGTERM saves the training and raises `bertjax.PreemptedError`; the same call continues the training.
-The third signal raises KeyboardInterrupt immediately. In a thread other than the main thread, signals do not affect the
-training. A hang (config.hang_minutes) ends the whole process, as on the command line. Runs of several processes need
-the command line. On a GPU, call `train` before JAX computes anything else, because bertjax sets flags that
-XLA reads only once.
+The third signal raises KeyboardInterrupt without saving. In a thread other than the main thread, signals do not affect
+the training. A hang (config.hang_minutes) ends the whole process, as on the command line. Runs of several processes
+need the command line. On a GPU, call `train` before JAX computes anything else, because bertjax sets flags that XLA
+reads only once.
 """
 
 import contextlib

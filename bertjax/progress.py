@@ -65,7 +65,7 @@ def ensure_progress(advance: Advance | None, title: str, total: int) -> contextl
 
 
 def scale_progress(advance: Advance, total: int, steps: int) -> Advance:
-    """Returns a function to call with the number of newly finished steps. It calls `advance` with whole items.
+    """Returns a function that takes the number of newly finished steps and calls `advance` with whole items.
 
     Args:
       total: The number of items, such as texts.

@@ -1,4 +1,4 @@
-"""Rotary position embedding (RoPE, arXiv 2104.09864): a rotation of queries and keys that depends on the position."""
+"""Rotary position embedding (RoPE, arXiv 2104.09864): rotates queries and keys by angles proportional to positions."""
 
 import functools
 
@@ -31,7 +31,7 @@ class Rotary(struct.PyTreeNode):
 
     @classmethod
     def from_table(cls, positions: jax.Array, head_dim: int, theta: float, length: int) -> 'Rotary':
-        """Computes the same as `of_positions` by a lookup in a constant table. `length` is above all positions.
+        """Computes the same as `of_positions` by a lookup in a constant table. All positions are below `length`.
 
         XLA:CPU would otherwise compute the cosines again for each head of each block, which takes seven times as long.
         """

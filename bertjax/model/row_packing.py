@@ -1,4 +1,4 @@
-"""Row packing: the encoder computes several sequences in one row, with the same results up to rounding.
+"""Row packing: the encoder computes several sequences in one row. The results are as in separate rows, up to rounding.
 
 The data pipeline packs the rows of pre-training (`data/packed_examples.py`). Fine-tuning uses the same slots in every
 batch (`data/strata.py`), and inference packs sequences by their lengths (`data/packing_plan.py`).
@@ -20,8 +20,8 @@ from bertjax.model.lookup import gather_positions
 class _Packing:
     """The base class of PackedLayout and BatchLayout, with the functions that pack and unpack arrays.
 
-    A subclass has `sequence_ids`, `position_ids`, `starts` and `capacities`: JAX arrays for R rows of T positions and N
-    sequences (see `BatchLayout`), or NumPy arrays for a fixed layout of T positions and N sequences (see `Layout`).
+    A subclass has `sequence_ids`, `position_ids`, `starts` and `capacities`. They are JAX arrays for R rows (see
+    `BatchLayout`), or NumPy arrays for one layout (see `Layout`). A row or layout has T positions and N sequences.
     """
 
     def pack(self, x: jax.Array) -> jax.Array:
@@ -81,8 +81,8 @@ class BatchLayout(_Packing):
     """The layout of one batch of packed rows.
 
     Attributes:
-      sequence_ids: int32 [R, T], for each position, the index of its sequence within the row.
-      position_ids: int32 [R, T], the index of each position in that sequence.
+      sequence_ids: int32 [R, T], each position's sequence, from 1, or 0 for padding (`from_mask`: 0 to N - 1, or N).
+      position_ids: int32 [R, T], the index of each position in its sequence.
       starts: int32 [R, N], the first position of each sequence.
       capacities: int32 [R, N], the number of tokens of each sequence; None if the caller never unpacks.
     """

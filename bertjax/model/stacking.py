@@ -39,8 +39,8 @@ def stack_layers(params: dict) -> dict:
 def init_params(model: nn.Module, key: jax.Array, *inputs: jax.Array) -> dict:
     """Initialises the boxed parameters of a model that has a `config` and an `encoder`.
 
-    Layers are initialised as a stack, which is then split if the config unrolls them, so both layouts have the same
-    initial values. For `inputs`, the positional inputs of the model, small arrays of zeros suffice.
+    The layers are initialised as a stack. If the config unrolls the layers, the stack is then split, so both layouts
+    have the same initial values. `inputs` are the positional inputs of the model; small arrays of zeros suffice.
     """
     scanned = model.clone(config=dataclasses.replace(model.config, scan_layers=True))
     params = scanned.init(key, *inputs)['params']

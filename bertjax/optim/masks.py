@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-# A component of the paths of parameters that have all layers along their first axis (nn.scan).
+# The path of a parameter contains this name if the first axis of the parameter runs over the layers (nn.scan).
 STACKED = 'layers'
 NO_DECAY = ('bias', 'scale')
 
@@ -21,7 +21,7 @@ def decay_mask(params: Any) -> Any:
 
 
 def is_stacked(path: tuple[Any, ...]) -> bool:
-    """Returns whether a parameter has all layers along its first axis."""
+    """Returns whether the first axis of a parameter runs over the layers."""
     return STACKED in path_names(path)
 
 

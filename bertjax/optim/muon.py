@@ -30,7 +30,7 @@ def is_block_kernel(names: tuple[str, ...]) -> bool:
 
 
 def scale_by_muon(momentum: float, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """Scales updates by Muon, orthogonalised Nesterov momentum, for the kernels of the blocks and by Adam for the rest.
+    """Scales the updates of block kernels by Muon (orthogonalised Nesterov momentum), and all other updates by Adam.
 
     The update of a matrix with I inputs and O outputs is multiplied by sqrt(max(1, O / I)), as in optax.contrib.muon.
     """
@@ -88,7 +88,7 @@ def orthogonalize(x: jax.Array) -> jax.Array:
 def _as_matrices(path: tuple[Any, ...], kernel: jax.Array) -> jax.Array:
     """Reshapes a kernel of a block to [N, I, O], where N is the number of stacked layers, or 1.
 
-    Kernels of query, key and value are [D, H, K], of the output of attention [H, K, D], of the MLP [D, F] and [F, D].
+    Kernels have the shapes [D, H, K] (query, key, value), [H, K, D] (output of attention), [D, F] and [F, D] (MLP).
     """
     layers, shape = (len(kernel), kernel.shape[1:]) if is_stacked(path) else (1, kernel.shape)
     inputs = math.prod(shape[:-1]) if path_names(path)[-2] == 'output' else shape[0]

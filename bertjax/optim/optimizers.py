@@ -20,8 +20,8 @@ OPTIMIZERS = ('bert_adam', 'adamw', 'stable_adamw', 'lamb', 'muon')
 def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """Scales updates to m / (sqrt(v) + eps) without bias correction.
 
-    Source: google-research/bert, optimization.py, AdamWeightDecayOptimizer. The first updates differ from Adam
-    with bias correction by a factor of about (1 - b1) / sqrt(1 - b2).
+    Source: google-research/bert, optimization.py, AdamWeightDecayOptimizer. The first update is (1 - b1) / sqrt(1 - b2)
+    times as large as the first update of Adam with bias correction, if `eps` is negligible.
     """
 
     def init(params: Any) -> optax.ScaleByAdamState:

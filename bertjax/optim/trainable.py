@@ -1,4 +1,4 @@
-"""Selects the parameters to train, and sets the learning rate of each layer.
+"""Selects the parameters to train, and computes a learning rate factor for each layer.
 
 The train step differentiates and updates only the sub-tree of trained parameters. Frozen parameters need neither
 gradients nor optimiser moments.
@@ -83,7 +83,7 @@ def layer_rates(params: Any, decay: float, num_layers: int) -> Any:
       num_layers: L, the number of blocks.
 
     Returns:
-      A tree like `params` with a number per leaf, or an array over the first axis for stacked blocks.
+      A tree like `params`. A leaf is a number; for stacked blocks, it is an array with one number per block.
     """
 
     def rate(path: tuple[Any, ...], leaf: Any) -> Any:

@@ -22,14 +22,14 @@ _LAYOUT = {
     # Write 0.00015; Plotly's default is 150µ.
     'yaxis': {'automargin': True, 'title': {'standoff': 12}, 'exponentformat': 'e', 'minexponent': 5},
     'legend': {'orientation': 'h', 'x': 0, 'y': 1.02, 'yanchor': 'bottom'},
-    'hoverlabel': {'namelength': -1},  # by default Plotly cuts long names, also inside an escape
+    'hoverlabel': {'namelength': -1},  # by default, Plotly cuts long names, even within an HTML escape
     'uirevision': 'same',  # keeps the reader's zoom when the colors change
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A curve or points of a chart.
+    """A curve, or separate points, in a chart.
 
     Attributes:
       name: the entry in the legend.

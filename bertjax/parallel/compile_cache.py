@@ -23,7 +23,7 @@ def enable_compile_cache() -> None:
     nothing is cached.
 
     Programs that compile in less than MIN_COMPILE_SECONDS are not cached; JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS
-    overrides this limit. If the cache is larger than MAX_BYTES, the least recently used programs are removed.
+    overrides this limit. If the cache is larger than MAX_BYTES, this function removes the least recently used programs.
     """
     if _MIN_COMPILE_VARIABLE not in os.environ:
         min_seconds = min(MIN_COMPILE_SECONDS, jax.config.jax_persistent_cache_min_compile_time_secs)
@@ -45,7 +45,7 @@ def enable_compile_cache() -> None:
 def _machine_name() -> str:
     """Returns a name that machines share only if their CPUs have the same instructions.
 
-    A compiled program uses all instructions of its CPU, so other CPUs must not load it from a shared home directory.
+    A compiled program may use any instruction of its CPU, so other CPUs must not load it from a shared home directory.
     """
     try:
         with open('/proc/cpuinfo', encoding='utf-8', errors='replace') as lines:

@@ -48,8 +48,8 @@ def join(flags: ProcessFlags) -> None:
     Without flags, JAX finds the other processes itself on TPU VMs, on GKE and under Slurm.
     """
     leave_out_absent_tpus()
-    # JAX waits in compiled code, where Python's signal handlers do not run. Only the default handler ends the process
-    # on Ctrl-C there. Bash starts background processes with Ctrl-C ignored, which this handler also undoes.
+    # JAX waits in compiled code, where no Python signal handler runs, so only the default handler ends the process on
+    # Ctrl-C. Background processes of Bash also need this handler, because Bash makes them ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     jax.distributed.initialize(
         flags.coordinator_address,
@@ -82,8 +82,8 @@ def broadcast_from_primary(value: int) -> int:
     return int(multihost_utils.broadcast_one_to_all(np.int32(value))) if is_multiprocess() else value
 
 
-# A context that synchronises separate workdirs. The primary enters it to publish its files, and exits it when the other
-# processes have fetched them. The other processes enter it to fetch the files.
+# Returns a context that synchronises separate workdirs. The primary process publishes its files on entry, and exits
+# after the other processes have fetched them. The other processes fetch the files on entry.
 WorkdirSync = Callable[[], contextlib.AbstractContextManager[None]]
 _workdir_sync: WorkdirSync | None = None
 
@@ -216,7 +216,7 @@ _waits = 0
 
 
 def wait_for_all() -> None:
-    """Waits until all processes have called this. It does not use the devices, whose collectives would time out."""
+    """Waits until all processes have called this. Collectives on the devices are not used: they would time out."""
     global _waits
     _waits += 1
     _barrier(f'bertjax-{_waits}', _LONG)
@@ -255,12 +255,12 @@ def check_shared_folder(folder: pathlib.Path) -> None:
 
 
 def fetch_to_all_hosts(tree: Any) -> Any:
-    """Fetches the full arrays of a tree to all hosts, one by one. A single process returns the tree unchanged."""
+    """Fetches the full arrays of a tree to all hosts, one array at a time. A single process returns the same tree."""
     return jax.tree.map(_fetch, tree) if is_multiprocess() else tree
 
 
 def fetch_to_primary_host(tree: Any) -> Any:
-    """Copies the full arrays of a tree to the host of the primary process, one by one. The others get None leaves."""
+    """Copies the full arrays of a tree to the primary host, one at a time. In other processes, the leaves are None."""
 
     def copy(x: jax.Array | np.ndarray) -> np.ndarray | None:
         full = _fetch(x)

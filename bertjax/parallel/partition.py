@@ -27,10 +27,10 @@ def _check_names(names: tuple[str | None, ...]) -> None:
 def constrain(x: jax.Array, *names: str | None) -> jax.Array:
     """Constrains the sharding of an activation, with one logical axis name per dimension.
 
-    Outside a mesh and inside `jax.shard_map`, this is the identity.
+    Outside a mesh and inside `jax.shard_map`, `x` is returned unchanged.
 
     Raises:
-      ValueError: A name is not in parallel/rules.py. Linen alone would silently not split the dimension.
+      ValueError: A name is not in parallel/rules.py. Linen alone would leave the dimension unsplit without an error.
     """
     _check_names(names)
     if _on_one_device():
@@ -39,7 +39,7 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
 
 
 def with_axes(init: nn.initializers.Initializer, *names: str) -> nn.initializers.Initializer:
-    """Adds logical axis names to the parameter of `init`, one per dimension. A scan prepends the name `layers`."""
+    """Returns `init` with logical axis names for its parameter, one per dimension. `nn.scan` prepends `layers`."""
     _check_names(names)
     return nn.with_logical_partitioning(init, names)
 
@@ -61,7 +61,7 @@ def platform() -> str:
 
 
 def traced_device() -> jax.Device:
-    """Returns the first device of the mesh that the trace is for. All devices of a mesh are of the same kind."""
+    """Returns the first device of the current mesh, or the first of `jax.devices()`. A mesh has devices of one kind."""
     mesh = _MESH.get()
     return jax.devices()[0] if mesh is None else mesh.devices.flat[0]
 

@@ -70,7 +70,7 @@ def _count_tpu_processes(environment: Mapping[str, str]) -> int:
             if slices is None:
                 slices = _parse_value('MEGASCALE_NUM_SLICES', _read_attribute('tpu-env', environment))
         except (OSError, http.client.HTTPException) as error:
-            # This does not raise: a single host may be outside Google's cloud, and `claim_devices` raises for several.
+            # For a single host outside Google's cloud, 1 is correct. For several hosts, `claim_devices` raises later.
             logging.warning('cannot query the number of machines of the TPU slice, assuming 1: %s', error)
     return len((hosts or '').split(',')) * int(slices or '1')
 
@@ -106,9 +106,9 @@ def supervise() -> None:
     """Continues in a child process. The parent waits for the child, and then exits with the child's status.
 
     If another process of the run is lost, JAX may abort the child at any time (SIGABRT). The parent then prints a
-    one-line explanation and chooses the exit status. The parent also forwards SIGTERM, Ctrl-C and Ctrl-Z.
+    LostError in one line and exits with its status. The parent also forwards SIGTERM, Ctrl-C and Ctrl-Z.
     """
-    # Signals are blocked until their handlers are set. An earlier signal would end parent and child.
+    # Signals are blocked until their handlers are set, because an earlier signal would end or stop the processes.
     signals = (signal.SIGTSTP, signal.SIGTERM, signal.SIGINT)
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     parent, child = os.getpid(), os.fork()

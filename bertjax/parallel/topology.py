@@ -13,16 +13,16 @@ from bertjax.parallel.gpu_targets import GPUS, gpu_devices
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """The properties of a device of a TPU generation.
+    """The properties of a device of a TPU generation, or of a GPU.
 
-    A device is a chip, except on v3: there it is one of the two cores of a chip, with half of its memory and bandwidth.
+    A device is a chip, but on v3 it is one of the two cores of a chip and has half of the chip's memory and bandwidth.
 
     Attributes:
       hbm_bytes: High-bandwidth memory in bytes.
       hbm_bandwidth: Memory bandwidth in bytes per second.
       link_bandwidth: Bandwidth of one link to a neighbour in one direction, in bytes per second.
-      closed: A side of a slice is a ring if its length is a multiple of this number. On v4 and v5p, the sides longer
-        than 1 are all rings, or none is.
+      closed: A side of a slice is a ring if its length is a multiple of this number. On v4 and v5p, either
+        all sides longer than 1 are rings, or none is.
       clock_hz: The clock of a TensorCore.
       network_bandwidth: Bandwidth of a chip in the data centre network between slices, in bytes per second; 0 if it is
         not published.
@@ -40,9 +40,9 @@ class Generation:
 # - Memory, links and network: docs.cloud.google.com/tpu/docs/v5e, v5p, v6e, v4. "Bidirectional ICI" is the sum of both
 #   directions of four or six links. The network has 6.4 and 25.6 Tbit/s for 256 chips of v5e and v6e.
 # - Links of v3 and v4: Jouppi et al., arXiv 2304.01433, table 4.
-# - Clocks: the peak FLOPs per second of a chip, divided by its FLOPs per cycle, two for each multiplier. A chip has 4
-#   (v3, v5e) or 8 (v4, v5p) units of 128 x 128 multipliers, or 4 units of 256 x 256 (v6e, for which Google's page
-#   mentions 2; but then the compiler's estimate of a large product would be 1.4 times the peak).
+# - Clocks: the peak FLOPs per second of a chip, divided by its FLOPs per cycle, which are two for each multiplier. A
+#   chip has 4 (v3, v5e) or 8 (v4, v5p) units of 128 x 128 multipliers. A v6e chip has 4 units of 256 x 256. Google's
+#   page mentions 2, but with 2 the compiler's estimate of a large product would be 1.4 times the peak.
 GENERATIONS = {
     'v3': Generation(16 * 2**30, 450e9, 35e9, 32, 0.94e9),
     'v4': Generation(32 * 2**30, 1200e9, 50e9, 4, 1.05e9),

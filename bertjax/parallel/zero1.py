@@ -30,7 +30,7 @@ def should_shard(choice: str, mesh: Mesh) -> bool:
     """Returns whether to shard the state over the data axis, where `choice` is one of ZERO1.
 
     Nothing is sharded if the data axis has size 1. 'auto' shards if only the data axis is larger than 1 and there is a
-    single slice. With several slices, libtpu 0.0.52 slowly changes the layout of sharded arrays before it sends them.
+    single slice. With several slices, libtpu 0.0.52 spends much time on converting sharded arrays to another layout.
     """
     pays = is_data_parallel(mesh) and slice_count(mesh.devices.flat) == 1
     return mesh.shape[AXIS] > 1 and (choice == 'on' or (choice == 'auto' and pays))

@@ -2,8 +2,8 @@
 
 The run has three phases: the learning rate warms up, stays constant, and decays to 0 (the schedule 'wsd'). A budget in
 FLOPs determines the steps of all phases at the start. With a budget in time, the clock ends the second phase, and the
-steps of the third phase follow from the speed of the run so far. With config.replay, another run repeats the decisions
-in WORKDIR/budget.json and gets the same result, bit for bit.
+steps of the third phase follow from the speed of the run so far. The decisions are saved in WORKDIR/budget.json. With
+config.replay, a run repeats the decisions of another run and gets the same result, bit for bit.
 """
 
 import dataclasses
@@ -163,8 +163,8 @@ def make_plan(
     The plan is saved to the workdir. A saved plan without a checkpoint is replaced, because nothing depends on it.
 
     Raises:
-      UserError: The budget conflicts with other keys or allows too many steps; the plan is for another budget or model;
-        config.replay has no complete plan, or a plan other than the workdir's; or checkpoints have no plan.
+      UserError: The budget conflicts with other keys or allows too many steps. The plan is for another budget or model.
+        The run in config.replay has no complete plan, or another plan than the workdir. A checkpoint has no plan.
     """
     _check(settings, flag_keys)
     path = folder / FILE
@@ -259,11 +259,11 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
 
 
 def product_rate(mesh: Mesh, dtype: str) -> float:
-    """Measures the FLOPs per second of a large matrix product, and returns the sum over the devices of a mesh."""
+    """Measures the FLOPs per second of a large matrix product on one device, and scales them to the whole mesh."""
     rows, width = 4096, 1024
     with jax.default_device(mesh.local_devices[0]):
         left, right = jnp.ones((rows, width), dtype), jnp.ones((width, width), dtype)
-        # Models on CPUs also use `dot`, because `jnp.matmul` has no fast bfloat16 there.
+        # The model also uses `dot` on CPUs, where `jnp.matmul` is slow with bfloat16.
         product = jax.jit(functools.partial(dot, x_dims=(1,), y_dims=(0,))).lower(left, right).compile()
         times = []
         for _ in range(8):

@@ -45,7 +45,7 @@ def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
     set.
 
     Raises:
-      UserError: config.json is damaged.
+      UserError: config.json is damaged, or it is the config of a task.
     """
     path = folder / 'config.json'
     if not path.exists():

@@ -42,8 +42,8 @@ class PretrainingPhase(PhaseSettings):
     def split(self) -> list['PretrainingPhase']:
         """Splits the phase into parts with one batch size each. They share the schedule and the numbering of examples.
 
-        The phase begins with the ramp, which takes the fraction `batch_ramp` of its steps and has up to 8 stages of
-        equal length. Their batch sizes are evenly spaced multiples of `batch_size_start`. For example, a ramp from 32
+        The ramp at the beginning takes the fraction `batch_ramp` of the steps and has up to 8 stages of equal length.
+        Their batch sizes are multiples of `batch_size_start`, as evenly spaced as possible. For example, a ramp from 32
         to 128 rows has the sizes 32, 64 and 96, then 128.
         """
         if not self.batch_ramp:

@@ -137,8 +137,8 @@ class Pretraining(Experiment):
     def init_state(self) -> TrainState:
         """Returns the training state at step 0.
 
-        The parameters are the initial parameters of the distillation, if it has any. Otherwise, they come from
-        config.init, or are random if config.init is empty, and config.embeddings replaces token embeddings.
+        If the distillation has initial parameters, they are used. Otherwise, the parameters come from config.init, or
+        are random if config.init is empty. In these two cases, config.embeddings replaces token embeddings.
 
         Raises:
           UserError: The sizes of the model in config.init differ from config.model.

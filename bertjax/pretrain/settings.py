@@ -70,7 +70,7 @@ class PretrainingSettings(PretrainingKeys):
         """Returns the config of a model with a vocabulary of `vocab_size` pieces.
 
         Raises:
-          UserError: The sizes are invalid, or a phase has longer sequences than the model has positions.
+          UserError: The sizes are invalid, or the sequences of a phase are longer than config.model.max_positions.
         """
         model_config = BertConfig(vocab_size=vocab_size, nsp=self.pair_options.paired, **dataclasses.asdict(self.model))
         for phase in self.phase_specs:
@@ -124,7 +124,7 @@ class PretrainingSettings(PretrainingKeys):
                 found, expected = f'{shares:g}% of the steps', '100% over all phases'
                 raise UserError('config.phases', found, expected, 'correct the steps of the phases')
             lengths[-1] = max(total - sum(lengths[:-1]), 0)  # the last phase absorbs the rounding errors
-            fix = 'raise config.steps, because these percentages are rounded up to more steps'
+            fix = 'raise config.steps: in whole steps, these percentages need more steps than the run has'
         if sum(lengths) != total:
             found = f'{" + ".join(map(str, lengths))} = {sum(lengths)} steps'
             raise UserError('config.phases', found, f'config.steps = {total}', fix)
@@ -181,7 +181,7 @@ class PretrainingSettings(PretrainingKeys):
         return description
 
     def check_memory(self, mesh: Mesh) -> None:
-        """Raises a UserError if a phase does not fit in the memory of the devices. The corpus need not exist yet."""
+        """Raises a UserError if a phase surely needs more memory than the devices have. The corpus need not exist."""
         trained = not self.tokenizer and not self.init
         model_config = self.model_config(self.vocab.size if trained else 1)
         for phase in self.phase_specs:

@@ -33,7 +33,7 @@ COUNTS = 'counts'  # a temporary folder in the workdir for the results of Beam
 
 
 def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
-    """Trains the vocabulary that config.vocab describes on config.corpus, and saves it to WORKDIR/tokenizer.
+    """Trains a vocabulary on config.corpus, as config.vocab describes, and saves it to WORKDIR/tokenizer.
 
     Raises:
       UserError: There is no text, or the vocabulary cannot be trained.

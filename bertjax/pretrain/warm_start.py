@@ -39,11 +39,11 @@ def with_architecture(
     If this architecture has only one segment id, the run is trained without pairs, unless the command line sets
     config.pairs.mode.
 
-    A student that is initialized with blocks of its teacher gets the teacher's architecture. Most sizes and the values
-    that the recipe or the command line sets are kept. `Teacher.check_copies` later compares them with the teacher.
+    A student that is initialized with blocks of its teacher gets the teacher's architecture. It keeps its own sizes
+    (except num_segments) and the values in the recipe or on the command line. `Teacher.check_copies` checks them later.
 
-    A resumed run takes the architecture from its own config.json. Unless the command line sets them, it also keeps the
-    layout of its parameter tree and the fields that config.budget has chosen.
+    A resumed run takes the architecture from its own config.json. It also keeps the layout of its parameter tree and
+    the fields that config.budget has chosen, unless the command line sets them.
 
     Args:
       flag_keys: The config keys that the command line sets.

@@ -97,7 +97,7 @@ def _fetch_copies(folder: RemoteFolder, objects: Collection[RemoteObject]) -> pa
 
 
 def _is_complete(target: pathlib.Path, source: RemoteObject) -> bool:
-    """Returns whether an undamaged copy exists. A process does not verify an undamaged copy again."""
+    """Returns whether an undamaged copy exists. A process verifies the checksum of an undamaged copy only once."""
     if not target.is_file() or target.stat().st_size != source.size or not _checksum_path(target).is_file():
         return False
     state = target, target.stat().st_mtime_ns

@@ -78,7 +78,7 @@ class Lease:
 
         Raises:
           LostLeaseError: Another process has taken over.
-          ConnectionError: The bucket cannot be reached, or `wait` prevents the renewal; see also `RemoteFolder`.
+          ConnectionError: The bucket cannot be reached, or a renewal is due and `wait` is False. See `RemoteFolder`.
         """
         if not self._lost and self._age() > EXPIRES_AFTER / 2:
             if not wait:

@@ -34,7 +34,7 @@ class MirrorRules:
     """Which files are mirrored, and which folders are valid only when complete.
 
     Attributes:
-      markers: {regular expression for a folder's path with the final slash: name of its marker file}.
+      markers: {regular expression for the path of a folder, with its final slash: name of its marker file}.
       ignored: A regular expression of names that are not mirrored.
     """
 
@@ -168,7 +168,7 @@ class Mirror:
             except FileNotFoundError:
                 return name
             self._published[name] = (*local[name], written.version)
-            if time.monotonic() - self._saved > _SAVE_RECORD_EVERY:  # limits what is sent again after a kill
+            if time.monotonic() - self._saved > _SAVE_RECORD_EVERY:  # after a kill, fewer files are sent again
                 self._save_record()
             return None
 

@@ -80,7 +80,7 @@ def _connect(scheme: str, attempts: int) -> Any:
         system = S3FileSystem(use_listings_cache=False, config_kwargs=once, skip_instance_cache=True)
         system.retries = attempts
         return system
-    # Not fsspec's default for gs://, which queries the type of each bucket over gRPC. This needs more permissions.
+    # fsspec's default for gs:// is not used, because its query for the type of each bucket needs more permissions.
     from gcsfs.core import GCSFileSystem
 
     token = 'anon' if os.environ.get('STORAGE_EMULATOR_HOST') else None
@@ -91,7 +91,7 @@ class RemoteFolder(Requester):
     """The objects below an address.
 
     A request raises DeniedError if it is denied, and UnreachableError if the server does not answer in time. If the
-    bucket does not exist, `find`, `upload` and `write` raise UserError, or FileExistsError for a version to replace.
+    bucket does not exist, `find`, `upload` and `write` raise UserError; `write(replace=…)` raises FileExistsError.
 
     Args:
       url: gs://BUCKET/PATH or s3://BUCKET/PATH.

@@ -49,7 +49,7 @@ def data_directory(data: str, expected: str, fix: str = 'check the path') -> epa
 
 
 def find_objects(address: str, where: str) -> tuple[list[tuple[str, str, RemoteObject]], str]:
-    """Finds the objects at an address gs://… or s3://…, by the rules and in the order of local files.
+    """Finds the objects at an address gs://… or s3://…, with the same rules and in the same order as local files.
 
     The address may be an object, a folder or a pattern. In a folder, and with `**` in a pattern, names that begin with
     '.' or '_' are skipped. `where` is the config key, for messages.

@@ -161,7 +161,7 @@ class Requester:
                     fix = 'check the network, then repeat the command, which keeps the files that are complete'
                     raise UnreachableError(self._where, found, 'an answer', fix) from None
                 if failures >= len(PAUSES):
-                    message = 'no complete answer from %s (%s): retrying for up to %s'
+                    message = 'no complete answer from %s (%s): retrying for up to %s in total'
                     details = self.url, first_line(error), _format_seconds(limit)
                     logging.log_every_n_seconds(logging.WARNING, message, WARN_EVERY, *details)
                 time.sleep(min(limit - passed, PAUSES[min(failures, len(PAUSES) - 1)]))

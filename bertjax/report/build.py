@@ -127,7 +127,7 @@ def _task(run: Run) -> Task:
     task = run.finetuning_settings().build_task()
     for folder in (path for model in run.models or [run.folder] for path in (model, model / 'export' / 'hf')):
         if (folder / TASK_FILE).exists():
-            read_recorded_task(folder / TASK_FILE, task)  # also restores what the task has learned
+            read_recorded_task(folder / TASK_FILE, task)  # also restores the learned state, such as labels
             break
     return task
 

@@ -97,7 +97,7 @@ def _train_and_heldout(rows: Rows, key: str) -> list[Curve]:
 
 
 def _colored(named: Iterable[tuple[str, Rows, str]]) -> list[Curve]:
-    """Returns a curve for each (name, rows, key), each in a different color."""
+    """Returns a curve for each (name, rows, key) with values. The colors repeat after the last of COLORS."""
     colors = itertools.cycle(COLORS)
     return [curve for name, rows, key in named for curve in make_curves(name, rows, key, next(colors), 'dots')]
 

@@ -15,7 +15,7 @@ _PAIRS = {'nsp': ('B follows A', 'B is from elsewhere'), 'sop': ('in their order
 
 
 def pretraining_examples(examples: Examples, tokenizer: Tokenizer, mode: str) -> Section:
-    """Returns the section with the first training examples, or with packing the first rows, and their masks."""
+    """Returns the section with the first training examples and their masks. With packing, it shows the first rows."""
     batch = examples.batch(np.arange(_ROWS))
     legend = {'masked': '[MASK]', 'random': 'a random piece instead', 'unchanged': 'left unchanged'}
     legend |= {'b': 'segment B'} if mode in _PAIRS else {}
