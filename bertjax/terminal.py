@@ -42,7 +42,7 @@ class Console(rich.console.Console):
 
     @property
     def file(self) -> TextIO:
-        """The stream without escapes: below `_Text`, and below the wrapper that rich adds while it shows a bar."""
+        """The stream without escapes, taken out of `_Text` and of the wrapper that rich adds while it shows a bar."""
         file = super().file
         while inner := getattr(file, 'rich_proxied_file', None):
             file = inner

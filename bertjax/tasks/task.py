@@ -23,8 +23,8 @@ from bertjax.text.tokenizer import Tokenizer
 
 # Each option affects one of these parts of a run, and this part decides when the option's value can change:
 # 'model': the parameters. The value cannot change after the start of the run.
-# 'training': the training data or the loss. The value can change when an unfinished run is resumed, which reports the
-#   change. It cannot change when the finished model is used.
+# 'training': the training data or the loss. The value can change when an unfinished run is resumed, and the change is
+#   reported. It cannot change when the finished model is used.
 # 'reading': how records are read, or how answers are selected. The value can change when the finished model is used.
 _POLICIES = {
     'model': {'change': schema.Change.STATE, 'trained': schema.Trained.SAME},
@@ -88,7 +88,7 @@ class Judgment:
 
 
 class Task(abc.ABC, Generic[Record, Prediction]):
-    """A task: reads records, converts them to features, builds the model, and reports on its predictions.
+    """The base class of tasks. A task reads records, builds features and a model, and reports on the predictions.
 
     A subclass is a dataclass. The field `data` is the folder or the file with the data, or '' for tensorflow-datasets.
     The field `seq_len` is the maximum sequence length in tokens. All other fields are options, see `option`.
@@ -99,7 +99,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
       objective: the training objective of the head.
       labels: the names of the head's outputs, in order; empty if they are unknown or the outputs have no names.
       complete: whether the size of the head is known. Otherwise, `learn` or `restore` must precede `build_module`.
-      score: the name of the metric that selects the best run; higher is better.
+      score: the name of the metric that selects the best run and the best checkpoint; higher is better.
       thresholds: the names of the entries of `metrics` that are thresholds, not measurements.
       same_rows: whether the features have the same rows for any tokenizer and sequence length.
       has_baselines: whether the task has `baselines`.

@@ -66,7 +66,7 @@ def looks_lowercase(pieces: Sequence[str]) -> bool:
 
 
 def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns a copy of `settings`, with the options of `config`, a tokenizer_config.json, in its BertNormalizer.
+    """Returns a copy of `settings` whose BertNormalizer has the options of `config`, a tokenizer_config.json.
 
     Raises:
       UserError: `settings` has no BertNormalizer, and its normaliser contradicts `do_lower_case` in `config`.

@@ -38,8 +38,8 @@ def learn_merges(
         count, left, right, a, b = heapq.heappop(heap)
         current = pairs[a, b]
         if current != -count:
-            # The heap entry is out of date. If the pair's count fell, the entry is replaced now. If the count rose, a
-            # new entry was pushed then.
+            # The heap entry is out of date. If the pair's count fell, the entry is replaced now, or dropped if the pair
+            # is too rare. If the count rose, the heap already has a newer entry.
             if min_frequency <= current < -count:
                 heapq.heappush(heap, (-current, left, right, a, b))
             continue
@@ -67,7 +67,7 @@ def learn_merges(
 
 
 def _cut(words: Mapping[str, int], ids: Mapping[str, int]) -> tuple[list[list[int]], list[int]]:
-    """Returns the character ids and the counts of the words of two or more characters, all in the alphabet."""
+    """Returns the character ids and the counts of words. Skips words of one character or with an unknown character."""
     symbols, counts = [], []
     continued = {piece.removeprefix(PREFIX): index for piece, index in ids.items() if len(piece) == len(PREFIX) + 1}
     for word, count in words.items():

@@ -65,7 +65,7 @@ def trim_spans(
     """Returns ids and spans as arrays, after correcting the spans.
 
     A span loses the spaces at both ends, and gains the uncovered characters after it, up to a space or control
-    character. For example, no span covers a combining mark that normalisation removed or composed with the letter
+    character. For example, a combining mark is uncovered if normalisation removed it or composed it with the letter
     before it.
 
     Args:

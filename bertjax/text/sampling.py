@@ -26,7 +26,7 @@ def sample(stream: Iterable[Sampled], size: int, seed: int) -> tuple[list[Sample
 
     The indices of the sampled items depend only on the length of the stream, `size` and `seed`.
     """
-    # random() is the only random function of Python that gives the same numbers in all versions.
+    # Python guarantees the same numbers in all versions only for random().
     draw = random.Random(seed).random
     drawn: list[Sampled] = []
     count = 0

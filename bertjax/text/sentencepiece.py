@@ -98,8 +98,8 @@ class SentencePieceTokenizer(Tokenizer):
     def _files(self) -> dict[str, str | bytes]:
         """See Tokenizer.
 
-        transformers computes the same ids from these files, with one exception: it converts the name of a special
-        token in a text, such as [SEP], to this token.
+        transformers computes the same ids from these files, with two exceptions. It converts the name of a special
+        token in a text, such as [SEP], to this token. For BPE, overlapping merges may differ; see `_merges`.
         """
         return {'tokenizer.model': self._model, **super()._files()}
 

@@ -1,4 +1,4 @@
-"""Reads settings that the library does not expose from a SentencePiece *.model file, and rounds the file's scores."""
+"""Reads those settings of a SentencePiece *.model file that the library does not expose, and rounds the scores."""
 
 import dataclasses
 import struct

@@ -48,8 +48,8 @@ _TITLES = _words(
 )
 # Abbreviations after which the sentence always continues. Upper and lower case match.
 _NEVER = _words('e.g i.e cf vs viz approx incl excl esp eg ie v resp feat ft chr')
-# Abbreviations only if a number follows. Otherwise, they are ordinary words (`He said no. She left.`), unless they are
-# also in _EITHER.
+# Abbreviations only if a number follows. Otherwise, they are ordinary words (`He said no. She left.`), unless another
+# list also has them.
 _BEFORE_NUMBERS = _words(
     'no nos nr vol vols p pp fig figs ch chap chaps sec secs sect art arts eq eqs eqn eqns ver vers op opp pt pts col '
     'cols fol ex exs ca c b d fl r par para pars bk tab tabs tbl app appx suppl ref refs ed edn ser n nn l ll lib thm '

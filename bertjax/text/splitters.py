@@ -68,7 +68,7 @@ class _Pysbd:
     def __call__(self, paragraph: str) -> list[str]:
         sentences: list[str] = []
         for piece in _pieces(paragraph):
-            # A piece of 2 * _MAX_PIECE characters has a very long sentence, for which pysbd would be too slow.
+            # A piece of at least 2 * _MAX_PIECE characters has a very long sentence. pysbd would be too slow for it.
             sentences += self._split(piece) if len(piece) < 2 * _MAX_PIECE else split_sentences(piece)
         return sentences
 

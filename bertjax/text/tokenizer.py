@@ -56,7 +56,7 @@ def _find_vocabulary(path: epath.Path) -> epath.Path:
     names = ('tokenizer.model', 'spiece.model', 'tokenizer.json', 'vocab.txt', 'vocab.json')
     if path.is_dir():
         files = list(existing_files(path, names))
-        # The SentencePiece model of a Gemma or a LLaMA lacks the special tokens that its tokenizer.json has.
+        # The SentencePiece models of Gemma and LLaMA lack the special tokens that their tokenizer.json may have.
         without_cls = [f for f in files[:-1] if f.suffix == '.model' and CLS.encode() not in _read_bytes(f)]
         file = next((f for f in files if f not in without_cls), None)
         if file:

@@ -103,7 +103,7 @@ class JsonTokenizer(Tokenizer):
         return encode_batch(self._tokenizer, texts)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        # `tokenizers` may put a space before a text and give it the span of the first character. It gets an empty span.
+        # `tokenizers` may add a space to a text, with the span of its first character. Such a space gets an empty span.
         space = self._tokenizer.token_to_id(self._space)
         located = locate(self._tokenizer, texts, SPACE if self.family == 'sentencepiece' else ' ')
         return [(ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in located]

@@ -38,7 +38,7 @@ _COVERAGE = 0.9995
 _MIN_COVERAGE = 0.98
 _MIN_FREQUENCY = 2  # the minimum count of a pair that WordPiece or byte-level BPE merges
 _BYTES = 256  # the number of one-byte pieces in byte-level BPE
-# Byte-level BPE cuts longer words into parts of this many bytes. Its time grows with the square of a word's length.
+# The training of byte-level BPE cuts longer words into parts of this many bytes. Its time is quadratic in the length.
 _MAX_WORD_BYTES = 1_000
 _ASCII_SPACE = re.compile('[ \t\n\r]+')
 _SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
@@ -92,7 +92,7 @@ def build_wordpiece(
 def count_words(texts: Iterable[str], lowercase: bool, strip_accents: bool | None = None) -> dict[str, int]:
     """Counts the words of texts, split as in BERT. Words of more than MAX_CHARACTERS characters are ignored.
 
-    If there are more than MAX_WORDS words, the rarest are dropped. See `bert_settings` for `strip_accents`.
+    If there are more than MAX_WORDS distinct words, the rarest are dropped. See `bert_settings` for `strip_accents`.
 
     A chunk is the text between ASCII white space, which always separates words. Equal chunks give equal words, because
     BERT's normaliser works on single characters. Short chunks are counted first and split later, which is much faster.

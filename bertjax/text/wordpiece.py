@@ -49,7 +49,7 @@ class WordPieceTokenizer(Tokenizer):
 
     Raises:
       UserError: The ids are damaged, BERT's special tokens are missing, or no library can load the settings. Without
-        nanotoken, the last error is raised at the first use.
+        nanotoken, the last of these errors is raised at the first use.
     """
 
     family = 'wordpiece'

@@ -1,6 +1,6 @@
 """The trainer, the loop and the step of all trainings. `bertjax.train(recipe, workdir)` calls `program.train`.
 
-`bertjax.train` is this package, because an import sets the attribute. The package is therefore callable.
+The import of this package sets the attribute `train` of `bertjax` to the package, so the package must be callable.
 """
 
 import sys

@@ -24,7 +24,7 @@ class Caller:
 
 
 _COMMAND_LINE = Caller()
-# The caller is a context variable, so that verbs need not pass it on. Each thread has a separate value.
+# The caller is a context variable, so that no function has to pass it on. Each thread has a separate value.
 _caller: contextvars.ContextVar[Caller] = contextvars.ContextVar('caller', default=_COMMAND_LINE)
 
 

@@ -174,7 +174,7 @@ class CompiledSteps(Mapping[int, Program]):
 def compile_steps(
     setup: Setup, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
 ) -> CompiledSteps:
-    """Returns the steps of a phase, which compile at their first use. The setup caches the steps of the latest phase.
+    """Returns the steps of a phase; see `CompiledSteps`. The setup caches the steps of the latest phase.
 
     Args:
       batches: {padded length: shapes and dtypes of a batch of one run}. On a single CPU device, several lengths share

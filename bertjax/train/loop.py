@@ -25,12 +25,12 @@ from bertjax.train.time_limit import PhaseTimeError, TimeLimit
 class Loop:
     """Trains one run, or several runs together, from a position to the end.
 
-    The loop evaluates and saves at the intervals of `settings` and at the end of the run. A save at an interval is left
-    out if the last step was not finite.
+    The loop evaluates and saves at the intervals of `settings` and at the end of the run. A save at an interval, or
+    of a new best state, is left out if the last step was not finite.
 
     Args:
       settings: The settings, with `eval_every` and `checkpoint_every` in steps.
-      early_stopping: The early stopping of the last phase. With a limit, a new best state is saved as at an interval.
+      early_stopping: The early stopping of the last phase. With a limit, each new best state is also saved.
       time_limit: The limit that can end a phase; None for none.
     """
 

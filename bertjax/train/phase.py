@@ -108,7 +108,7 @@ class Phase:
         return self.setup.reset_optimizer(state) if self.settings.reset_optimizer else state
 
     def compile(self, on_compile: OnCompile = contextlib.nullcontext) -> TrainStep:
-        """Returns the train step, which compiles its programs at their first use; see `CompiledSteps`."""
+        """Returns the train step, which compiles its programs at their first use or earlier; see `CompiledSteps`."""
         rates = np.asarray([member.learning_rate for member in self.members], np.float32)
         seeds = np.asarray([member.dropout_seed for member in self.members], np.uint32)
         if not self.stacked:
@@ -120,7 +120,7 @@ class Phase:
     def compiling(self, first: int, steps: int) -> Iterator[None]:
         """A context in which a CPU compiles the step in the background. It does nothing on accelerators.
 
-        The next `steps` batches, from example `first` on, determine the lengths. Only the first compiles immediately.
+        The lengths are those of the next `steps` batches, from example `first` on. The first one compiles immediately.
         """
         programs, examples = self._programs(), self.members[0].examples
         is_bucketed = isinstance(examples, BucketedExamples)

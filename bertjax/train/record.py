@@ -35,15 +35,15 @@ _MIN_REPORTED = 1.0  # seconds: the duration of a longer compilation is printed
 
 
 class Recorder:
-    """Writes metrics.jsonl, ledger.jsonl and TensorBoard events for each run. Prints the mean loss of the runs.
+    """Writes metrics.jsonl, ledger.jsonl and TensorBoard events for each run. Prints the loss, averaged over the runs.
 
     A writer that fails is dropped with a warning. A ledger that fails stops the training, because it must list all
     examples.
 
-    A training row contains the weighted means of the losses since the previous row, and the norms, learning rate and
+    A training row has the weighted means of the losses since the previous row. It also has the norms, learning rate and
     counters of its step. In a non-finite step, the loss, the gradient or the update is not finite. The means exclude
-    these steps. Three non-finite steps in a row end a single run. If several runs are trained together, the steps mark
-    their run as failed, and the training continues.
+    these steps. Three non-finite steps in a row end a single run. If several runs are trained together, three such
+    steps mark their run as failed, and the training continues.
 
     Args:
       values: A function from sums of training batches to the values of a metrics row.

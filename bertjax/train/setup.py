@@ -34,8 +34,8 @@ class PhaseSettings:
 
     Attributes:
       number: The index of the phase, from 0. Example n is a function of n and this index.
-      first_step: The step of the run at which the phase begins.
-      last_step: The step of the run at which the phase ends.
+      first_step: The number of steps of the run before the phase.
+      last_step: The number of steps of the run at the end of the phase.
       batch_size: Rows per update, over all devices.
       grad_accum_steps: The number of parts of a batch, which are processed one after the other.
       schedule, warmup_fraction, power, decay, decay_fraction: See `optim.schedules.make_schedule`.

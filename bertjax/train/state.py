@@ -71,7 +71,7 @@ def start_ema(params: Any) -> Any:
 
 
 def update_ema(ema: Any, params: Any, decay: float, updates: jax.Array) -> Any:
-    """Updates an average: d ema + (1 - d) params with d = min(decay, (1 + updates) / (10 + updates)).
+    """Updates an average to d ema + (1 - d) params with d = min(decay, (1 + updates) / (10 + updates)).
 
     d is small at first. With d = 0.999 from the start, the initial weights would still be 37 % of the average after
     1,000 updates. Source: tf.train.ExponentialMovingAverage, `num_updates`.
@@ -94,7 +94,7 @@ def make_init(
     *,
     ema: bool = False,
 ) -> Callable[[jax.Array], TrainState]:
-    """Builds a function from a key to a fresh state. Its parameters are in boxes with their logical axes.
+    """Builds a function from a key to a fresh state. The parameters in this state are in boxes with their logical axes.
 
     Args:
       inputs: The shapes and dtypes of the model's inputs; their first dimension does not matter.

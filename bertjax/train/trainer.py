@@ -40,7 +40,7 @@ class Experiment(abc.ABC):
 
     Attributes:
       settings: The settings of the run, with `steps`, `eval_every` and `checkpoint_every` in steps.
-      resolved: The settings in plain form and fingerprints, to be saved in config.json and every checkpoint.
+      resolved: The settings in plain form, and fingerprints. They are saved in config.json and every checkpoint.
       folders: The folder of each run, for its rows and its ledger.
       values: A function from sums of training batches to the values of a row.
       files: {name in the workdir: text} of further files to write before the first step.

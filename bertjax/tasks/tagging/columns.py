@@ -47,7 +47,7 @@ def split_columns(line: str, separator: str) -> tuple[str, ...]:
 
 
 def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[ColumnBlock]:
-    """Yields the blocks of a column file, each as soon as its lines are read.
+    """Yields the sentences of a column file, each as soon as its lines are read.
 
     `prefix` is ColumnOptions.comment.
 
@@ -58,7 +58,7 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
     locations: list[str] = []
     before: list[tuple[str, ...]] = []
     document, separator, count, first = 0, '', 0, 0
-    # A line has a word if it is not blank, not a boundary, and cannot be a comment.
+    # Without a prefix, each line that passes this test has the columns of a word.
     is_word = lambda line: line.strip(' \t') and not line.startswith('#') and not is_boundary(line)  # noqa: E731
     lines, words = peek_lines(lines, accept=is_word)
     first_separator = _separator(''.join(words))
@@ -136,7 +136,7 @@ class Sentence:
       preceding_lines: see ColumnBlock.
       separator: the separator of the columns.
       scheme: the scheme of the tags in the file: one of schemes.py:ENTITIES, 'plain', or '' if it is unknown.
-      fields: all fields of the row, if the sentence is a row that is read for prediction; else None.
+      fields: all fields of the record, if the sentence is a record that is read for prediction; else None.
       tag_column: the index of the tag column, see ColumnOptions.
       text: the raw text from which the words are split; None if the input has separate words.
       offsets: (first character, end) of each word in `text`; () without a text.
@@ -160,8 +160,8 @@ def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool)
     """Reads the sentences of a column file. Those of a `tagged` file have tags, in IOB2 or plain.
 
     Raises:
-      UserError: The file has no word, an empty word, or lines with different numbers of columns. Or a tag is invalid,
-        or the tags do not fit any scheme.
+      UserError: The file has no word, an empty word, too few columns, or lines with different numbers of columns. Or a
+        tag is invalid, or the tags do not fit any scheme.
     """
     # Only \n and \r\n end a line, because U+0085 and U+2028 may be words.
     blocks = list(read_blocks(number_lines(text), where, options.comment))
@@ -228,10 +228,10 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
     """Returns the text of a column file with an additional column of predicted tags, in the scheme of the file.
 
     conlleval expects the true and the predicted tags in the last two columns. If the true tags are not in the last
-    column of the file, they are therefore repeated before the predicted tags. conlleval only reads IOB and IOE. For
-    other tags, the true and the predicted tags are appended again, in IOB2.
+    column of the file, they are therefore repeated before the predicted tags. conlleval reads entities only in IOB and
+    IOE. For other schemes of entities, the true and the predicted tags are appended again, in IOB2.
 
-    Document boundaries, blank lines and comments are preserved.
+    Document boundaries, blank lines and comments before a sentence are preserved.
 
     Args:
       tags: The predicted tags of each sentence, in IOB2 or plain.
@@ -271,7 +271,7 @@ def convert_to_file_scheme(sentence: Sentence, tags: Sequence[str], scheme: str)
 
 
 def _unknown_to_conlleval(sentence: Sentence, scheme: str) -> bool:
-    """Whether conlleval would misread the true tags of the sentence, or any tags in its scheme."""
+    """Returns whether conlleval cannot read the scheme of a tagged sentence, or a letter of its true tags."""
     if sentence.tags is None or scheme not in ENTITIES:
         return False
     letters = {tag[:1] for tag in file_tags(sentence)}

@@ -1,4 +1,4 @@
-"""Builds the rows for tagging. A row has consecutive pieces of a document, and tags some of their words."""
+"""Builds the rows for tagging. A row has consecutive pieces of a document. Some of its words are tagged in this row."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray,
 
 
 def piece_offsets(words: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """Returns (first character, end) in the word for each piece of `word_pieces`: int [P, 2] for a word's P pieces."""
+    """Returns an int [P, 2] array for each word with P pieces: (first character, end) of each piece within the word."""
     distinct = list(dict.fromkeys(words))
     space = tokenizer.word_prefix
     located = tokenizer.encode_with_offsets([space + word for word in distinct])

@@ -43,8 +43,8 @@ class TaggedFiles(SplitFiles):
     """The splits of a folder, or of CoNLL-2003 in tensorflow-datasets.
 
     Args:
-      data: The folder; '' for tensorflow-datasets. It has column files, such as dev.txt, valid.conll or eng.testa; or
-        JSON, Parquet or Arrow files, such as dev.jsonl or test-00000-of-00001.parquet.
+      data: The folder; '' for tensorflow-datasets. The folder has column files, such as dev.txt, valid.conll
+        or eng.testa; or JSON, Parquet or Arrow files, such as dev.jsonl or test-00000-of-00001.parquet.
       options: The options of column files.
       fields: The fields of JSON, Parquet and Arrow files.
     """
@@ -128,7 +128,7 @@ def read_input(
     - or all lines have the same number of columns, at least half of them have a tag in `labels`, and at least one of
       these tags has a letter,
     - or there are several lines, and each of them is a single word.
-    Otherwise, it becomes 'text'. For a stream, at most two lines are examined.
+    Otherwise, it becomes 'text'. Blank lines and comments do not count. For a stream, at most two lines are examined.
     """
     if format == 'auto':
         lines, format = _detect_format(lines, options, labels)

@@ -51,7 +51,7 @@ def gather_word_logits(
 def predict_tags(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: bool) -> list[Tags]:
     """Returns the predicted tags of each sentence from the logits of its words, float64 [W, C].
 
-    Tags that are not `plain` are converted to valid IOB2.
+    Unless `plain` is True, the tags are converted to valid IOB2.
     """
     result = []
     for word_logits in logits:

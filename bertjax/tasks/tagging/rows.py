@@ -19,7 +19,7 @@ class TagFields:
     """The names of the fields with words and tags.
 
     Attributes:
-      words, tags: the names of the fields; '' for the first of the usual names that the record has.
+      words, tags: the names of the fields; '' for the first name in `_WORDS` or `_TAGS` that the record has.
       names: the names of the tags 0, 1, … in the records; () if the records have the names of the tags, or if the
         file has a list of these names.
     """
@@ -63,7 +63,7 @@ def parse_sentences(records: Iterable[Record], fields: TagFields, *, tagged: boo
     """Yields the sentence of each record as soon as the record is read. The tags keep their scheme.
 
     A record without words yields a `Blank`. Some datasets have such a record at the end of a file. If `tagged` is
-    False, as for prediction, a sentence has no tags, and `fields` has all fields of its record.
+    False, as for prediction, `Sentence.tags` is None, and `Sentence.fields` has all fields of the record.
 
     Raises:
       UserError: A record is malformed. Or `tagged` is True, and a record has more or fewer tags than words.

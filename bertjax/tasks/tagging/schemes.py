@@ -41,8 +41,8 @@ def detect_scheme(
     Args:
       sentences: The tags of each sentence.
       locations: The location of each tag, 'file:line'.
-      scheme: One of ENTITIES, or 'auto' for the scheme that fits most entities; '' is then the result for a file
-        without entities.
+      scheme: One of ENTITIES, or 'auto' for the scheme that fits most entities. With 'auto', the result for a file
+        without entities is ''.
 
     Raises:
       UserError: `scheme` is 'auto', and no scheme fits 99 % of the entities.

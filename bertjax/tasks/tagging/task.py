@@ -45,9 +45,9 @@ class TaggingTask(Task[Sentence, Tags]):
     The data are CoNLL column files, or rows in JSON, Parquet or Arrow files. Entity tags are converted from the
     scheme of the files to IOB2.
 
-    The tag of a word is predicted at its first piece. A predicted I after O or after another type is invalid in IOB2.
-    As in conlleval, such an I starts an entity, and `report` counts these entities. Entity types and plain tags that do
-    not occur in the training data cannot be predicted. The number of words with such tags is printed.
+    The tag of a word is predicted at its first piece. A predicted I is invalid in IOB2 if no B or I of the same type
+    directly precedes it. As in conlleval, an invalid I starts an entity, and `report` counts these entities. Entity
+    types and plain tags absent from the training data cannot be predicted. The number of words with them is printed.
 
     Attributes:
       data: the folder with train.txt, dev.txt and test.txt (or other names, see files.py:TaggedFiles); '' for
@@ -131,7 +131,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return parse_sentences(rows, self._fields, tagged=False)
 
     def learn(self, records: Sequence[Sentence]) -> None:
-        """Collects the tags, and prints the counts of entities or plain tags. Each entity type gets B and I."""
+        """Collects the tags, and prints the counts of entities or plain tags. Each entity type has a B and an I tag."""
         counts = collections.Counter(tag for record in records for tag in record.tags)
         if self.plain:
             self.labels = sorted(counts)
@@ -202,7 +202,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return len({tag for prediction in predictions for tag in prediction.tags}) == 1
 
     def report(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> str:
-        """Returns a table of scores by entity type or tag, and the number of repaired entities."""
+        """Returns a table of scores by entity type or tag, and notes on repaired entities and unknown tags."""
         gold, predicted = [record.tags for record in records], [prediction.tags for prediction in predictions]
         repaired = sum(prediction.repaired for prediction in predictions)
         table = tagging_report(gold, predicted, plain=self.plain, repaired=repaired)
@@ -278,7 +278,7 @@ def _describe_unknown(unknown: collections.Counter[str]) -> str:
 def tagging_report(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, plain: bool, repaired: int
 ) -> str:
-    """Returns a table with the scores of each entity type, or of each tag if `plain`. The most frequent is first."""
+    """Returns a table of the scores by entity type, or by tag if `plain`, sorted by descending frequency."""
     scores = {(name or '(no type)'): score for name, score in score_entities(gold, predicted, plain).items()}
     order = sorted(scores, key=lambda name: (-scores[name].true, -scores[name].predicted, name))
     rows = [(name, scores[name]) for name in order] + [('all', total_score(scores))]

@@ -40,7 +40,7 @@ class Goodput:
         return self.seconds.get(STEP, 0.0) / self.total
 
     def rest(self) -> list[tuple[str, float]]:
-        """Returns (description, share) of each kind that took time, except STEP, the largest share first."""
+        """Returns (description, share) of each kind except STEP that took time. The largest share is first."""
         shares = {
             _DESCRIPTIONS[kind]: each / self.total for kind, each in self.seconds.items() if kind != STEP and each > 0
         }

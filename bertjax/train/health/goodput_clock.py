@@ -110,8 +110,8 @@ class GoodputClock:
           saving: Whether a checkpoint is being written at the same time.
 
         Returns:
-          A line about the step if it was slow, else None. A slow step takes at least 0.5 s and at least SLOW times the
-          median. Compilation and evaluation do not count, because they have separate lines.
+          A line about the step if it took at least 0.5 s and at least SLOW times the median, else None. Compilation and
+          evaluation do not count, because they have separate lines.
         """
         self._switch_to(STEP)
         seconds, self._step_seconds, self._step = self._step_seconds, {}, step

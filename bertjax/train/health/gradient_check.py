@@ -1,7 +1,7 @@
 """Compares the gradient of a tiny layer with stored numbers, to detect a faulty compiler before a run starts.
 
-Some XLA releases compiled wrong gradients without an error (see the issues of openxla/xla and jax). The only symptom is
-that the model does not learn.
+Some XLA releases compiled gradients wrongly, without an error (see the issues of openxla/xla and jax). The only symptom
+is that the model does not learn.
 """
 
 import functools

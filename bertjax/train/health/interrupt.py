@@ -20,8 +20,8 @@ class Interrupt:
     """A context that records SIGTERM and SIGINT.
 
     If the third signal ends the process, the exit status is 128 + the number of the signal. A separate thread answers
-    signals, even while the main thread runs compiled code or waits for a disk. In any thread except the main thread,
-    the context records nothing, because Python allows signal handlers only there.
+    signals, even while the main thread runs compiled code or waits for a disk. Outside the main thread, the
+    context records nothing, because Python lets only the main thread set signal handlers.
 
     Attributes:
       doing: A description of the current activity, for the answer to the second signal.

@@ -19,14 +19,14 @@ def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
       Descriptions of the damage, with line or step numbers; [] for an undamaged ledger.
     """
     unreadable, missing, out_of_order = [], [], []
-    # The expected step, and the next example of each phase, with which a run that returns to the phase continues.
+    # The expected step, and the next example of each phase. A run that returns to a phase continues with this example.
     expected, next_examples = 1, collections.Counter[int]()
     last = (0, 0)  # (phase, next example)
     with path.open('rb') if path.exists() else contextlib.nullcontext(()) as lines:
         for number, line in enumerate(lines, 1):
             row = _parse_line(line)
             if row is None:
-                # A kill has cut off a last line without a line end. It is not reported: the run will repeat its step.
+                # A kill has cut off a last line without a line end. It is no damage: the run will repeat its step.
                 unreadable += [(number, number)] if line.endswith(b'\n') else []
                 continue
             step, phase, first, count = row

@@ -56,7 +56,7 @@ class Throughput:
 
         Returns:
           A dict for each run. Only sequences_per_s and tokens_per_s differ between runs. data_wait is the fraction of
-          the time spent waiting for data. mfu is None if the peak or the FLOPs are unknown.
+          the counted time in which the loop waited for data. mfu is None if the peak or the FLOPs are unknown.
         """
         spent = self._run_clock.lap()
         waited = spent.get(DATA, 0.0)
