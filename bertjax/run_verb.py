@@ -1,4 +1,4 @@
-"""Checks a recipe and a workdir, and runs a verb, for the command line and for Python."""
+"""Runs the verb of a recipe from the command line or from Python, after checks of the recipe and the workdir."""
 
 import contextlib
 import inspect
@@ -22,12 +22,12 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
     """Runs the verb of a recipe, config.run.
 
     Args:
-      recipe: The recipe. If it has rows, they are written to the workdir before the verb starts.
+      recipe: The recipe. Rows that a Python program gave are written to the workdir before the verb starts.
       workdir: The path of the workdir, or its address in a bucket; None if the verb needs none.
       prepare: A function that is called with the name and the declaration of the verb, after the checks.
 
     Raises:
-      UserError: The config or the workdir is wrong, or the verb raises the error.
+      UserError: The config or the workdir is wrong, or the verb fails with a UserError.
     """
     config, in_bucket = recipe.config, is_remote(workdir or '')
     if in_bucket:
@@ -61,7 +61,7 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
 
 
 def explain_error(error: Exception, workdir: str | None) -> UserError | None:
-    """Returns a UserError if the cause is the machine, such as a full disk or a lack of memory, else None."""
+    """Returns a UserError if the machine caused `error`, for example by a full disk or too little memory; else None."""
     return disk.explain_os_error(error, workdir or '.') or memory.out_of_memory_error(error)
 
 

@@ -1,4 +1,4 @@
-"""Simple baselines: the most frequent answers, and models of TF-IDF features with scikit-learn.
+"""Simple baselines: the most frequent answers, and scikit-learn models on TF-IDF features.
 
 The functions `*_baselines` return {name of a baseline: outputs for the records}.
 """
@@ -19,7 +19,7 @@ MOST_FREQUENT_OF_WORD = 'most frequent of the word'
 _WORDS = r'(?u)\b\w+\b'
 _MAX_FEATURES = 50_000  # the maximum number of words and bigrams; rarer terms are dropped
 _LOG_ZERO = -50.0  # the value for the logarithm of probability 0
-_MIN_DF_TEXTS = 1000  # with at least this many texts, a term must occur in two texts
+_MIN_DF_TEXTS = 1000  # with at least this many texts, a term must occur in at least two
 
 
 def class_baselines(
@@ -91,10 +91,10 @@ def ending_baselines(train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQu
 
 
 def tag_baselines(train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[list[str]]]:
-    """Returns the tags of each record: always the most frequent tag, or the most frequent tag of each word.
+    """Returns the predicted tags of each record.
 
-    A word that does not occur in `train` gets the most frequent tag of all words. If tags are equally frequent, the
-    first in alphabetical order is used.
+    MOST_FREQUENT is the most frequent tag in `train`. MOST_FREQUENT_OF_WORD is the most frequent tag of the word, or
+    MOST_FREQUENT if `train` lacks the word. If tags are equally frequent, the first in alphabetical order is used.
     """
     total: Counter[str] = Counter()
     by_word: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -159,7 +159,7 @@ def _fit_vectorizer(texts: Sequence[str]) -> Any:
 
 
 def _fit_class_logits(train: Any, targets: np.ndarray, inputs: Any, classes: int) -> np.ndarray:
-    """Fits a logistic regression. Returns log-probabilities, float64 [M, C]; -50 for a class without records."""
+    """Fits a logistic regression. Returns log-probabilities, float64 [M, C]; -50 for a class not in `targets`."""
     from sklearn.linear_model import LogisticRegression
 
     logits = np.full((inputs.shape[0], classes), _LOG_ZERO)

@@ -52,7 +52,7 @@ def with_seq_len(task: Task, seq_len: int) -> Task:
 
 
 def build_pair_task(directory: str, longest: int) -> Task | None:
-    """Builds the task of a CrossEncoder or MultiVectorEncoder of sentence-transformers; None for other models.
+    """Builds the task of a CrossEncoder or of a late interaction model (ColBERT); None for other models.
 
     `longest` is the model's number of positions.
 

@@ -37,7 +37,7 @@ def pair_features(
 ) -> Features:
     """Builds a row for each first text, with a sequence for each of its second texts.
 
-    Rows with fewer sequences are padded with empty ones. `truncate_longest_first` shortens a long pair.
+    Empty sequences pad each row to the largest number of second texts. `truncate_longest_first` shortens a long pair.
 
     Args:
       groups: N first texts, each with its second texts.

@@ -1,4 +1,4 @@
-"""Readers of multiple-choice questions: the files of SWAG and CODAH, and rows with a list of endings."""
+"""Reads multiple-choice questions from the files of SWAG and CODAH, or from rows with a list of endings."""
 
 import dataclasses
 import hashlib
@@ -116,7 +116,7 @@ def split_by_hash(
 
     The split of a question depends only on its context, so that questions with the same context are in the same split.
     The context is lower-cased, and its white space is replaced by single spaces. The SHA-256 hash of the result selects
-    the split: its first 8 bytes, scaled to [0, 1). `dev_share` and `test_share` are the expected fractions of contexts.
+    the split: its first 8 bytes, scaled to [0, 1). The shares are the expected fractions of distinct contexts.
     """
     test, dev = hash_threshold(test_share), hash_threshold(test_share + dev_share)
 

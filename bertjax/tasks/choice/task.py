@@ -51,7 +51,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
       seq_len: the maximum sequence length S in pieces, including [CLS] and two [SEP].
       layout: the layout of the files: 'swag' for SWAG's columns in train.csv, val.csv and test.csv (without public
         labels); 'codah' for train.tsv, dev.tsv and test.tsv, or for a single .tsv file that is split;
-        'jsonl' for the objects of files.py:parse_questions in train.jsonl, dev.jsonl and test.jsonl or other formats.
+        'jsonl' for objects of files.py:parse_questions in train.jsonl, dev.jsonl and test.jsonl, or in other formats.
       dev_share, test_share: the fractions of dev and test if a single file is split by a hash of the context.
     """
 
@@ -88,7 +88,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
 
     @property
     def _one_file(self) -> bool:
-        """Whether one .tsv file provides all splits: in the layout 'codah', if there is no training file."""
+        """Whether one .tsv file provides all splits, as in the layout 'codah' without a training file."""
         return self.layout == 'codah' and not self._files.find('train')
 
     def sources(self) -> str:
@@ -167,7 +167,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         return len({choice.ending for choice in predictions}) == 1
 
     def report(self, records: Questions, predictions: Choices) -> str:
-        """Returns the accuracy by group, by the correct index, and by the number of endings if it varies."""
+        """Returns the accuracy by group, by index of the correct ending, and by number of endings if this varies."""
         counts = [str(len(record.endings)) for record in records]
         tables = [_table('group', [record.group or '-' for record in records], records, predictions)]
         tables.append(_table('correct ending', [str(record.label) for record in records], records, predictions))

@@ -14,7 +14,7 @@ EncodedText = tuple[np.ndarray, Mapping[str, np.ndarray]]  # the tokens of a tex
 
 
 def target_scores(records: Sequence[TextExample], max_score: float) -> np.ndarray | None:
-    """Returns the scores of N training records divided by `max_score`, float32; None for records without scores.
+    """Returns the scores of N training records, float32, divided by `max_score`; None for records without scores.
 
     Pairs have scores [N]. A teacher's scores are [N, C - 1] for records of up to C texts, with 0 for a missing text.
     """

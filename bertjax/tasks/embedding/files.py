@@ -31,14 +31,14 @@ ROLES = ('anchor', 'positive', 'negative', 'text_a', 'text_b', 'label', 'text')
 
 @dataclasses.dataclass(frozen=True)
 class TextExample:
-    """The texts of a training record, or a scored pair.
+    """A training record, or a pair whose similarity is evaluated or predicted.
 
     Attributes:
       form: a key of FORMS.
       texts: an anchor, its positive and any number of negatives; or the two texts of a pair; or a single text.
       score: the similarity of a scored pair; None if unknown.
       where: the location, such as 'file:line'; '' for records from a BEIR folder or from SQuAD's JSON.
-      fields: all fields of the row if the record is read for prediction; else None.
+      fields: all fields of the row if it has named fields and is read for prediction; else None.
       teacher: a teacher's scores of all texts but the first, if the form is 'distilled'; else ().
     """
 
@@ -56,7 +56,7 @@ class Corpus:
 
     ids: Sequence[str]
     texts: Sequence[str]
-    from_pairs: bool = False  # whether the documents are texts of pairs; a query then skips its own text
+    from_pairs: bool = False  # whether the documents are texts of pairs; see `Query.excludes`
 
     @functools.cached_property
     def _digest(self) -> str:

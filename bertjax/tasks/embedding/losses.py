@@ -99,15 +99,15 @@ def info_nce(
 ) -> jax.Array:
     """Computes the cross entropy of each anchor's positive among the texts of all rows (arXiv 1807.03748, 1705.00652).
 
-    A text is not a negative of an anchor if it equals the anchor or its positive, or is the positive of a row with an
-    equal anchor.
+    A text is not a negative of an anchor if it equals the anchor or the anchor's positive. The positives of rows with
+    an equal anchor are not negatives either.
 
     Args:
       x: float32 [B, C, D], unit vectors of anchor, positive and C - 2 hard negatives of each row.
       batch: `text_ids`, int32 [B, C].
       scale: The factor of the similarities, an inverse temperature.
-      symmetric: Whether to average this cross entropy with that of each positive's anchor among all anchors (CLIP,
-        arXiv 2103.00020).
+      symmetric: Whether to average this cross entropy with the reverse one, of each positive's anchor among all
+        anchors (CLIP, arXiv 2103.00020).
       false_negative_margin: If > 0, a text is also not a negative if its similarity to the anchor exceeds that of the
         positive by more than this margin (arXiv 2506.05176, equation 2).
     """

@@ -50,7 +50,7 @@ def mine_negatives(
         for query, positives, *found, x in zip(
             queries[part], relevant[part], indices.tolist(), scores.tolist(), vectors[part], strict=True
         ):
-            # If the search finds fewer documents, the remaining scores are -inf.
+            # If the search finds fewer than `count` documents, the remaining scores are -inf.
             excluded, known = {*positives}, {i: x for i, x in zip(*found, strict=True) if x > -np.inf}
             others = [i for i in known if i not in excluded and documents[i] != query]
             others = others[options.range_min : options.range_max]

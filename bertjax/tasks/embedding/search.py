@@ -20,11 +20,10 @@ def search(
 
     Args:
       queries: float32 [Q, D], Q at least 1. A query of NaN finds nothing.
-      documents: float32 [N, D], N at least 1; may be a memory map. A row of NaN (floats) or 0 (integers) stands for an
-        absent document, which is never found.
+      documents: float32 [N, D], or quantized if `cosine` is True; N at least 1; may be a memory map. A row of NaN
+        (floats) or 0 (integers) stands for an absent document, which is never found.
       count: The number of documents to find for each query. K is the smaller of this number and N.
-      cosine: Whether to find the largest cosines instead of the largest inner products. The vectors may then be
-        quantized.
+      cosine: Whether to find the largest cosines instead of the largest inner products.
       ranges: float32 [2, D], the ranges of quantized vectors; see `model.quantization.cosine_similarity`.
 
     Returns:
@@ -81,7 +80,7 @@ def _merge(
         search_part, mesh=mesh, in_specs=(PartitionSpec(), split, split, PartitionSpec()), out_specs=(columns, columns)
     )
     parts = search_parts(queries, documents, numbers, ranges)
-    # Earlier documents come first, because top_k prefers the lower position among equal values.
+    # Among equal scores, earlier documents come first, because top_k prefers the lower position.
     scores, indices = (jnp.concatenate(pair, axis=1) for pair in zip(best, parts, strict=True))
     scores, found = jax.lax.top_k(scores, count)
     return scores, jnp.take_along_axis(indices, found, axis=1)

@@ -71,7 +71,7 @@ class EmbeddingSplits(TableFiles):
     def queries(self, split: str) -> list[Query]:
         """Reads the pairs of a split as search queries.
 
-        The corpus is all documents of a BEIR folder, the paragraphs of a SQuAD file, or the positives and negatives.
+        The corpus is all documents of a BEIR folder, all paragraphs of a SQuAD file, or all positives and negatives.
         """
         if self.is_beir:
             queries = files.read_beir(self._path, split)

@@ -48,7 +48,7 @@ class EmbeddingTask(TextPairTask):
         margin.
       matryoshka_dims: the widths at which the loss is computed, as in `(384,64)`; () for the full width.
       pool: the pooling, named as in sentence-transformers; 'auto' for the pooling of config.init if known, else 'mean'.
-      layers: the hidden states that are pooled: of the last layer, or the mean of the last four layers.
+      layers: the hidden states to pool: those of the last layer, or their mean over the last four.
       query_prompt: the prefix of anchors, queries, scored pairs and single texts; exported as the prompt 'query'.
       document_prompt: the prefix of positives, negatives and documents; exported as the prompt 'document'.
       normalize: whether the model's vectors have length 1; the losses always use cosines.
@@ -96,7 +96,7 @@ class EmbeddingTask(TextPairTask):
     def adopt(self, source: str) -> None:
         """See Task. With pool='auto', a sentence-transformers folder sets pooling, Dense modules and `truncate_dim`.
 
-        The losses use all dimensions, and the evaluation uses the first `truncate_dim`, as in sentence-transformers.
+        As in sentence-transformers, `truncate_dim` shortens the vectors in the evaluation, but not in the losses.
         """
         modules = read_sentence_modules(source)
         if modules is None or self.pool != 'auto':

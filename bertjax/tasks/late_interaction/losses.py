@@ -20,7 +20,7 @@ from bertjax.tasks.embedding.losses import (
 )
 
 ROLES = 'token_roles'
-_QUERIES = 8  # the number of queries that are compared with all documents in one block
+_QUERIES = 8  # the number of queries in a block; a block is compared with all documents
 
 
 def max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:

@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.tasks.late_interaction.losses import max_sim
 
-# The numbers of rows in a block of queries and of documents. The padded length of a block is a multiple of LENGTHS.
+# The rows of a block of queries and of a block of documents. Blocks are padded to a multiple of LENGTHS tokens.
 QUERIES, DOCUMENTS, LENGTHS = 16, 256, 32
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Record(NamedTuple):
-    """A record of a data file, with its location ('file:line' or 'file[key]') and its fields by name."""
+    """A record of a data file, with its location, such as 'file:line' or 'file[key]', and its fields by name."""
 
     where: str
     fields: Mapping[str, Any]

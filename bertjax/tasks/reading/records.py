@@ -1,4 +1,4 @@
-"""Readers of records with named fields from tables, JSON, Parquet and Arrow, in single files or shards."""
+"""Reads records with named fields from single files or shards: tables, JSON, Parquet and Arrow."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ class Row:
     """The values of the requested columns of a record.
 
     Attributes:
-      where: the location, 'file:line' or 'file[key]'.
+      where: the location, such as 'file:line' or 'file[key]'.
       values: the text of each requested column; None if the column is missing or its value is null.
       fields: all fields of the record, by name; None for a line of plain text.
     """

@@ -20,7 +20,7 @@ class Blank(NamedTuple):
     """A blank line or an empty record. The output has a row without a result for it.
 
     Attributes:
-      where: the location, 'file:line'.
+      where: the location, such as 'file:line'.
       kind: the description in messages.
       fields: all fields of an empty record; None for a blank line.
     """

@@ -24,7 +24,7 @@ def role_marks(tokenizer: Tokenizer, markers: str) -> list[np.ndarray]:
     """Returns the tokens of four marks: the opening and the closing mark of the subject, then of the object.
 
     'typed' uses the punctuation marks of arXiv 2102.01373, and 'words' uses MARKS. 'entity' and 'mask' use four
-    [unusedN] tokens, which have no meaning yet, or the marks of 'typed' if the vocabulary has fewer than four.
+    [unusedN] tokens, which have no meaning yet, or the marks of 'typed' if there are fewer than four such tokens.
     """
     slots = [i for i, piece in enumerate(tokenizer.pieces) if is_unused(piece)][:4]
     if markers in ('entity', 'mask') and len(slots) == 4:
@@ -84,10 +84,10 @@ _MARK, _TYPE, _ENTITY, _CONTEXT = 'mark', 'type', 'entity', 'context'
 def _sequences(
     records: Sequence[Relation], tokenizer: Tokenizer, seq_len: int, markers: str
 ) -> Iterator[tuple[np.ndarray, Sequence[int], np.ndarray, bool]]:
-    """Yields four values for the sequence of each record, which has no [CLS] and [SEP].
+    """Yields four values for each record.
 
-    The values are the tokens; the positions of the two opening marks; a boolean array that is True for the tokens of
-    marks and types; and whether the sequence is complete, that is, not truncated.
+    The values are the tokens, without [CLS] and [SEP]; the positions of the two opening marks; a boolean array
+    that is True for the tokens of marks and types; and whether the sequence is complete, that is, not truncated.
     """
     marks, max_tokens = role_marks(tokenizer, markers), seq_len - 2
     record_parts = [_parts(record, markers) for record in records]
@@ -107,7 +107,7 @@ def _sequences(
 
 
 class _Part(NamedTuple):
-    """A part of a sequence: `mark`, the index of a mark in `role_marks`, or the `text` of a type, entity or context."""
+    """A part of a sequence. A mark has `mark`, its index in `role_marks`. A type, entity or context has `text`."""
 
     kind: str
     text: str = ''

@@ -41,7 +41,7 @@ class Relation:
       entities: the subject and the object. In a marked text, << and >> mark the subject, and [[ and ]] the object.
       label: the name of the relation; None if unknown.
       where: the location, such as 'file:line'.
-      fields: all fields of the row, if the row is read for prediction; else None.
+      fields: all fields of the row if it has named fields and is read for prediction; else None.
     """
 
     text: str
@@ -79,7 +79,7 @@ class Boundary(NamedTuple):
 def boundaries(entities: Sequence[MarkedEntity]) -> list[Boundary]:
     """Returns the four boundaries of two entities, in the order of the text.
 
-    At the same character, ends precede starts. Of two nested entities, the outer one starts first and ends last.
+    At the same character, ends precede starts. If the entities are nested, the outer one starts first and ends last.
     """
     sort_keys = {}
     for role, entity in enumerate(entities):
@@ -150,7 +150,7 @@ def parse_marked_text(text: str, where: str) -> tuple[str, tuple[MarkedEntity, M
     """Returns a marked text without its marks, and its two entities.
 
     Raises:
-      UserError: The text does not have exactly one entity between << and >>, and exactly one between [[ and ]].
+      UserError: The text has no entity, or several, between << and >> or between [[ and ]].
     """
     bounds = [_find_marks(text, *MARKS[2 * role : 2 * role + 2], where) for role in (0, 1)]
     cuts = sorted(cut for bound in bounds for cut in ((bound[0], bound[1]), (bound[2], bound[3])))
@@ -167,7 +167,7 @@ def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int,
     A mark includes the white space between it and the entity.
     """
     a, b = re.escape(opening), re.escape(closing)
-    # Marks that white space separates from the entity have priority, because the text itself may contain >>.
+    # Marks with white space between mark and entity have priority, because the text itself may contain >>.
     for pattern in (rf'({a}\s+)\S.*?(\s+{b})', rf'({a}\s*)\S.*?(\s*{b})'):
         matches = list(re.finditer(pattern, text))
         if len(matches) == 1:
@@ -179,8 +179,8 @@ def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int,
 def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Relation | Blank]:
     """Yields records for prediction from an input file.
 
-    The file has rows in any text format, with the marked text in the field `text`. Or each line is a marked text, and
-    a blank line yields a `Blank`.
+    The file has rows in any text format, see `parse_relations`. Or each line is a marked text, and a blank line yields
+    a `Blank`.
     """
     lines, first_lines = peek_lines(lines)
     format = FORMATS.get(bare_suffix(where), 'lines')

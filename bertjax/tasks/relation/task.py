@@ -30,7 +30,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 
 class BertForRelation(BertForTask):
-    """Classifies the relation of two entities from the last hidden states of their opening marks, concatenated."""
+    """Classifies the relation of two entities from the concatenated last hidden states of their opening marks."""
 
     smallest_inputs = (*BertForTask.smallest_inputs, (1, 2))
 

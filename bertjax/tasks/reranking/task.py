@@ -149,8 +149,8 @@ class RerankTask(TextPairTask):
 def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> list[Query]:
     """Returns the queries with new candidates: the `count` documents of each query with the highest scores in a file.
 
-    Each line of the file is `query Q0 document rank score name`. As in trec_eval, the order of the lines and the ranks
-    have no effect, except that documents with equal scores stay in the order of the lines.
+    Each line of the file is `query Q0 document rank score name`. As in trec_eval, the ranks have no effect.
+    Documents with equal scores stay in the order of the lines.
     """
     index = {name: i for i, name in enumerate(queries[0].corpus.ids)}
     found: dict[str, dict[int, float]] = {}  # {query: {document: score}}
@@ -178,6 +178,6 @@ def _pairs(records: Records) -> list[tuple[str, Sequence[str]]]:
 
 
 def _rank(query: Query, scores: np.ndarray) -> Ranking:
-    """Ranks the candidates by score. Ties put the higher document index first, so that they do not favour positives."""
+    """Ranks the candidates by score. In a tie, the higher document index comes first, to not favour positives."""
     order = np.lexsort((-np.array(query.candidates), -scores))
     return Ranking([query.candidates[i] for i in order], scores[order].tolist())

@@ -10,8 +10,8 @@ from bertjax.text.tokenizer import Tokenizer
 
 # {value of config.task.long: its effect on records that are too long, for a message}.
 LONG = {'truncate': 'lose their end', 'head_tail': 'lose their middle', 'windows': 'are read in windows'}
-# 'head_tail' takes this fraction of the tokens from the start of a text (Sun et al. 2019, "How to Fine-Tune BERT for
-# Text Classification?", arXiv 1905.05583, "Dealing with long texts").
+# 'head_tail' takes this fraction of the kept tokens from the start of a text (Sun et al. 2019, "How to Fine-Tune BERT
+# for Text Classification?", arXiv 1905.05583, "Dealing with long texts").
 _HEAD = 128 / 510
 
 Pair = tuple[np.ndarray, np.ndarray]
@@ -39,8 +39,8 @@ def text_features(
         'truncate' removes the end of a single text. In a pair, it removes tokens as in `truncate_longest_first`.
         'head_tail' removes the middle of the longer text. It keeps about three times as much of the end as of the
         start.
-        'windows' splits the longer text into overlapping windows. Each window is a row. The rows of a record have
-        equal weights with a sum of 1.
+        'windows' splits the longer text into windows, which overlap by default. Each window is a row. The rows of a
+        record have equal weights with a sum of 1.
         With 'head_tail' and 'windows', the shorter text keeps at most half of the available length.
       stride: The distance between the starts of consecutive windows, in tokens, at most the length of a window; 0 for
         half a window.

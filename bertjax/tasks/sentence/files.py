@@ -69,7 +69,7 @@ class TableFiles(SplitFiles):
 
     @property
     def searched_folder(self) -> epath.Path | None:
-        """See SplitFiles. None without `data`, or if its file or saved dataset has no usual name (train.csv)."""
+        """See SplitFiles. None without `data`, or if its file or saved dataset is not named as a training split."""
         if not self._data or (self._one_file and self._path.name.partition('.')[0] not in STEMS['train']):
             return None
         return self._path.parent if self._one_file else self._path

@@ -71,7 +71,7 @@ class GlueTask(TextTask):
         return names + list(filter(is_labelled, self.server_splits())) if self.data else names
 
     def describe_missing(self) -> str:
-        """Describes which files of train and dev, or which dataset, are missing; '' if none is."""
+        """Returns a text about the missing files of train and dev, or the missing dataset; '' if nothing is missing."""
         if not self.data:
             try:
                 dataset_splits(self.row.splits['train'].tfds[0])
@@ -154,7 +154,7 @@ class GlueTask(TextTask):
         """Returns the files of a split, or () if there are none, and whether they are official files.
 
         Other files are Parquet, Arrow or JSON lines with the columns of tensorflow-datasets, as on the Hugging Face
-        Hub. They are named after the split, by its name here or in tensorflow-datasets.
+        Hub. They are named after the split, or after its name in tensorflow-datasets.
         """
         (_, source), folder = self._splits[split], self._folder()
         official = next(existing_files(folder, source.files), None)

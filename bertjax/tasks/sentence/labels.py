@@ -13,7 +13,7 @@ _PERHAPS_MISSING = ('none', 'null', 'na', 'n/a', '-', '?')  # missing values as 
 
 
 class LabelledRecord(Protocol):
-    """The interface of a record that may have a label. Its attributes are those of task.py:Example."""
+    """The interface of a record that may have a label. For its attributes, see task.py:Example."""
 
     first: str
     second: str | None
@@ -48,7 +48,7 @@ def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) ->
         raise UserError(where, f'{len(counts):,} different labels: {some} …', 'several records for each label', fix)
     for label, count in counts.items():
         if label.lower() in _MISSING:
-            fix = 'add the labels or remove the records; if it is a label, list all labels in config.task.labels'
+            fix = 'add the labels or remove the records; if this text is a label, list all labels in config.task.labels'
             raise UserError(_first(label, records), f'the label {label!r} of {count:,} records', 'a label', fix)
     _check_numbers(counts, records)
     return sorted(counts, key=_numbers_first)

@@ -40,7 +40,7 @@ class Example:
       label: the name of the label, or the score, or the names of several labels; None if unknown.
       index: the identifier of the record in an official file, or '' if it has none. If a file of GLUE has no
         identifiers, the index is the position of the record, from 0.
-      where: the location, 'file:line'; not compared, so that equal records from different files are equal.
+      where: the location, such as 'file:line'; not compared, so that equal records from different files are equal.
       fields: all fields of the row, if the record is read for prediction from a file with named fields.
     """
 
@@ -88,7 +88,7 @@ class Scores:
 
 @dataclasses.dataclass
 class TextTask(Task[Example, Scores]):
-    """Base class with the methods of a text task that do not depend on the source of the records.
+    """The base class of text tasks. Its methods do not depend on the source of the records.
 
     A subclass defines `name`; `regression`, whether the label is a score; `text_columns`, one or two columns; `labels`,
     which is empty until the labels are known; and `measures`, the names of its metrics. The first metric is the
@@ -111,7 +111,7 @@ class TextTask(Task[Example, Scores]):
 
     head = SEQUENCE_CLASSIFICATION
     has_baselines = True
-    trained_texts = 0  # the number of texts in each training record of a regression; 0 if unknown or no regression
+    trained_texts = 0  # the number of texts in each training record of a regression; 0 for other tasks, or if unknown
     learned: ClassVar[Mapping[str, str]] = {'labels': 'labels'}
     min_seq_len = 5
 

@@ -9,7 +9,7 @@ from bertjax.data.features import Features
 from bertjax.metrics.softmax import softmax
 from bertjax.tasks.squad.questions import SquadQuestion
 
-_SPANS_PER_BEST = 4  # spans collected from each window / n_best; above 1, because spans with equal texts are merged
+_SPANS_PER_BEST = 4  # spans per window, as a multiple of n_best; above 1, because spans with equal texts are merged
 NO_CHOICE = 1e9  # the null_odds if 'no answer' is the only possible answer
 
 
@@ -66,7 +66,7 @@ def best_spans(
     Args:
       start_logits, end_logits: The logits of the S pieces, float [S].
       first: The first character of each piece, int32 [S]; -1 if no answer may start there.
-      last: The end character of each piece, int32 [S]; -1 if no answer may end there, for example at the last [SEP].
+      last: The character after each piece, int32 [S]; -1 if no answer may end there, for example at the last [SEP].
       longest: The maximum number of pieces in an answer.
       count: The maximum number of returned spans.
     """

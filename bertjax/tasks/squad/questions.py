@@ -29,7 +29,7 @@ class SquadQuestion:
       starts: the `answer_start` of each answer, as in the file.
       impossible: whether the file marks the question as unanswerable.
       fields: all fields of the row, if `parse_unlabelled_rows` read it.
-      where: the location, 'file:line', 'file[row]' or 'file:path in JSON'.
+      where: the location, such as 'file:line', 'file[row]' or 'file:path in JSON'.
     """
 
     id: str
@@ -43,7 +43,7 @@ class SquadQuestion:
 
 
 def parse_squad_json(text: str, where: str, labels: str) -> list[SquadQuestion]:
-    """Parses SQuAD's JSON. `check_questions` then checks the questions, and explains `labels`."""
+    """Parses SQuAD's JSON. For `labels`, see `check_questions`, which the caller then calls."""
     root = load_json(text, where)
     if not isinstance(root, dict):
         raise UserError(where, f'a JSON {type(root).__name__}', _FORM, _FIX)
@@ -64,7 +64,7 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, lab
     Args:
       questions: The questions of all files of the split.
       answerable: Whether every labelled question must have an answer, as in v1.1.
-      labels: Whether labels are 'needed', 'optional' (for all questions or for none) or 'ignored'.
+      labels: 'needed'; 'optional', where either all questions or none have labels; or 'ignored'.
 
     Raises:
       UserError: Two questions have the same id, or a question lacks required answers.

@@ -38,7 +38,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
     """Answers a question about a text with a span of the text.
 
     The score of SQuAD 1.1 is `f1`. The score of SQuAD 2.0, where a question may have no answer, is `best_f1`: the F1
-    with the threshold of the null odds that is best for the evaluated split. Papers report this F1 for dev.
+    with the best threshold of the null odds for the evaluated split. Papers report this F1 for dev.
 
     `tune` selects the threshold with the best F1 on dev. The predictions and the metrics `exact`, `f1`, HasAns_ and
     NoAns_ use this threshold.

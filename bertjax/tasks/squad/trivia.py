@@ -108,7 +108,7 @@ def first_words(text: str, count: int = WORDS) -> str:
 
 
 def alias_pattern(aliases: Sequence[str]) -> re.Pattern:
-    """Compiles a pattern that matches any alias as whole words, in any case. Longer aliases have priority."""
+    """Compiles a pattern that matches any alias as whole words, and ignores case. Longer aliases have priority."""
     texts = sorted({' '.join(alias.split()) for alias in aliases} - {''}, key=lambda alias: (-len(alias), alias))
     patterns = (r'\s+'.join(map(re.escape, alias.split())) for alias in texts)
     return re.compile(rf'(?<!\w)(?:{"|".join(patterns)})(?!\w)', re.IGNORECASE)

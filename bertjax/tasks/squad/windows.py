@@ -23,7 +23,7 @@ def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
     """Finds an answer in its context.
 
     White space may differ. If the answer is not at `start`, its nearest occurrence as whole words is used. A wrong
-    `start` often counts bytes or UTF-16 units instead of characters.
+    `start` is often a number of bytes or UTF-16 units instead of characters.
 
     Returns:
       (kind, first character, end) of the match. The kind is 'exact'; 'spaces' if the white space differs; 'elsewhere'
@@ -100,7 +100,7 @@ def squad_features(
 
     If `training` is False, the pieces have two token arrays. `token_first`, int32, is the first character of the piece
     in the context. It is -1 if the piece is outside the context, or if another window is better for it. `token_last`,
-    int32, is the end character of the piece in the context. It is -1 if the piece is outside the context.
+    int32, is the character after the piece in the context. It is -1 if the piece is outside the context.
 
     Args:
       questions: The questions. For training, they must be labelled.
