@@ -34,7 +34,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     """Writes the pairs of config.input with negatives to WORKDIR/negatives/NAME.jsonl, and metadata to NAME.json.
 
     NAME is the name of config.input without suffixes. The negatives are chosen from config.mine_negatives.corpus and
-    from texts of config.input:
+    from these texts of config.input:
 
       records with an anchor and a positive: all positives and known negatives
       a BEIR folder with qrels/train.tsv: all documents

@@ -37,7 +37,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     input file's name without suffixes. All input is checked before anything is computed. After a kill, the same command
     continues after the last saved part.
 
-    The workdir may be the workdir of the model, or new.
+    The workdir may be the workdir of the model or any other folder.
 
     Raises:
       UserError: The model or the file does not exist, the model lacks the MLM head, a record is malformed, a sentence

@@ -31,7 +31,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     """Draws the main charts and the teacher charts of report/curves.py. Any recipe is accepted.
 
     Raises:
-      UserError: metrics.jsonl is missing or has no values, config.json is damaged, or matplotlib is not installed.
+      UserError: metrics.jsonl is missing or has no finite value, config.json is damaged, or there is no matplotlib.
     """
     try:
         import matplotlib.figure  # noqa: F401

@@ -88,7 +88,7 @@ def _predict_file(request: EnsembleRequest, folder: pathlib.Path) -> None:
     if blank:
         print(f'{settings.input}: {blank:,} lines or records are blank; the predictions mark them as skipped')
     task, split = tuned.data.task, tuned.splits['']
-    # The folder `input` prevents conflicts with the predictions for a split of the same name, such as dev.
+    # The folder `input` prevents a conflict if the file has the name of a split, such as dev.
     written = write_predictions(target, task, source.name, split, predictions, items)
     results.write_facts()
     for path in written:

@@ -27,8 +27,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     is left out if its key is empty and its default file is missing.
 
     Raises:
-      UserError: The task is not SQuAD 1.1, a file is not in TriviaQA's format, no file of questions exists, or no
-        document has an answer in its first words.
+      UserError: The task is not SQuAD 1.1, a file is not in TriviaQA's format, no file of questions exists, or the
+        documents of a file have no answer in their first WORDS words.
     """
     settings, folder = finetuning_settings(config), pathlib.Path(workdir)
     if settings.task['kind'] != 'squad' or settings.task['version'] != '1.1':

@@ -15,7 +15,7 @@ from bertjax.config.suggestions import nearest_name
 from bertjax.errors import UserError
 from bertjax.tasks.registry import KINDS, options
 
-# Values that no recipe sets: a run computes them and records them in its config.json.
+# Keys that no recipe sets: a run computes their values and records them in its config.json.
 COMPUTED_KEYS = ('fingerprints', 'model.vocab_size')
 
 
@@ -89,8 +89,8 @@ def _keys_below(group: str, known: Iterable[str]) -> list[str]:
 def check_key(key: str, known: Collection[str]) -> None:
     """Raises a UserError unless `key` is one of `known`, the keys of a recipe.
 
-    Without this check, a ConfigDict would accept `items`, one of its attributes, or `corpus[0]`, a letter of a
-    string, as a key. It would then fail to set the value.
+    Without this check, a ConfigDict would accept keys such as `items`, which is one of its attributes, and `corpus[0]`,
+    a letter of a string. It would then fail to set the value.
     """
     # If `known` contains 'phases[0].steps', 'phases' is also a key.
     if key in known or key in {name.partition('[')[0] for name in known}:

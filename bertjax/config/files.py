@@ -23,7 +23,7 @@ from bertjax.errors import UserError
 from bertjax.tasks.registry import options
 
 _PACKAGE = pathlib.Path(__file__).parent.parent
-# The folder in an installed bertjax, and the folder in a checkout.
+# The folders of the recipes: in an installed bertjax, and in a checkout.
 _FOLDERS = (_PACKAGE / 'configs', _PACKAGE.parent / 'configs')
 # A Python program may give rows instead of file names for these keys; see workdir/rows.py.
 ROW_KEYS = ('data', 'corpus')

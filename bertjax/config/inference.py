@@ -141,7 +141,7 @@ class FillKeys:
     pair_field: str = key('pair', _FIELD, '`pairs`, records: the field with the second text')
     top_k: int = key(5, integer(1, 1000), '`masks`: the number of predictions per mask')
     jointly: bool = key(
-        False, about='`masks`: fill one mask after the other, most certain first, given the earlier pieces'
+        False, about='`masks`: fill one mask at a time, most certain first, given the pieces filled so far'
     )
     tokens: int = key(20, integer(1, MANY), '`continue`: the number of pieces to append')
     temperature: float = key(
@@ -170,7 +170,7 @@ class MineNegativesKeys:
     negative: str = key(
         'negative',
         _FIELD,
-        'the field with known negatives, which are added to the corpus; in the output, the mined negatives',
+        'the field of known negatives, which join the corpus; in the output, the field of mined negatives',
     )
     corpus: str = key('', TEXT, 'a file of further texts to choose negatives from')
     field: str = key('text', _FIELD, 'the field of a record of `corpus` that holds the text')
@@ -194,7 +194,7 @@ class AttentionKeys:
     texts: tuple = key(
         (),
         list_of(_FIELD),
-        'the texts on the page; a tab separates a pair; without `input`, the statistics cover these texts too',
+        'the texts on the page; a text with a tab is a pair; without `input`, the statistics cover them too',
     )
     show: int = key(
         12, integer(0, 1000), 'if `texts` is empty, the number of texts on the page, from the start of `input`'
@@ -229,7 +229,7 @@ INFERENCE_KEYS: Mapping[str, type[ModelKeys]] = {
             'a file of JSON lines, each with a good and a bad sentence; may be compressed',
         ),
         ('attention', TextKeys, AttentionKeys()),
-        ('mine_negatives', TextKeys, MineNegativesKeys(), 'a file of pairs or of SQuAD, or a folder of BEIR'),
+        ('mine_negatives', TextKeys, MineNegativesKeys(), 'a file of pairs, a SQuAD file or a BEIR folder'),
     )
 }
 

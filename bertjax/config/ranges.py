@@ -8,7 +8,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 
-# The upper limit of sizes, such as widths and batches. It exceeds today's machines, and is far from an overflow.
+# The upper limit of sizes, such as widths and batches: larger than sizes in use, and far from an overflow.
 MANY = 2**20
 COUNT = 2**31 - 1  # the upper limit of steps and examples, which a checkpoint counts in int32
 

@@ -38,7 +38,7 @@ class Seeds:
     """The group config.seeds."""
 
     init: int = key(-1, _SEED_OR_DEFAULT, 'the seed of the initial weights')
-    data: int = key(-1, _SEED_OR_DEFAULT, 'the seed of the order of examples, the pairs and the masks')
+    data: int = key(-1, _SEED_OR_DEFAULT, 'the seed of the pairs, the masks and the order of examples')
     dropout: int = key(-1, _SEED_OR_DEFAULT, 'the seed of dropout')
 
 

@@ -36,7 +36,7 @@ def get_config(path: str) -> ConfigDict:
     """Returns the config that the file `path` describes.
 
     Raises:
-      UserError: The file cannot be read, or has a key or a value that its recipe does not accept.
+      UserError: The file cannot be read, lacks a key of a run, or has a key or value that its recipe does not accept.
     """
     recipe, values = _read(path)
     if recipe is None:

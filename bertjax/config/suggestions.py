@@ -3,8 +3,8 @@
 import difflib
 from collections.abc import Iterable, Mapping
 
-# {names in bertjax: the names in other programs}, such as transformers (TrainingArguments, configs and example scripts)
-# and google-research/bert. The suggestion is the first name in bertjax that the recipe has.
+# {names in bertjax: names in other programs}. Other programs include transformers (TrainingArguments, configs, example
+# scripts) and google-research/bert. The suggestion is the first name in bertjax that the recipe has.
 _KEYS = {
     'batch_size': 'eval_batch_size per_device_train_batch_size train_batch_size',
     'checkpoint_every': 'save_steps save_strategy',

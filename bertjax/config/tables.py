@@ -20,8 +20,9 @@ Set a key with `--config.KEY=VALUE`, or in a recipe. The defaults come from the 
 the values of a recipe. `python -m bertjax.config.tables` writes this page.
 
 A pre-training has the keys of "Every training" and "Pre-training". A fine-tuning has the keys of "Every training",
-"Fine-tuning" and its task. The verbs below "Using a finished model" have its keys and their own. `int` means a whole
-number. An empty cell means any text. The column "may change" says whether a resumed run may have another value:
+"Fine-tuning" and its task. A verb at the end of the page has the keys of "Using a finished model" and its own. `int`
+means a whole number. An empty cell of "values" means any text. The column "may change" says whether a resumed run may
+have another value:
 
 | | |
 |---|---|
@@ -34,7 +35,6 @@ _CHANGES = {
     Change.OUTPUT: 'the export at the end of the run uses the new value; a sweep refuses the change',
     Change.VERB: 'no training depends on the key',
 }
-
 
 # {pattern in the description of a range: its replacement}.
 _SHORTER = {

@@ -17,7 +17,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class ExportContent:
-    """A model to export, and the other content of its files.
+    """A model to export, and the other content of the exported files.
 
     Attributes:
       module: The Flax module of the model, with its config.

@@ -29,7 +29,7 @@ def make_functions(
       model: The model with its config.
       parts: The parts of a pre-trained model that have weights, besides the encoder. The functions return no outputs
         of other parts. Without the part 'mlm' there is no function `mlm`.
-      embeddings: A module that computes vectors of texts; it gives a function `embeddings`, and no function `task`.
+      embeddings: A module that computes vectors of texts, in a function `embeddings`. No function `task` is returned.
     """
     pooled = 'pooler' in parts and model.config.nsp
 

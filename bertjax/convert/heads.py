@@ -18,7 +18,7 @@ class Head:
       projection: The name of our linear layer `head` in transformers. If the layer is a module of
         sentence-transformers, the name is FOLDER/linear.
       id2label: Whether `id2label` in the config.json of `architecture` has an entry for each output.
-      pools_cls: Whether the head reads only the first position.
+      pools_cls: Whether the head reads one pooled state, by default of [CLS] (see `BertConfig.pooling`).
       layers: The values of the module's field `layers` that transformers or sentence-transformers can represent.
     """
 
@@ -33,7 +33,7 @@ class Head:
 
     @property
     def name(self) -> str:
-        """The class in `architectures` of a saved model: `architecture`, or else the name of `module`."""
+        """The class name in model.json of an Orbax export: `architecture`, or the name of `module` if there is none."""
         return self.architecture or self.module.__name__
 
 

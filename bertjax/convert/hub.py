@@ -155,7 +155,7 @@ def _cached(repository: str, revision: str | None) -> str | None:
 
     try:
         folder = snapshot_download(repository, revision=revision, local_files_only=True)
-    except Exception as error:  # After `pull`, the snapshot is incomplete, and the error has its path.
+    except Exception as error:  # `pull` leaves an incomplete snapshot, and the error has its path.
         folder = getattr(error, 'snapshot_path', None)
     names = os.listdir(folder) if folder else []
     return folder if any(re.fullmatch(form, name) for form in _WEIGHTS for name in names) else None

@@ -64,7 +64,7 @@ def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
     size = 4 * sum(map(math.prod, stacked_shapes(model or BertForPreTraining(config)).values()))
     if size > _MAX_WEIGHT_BYTES:
         found, most = (f'{number / 2**30:.2f}' for number in (size, _MAX_WEIGHT_BYTES))
-        raise UserError(_KEY, f'onnx for {found} GiB of weights', f'at most {most}', _FIX)
+        raise UserError(_KEY, f'onnx for {found} GiB of weights', f'at most {most} GiB', _FIX)
 
 
 def export_onnx(content: ExportContent, directory: epath.PathLike) -> None:

@@ -17,7 +17,7 @@ class CheckpointSource:
       description_file: The path of the file with `values`, for error messages.
       values: The content of an equivalent config.json of model_type 'bert'. From Orbax, it has only `architectures`
         and the task's fields. Two values extend BERT's config.json: `type_vocab_size` 0 means no segment embedding,
-        and `pooler_act` is the activation of a pooler without tanh.
+        and `pooler_act` is the activation of the pooler (default: 'tanh').
       read: A function that reads the tensors. It is called when `tensors` is first used.
       format_names: {name of a tensor or key in BERT: its name in the format}, for names that differ.
       fields: The fields of a BertConfig, if `values` cannot represent them all (Orbax, ModernBERT); else empty.

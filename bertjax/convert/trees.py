@@ -20,7 +20,7 @@ def flat_paths(tree: Mapping) -> dict[str, Any]:
 
 
 def flat_stacked(params: Mapping, config: BertConfig) -> dict[str, np.ndarray]:
-    """Returns float32 host arrays by path, with stacked layers. `params` are stacked if `config.scan_layers`."""
+    """Returns float32 host arrays by path with stacked layers. `params` are stacked if `config.scan_layers` is true."""
     tree = jax.tree.map(lambda x: np.asarray(x, np.float32), dict(params))
     return flat_paths(tree if config.scan_layers else stack_layers(tree))
 
@@ -30,7 +30,7 @@ class HostParams:
 
     Args:
       params: The parameters, on devices or on the host.
-      config: The config of the model. `scan_layers` tells whether the layers of `params` are stacked.
+      config: The config of the model. `scan_layers` says whether the layers of `params` are stacked.
     """
 
     def __init__(self, params: Mapping, config: BertConfig):

@@ -14,8 +14,8 @@ def add_piece_rows(
 ) -> dict[str, Any]:
     """Extends the parameters (NumPy arrays) of a BertForPreTraining to the vocabulary of `model`.
 
-    `origins` is {id of a new piece: ids of old pieces}. The embedding, the output row and the bias of a new piece are
-    the means over these old pieces. Added padding rows are zero.
+    `origins` is {id of a new piece: ids of old pieces}. The embedding, the output weights and the bias of a new piece
+    are the means over these old pieces. Added padding rows are zero.
     """
 
     def extend(table: np.ndarray) -> np.ndarray:

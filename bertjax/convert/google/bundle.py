@@ -1,4 +1,4 @@
-"""Reads and writes TensorFlow checkpoints, PREFIX.index and PREFIX.data-00000-of-00001, without TensorFlow.
+"""Reads and writes TensorFlow checkpoints, PREFIX.index and PREFIX.data-NUMBER-of-COUNT, without TensorFlow.
 
 The index is a table with one message per tensor. A message gives the position of the tensor's bytes in the data files
 (tensorflow/core/protobuf/tensor_bundle.proto, tensorflow/core/util/tensor_bundle/tensor_bundle.cc).
@@ -18,13 +18,13 @@ from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_bytes
 
 INDEX = '.index'
-# DataType of tensorflow/core/framework/types.proto.
+# {DataType of tensorflow/core/framework/types.proto: dtype}.
 _DTYPES = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64, 14: ml_dtypes.bfloat16, 19: np.float16}
 _FLOAT32 = 1
 # _HEADER is the key of the header. The next three are fields of BundleHeaderProto: the number of data files, the byte
 # order and the format version. _PRODUCER is a field of VersionDef.
 _HEADER, _SHARDS, _BIG_ENDIAN, _VERSION, _PRODUCER = b'', 1, 2, 3, 1
-# The fields of BundleEntryProto. In the next line, the fields of TensorShapeProto and of its dimensions.
+# The fields of BundleEntryProto. The next line has the fields of TensorShapeProto and of its dimensions.
 _DTYPE, _SHAPE, _SHARD, _OFFSET, _SIZE, _CRC, _SLICES = 1, 2, 3, 4, 5, 6, 7
 _DIMENSION, _LENGTH = 2, 1
 _EXPECTED = 'a complete checkpoint of TensorFlow'
@@ -72,7 +72,7 @@ class Bundle:
             raise UserError(where, 'a variable saved in slices', 'an unpartitioned variable', fix)
         if kind not in _DTYPES:
             found = f'values of type {kind} (tensorflow/core/framework/types.proto)'
-            raise UserError(where, found, 'numbers', 'give the checkpoint of a model')
+            raise UserError(where, found, 'float, int32 or int64 values', 'give the checkpoint of a model')
         dtype = np.dtype(_DTYPES[kind])
         if size != math.prod(shape) * dtype.itemsize:
             raise UserError(where, f'{size:,} bytes for the shape {shape}', _EXPECTED, _AGAIN)
@@ -93,7 +93,7 @@ class Bundle:
 
 
 def write_bundle(prefix: epath.PathLike, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes float32 tensors by name as a TensorFlow checkpoint with one data file. Equal tensors give equal bytes."""
+    """Writes {name: float32 tensor} as a TensorFlow checkpoint with one data file. Equal tensors give equal bytes."""
     prefix, offset = epath.Path(prefix), 0
     version = protobuf.varint_field(_PRODUCER, 1)
     table = {_HEADER: protobuf.varint_field(_SHARDS, 1) + protobuf.bytes_field(_VERSION, version)}

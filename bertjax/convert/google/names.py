@@ -35,7 +35,7 @@ def is_slot(name: str) -> bool:
 
 
 def from_google(name: str) -> str:
-    """Converts a variable name to the name of the tensor in transformers. In unknown names, dots replace slashes."""
+    """Converts a variable name to the name of the tensor in transformers. The same rules apply to unknown names."""
     if name in _IRREGULAR:
         return _IRREGULAR[name]
     *path, last = re.sub(r'(^|/)layer_(\d+)/', r'\1layer/\2/', name).split('/')

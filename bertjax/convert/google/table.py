@@ -1,9 +1,9 @@
 """Reads and writes TensorFlow's tables of sorted keys and values, such as the *.index file of a checkpoint.
 
-A file is a sequence of blocks and a footer. A block has four parts: a list of entries, a list of offsets of entries, a
-byte for the compression, and a checksum. The entries at the listed offsets have complete keys. The other entries omit
-the prefix that their key shares with the previous key. The last two blocks are an empty block and the index of all
-other blocks (tensorflow/core/lib/io/{format,block_builder,table_builder}.cc, after LevelDB).
+A file is a sequence of blocks and a footer. A block is a list of entries, and a list of offsets of entries. After each
+block are a byte for the compression and a checksum. The entries at the listed offsets have complete keys. Each other
+entry omits the prefix that its key shares with the previous key. The last two blocks are an empty block and the index
+of the other blocks (tensorflow/core/lib/io/{format,block_builder,table_builder}.cc, after LevelDB).
 """
 
 import itertools
@@ -14,7 +14,7 @@ import google_crc32c
 from bertjax.files.protobuf import decode_varint, encode_varint
 
 _MAGIC = 0xDB4775248B80FB57.to_bytes(8, 'little')
-_FOOTER = 48  # The bytes of the footer: two handles (the offset and the size of a block), padding and _MAGIC.
+_FOOTER = 48  # The size in bytes of the footer: two handles (the offset and the size of a block), padding and _MAGIC.
 _TRAILER = 5  # The size in bytes of the compression type and the checksum after each block.
 _BLOCK = 256 << 10  # The number of bytes after which a new block starts.
 _RESTART_INTERVAL = 16  # Every 16th entry of a block has a complete key. In the index, every entry has one.
@@ -36,7 +36,7 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
         raise ValueError('bytes that are not a complete table of TensorFlow')
     statistics, position = _handle(data[-_FOOTER:], 0)
     index, _ = _handle(data[-_FOOTER:], position)
-    _block(data, *statistics)  # This only checks the checksum of the empty block.
+    _block(data, *statistics)  # This only checks the empty block.
     blocks = [_handle(handle, 0)[0] for _, handle in _entries(_block(data, *index))]
     return dict(itertools.chain.from_iterable(_entries(_block(data, *block)) for block in blocks))
 

@@ -71,7 +71,7 @@ def check_head_exportable(model: BertForTask, head: Head) -> None:
 
     Raises:
       UserError: `check_exportable` fails, transformers lacks the head, the model has a BiLSTM or unsupported `layers`,
-        or the head reads [CLS] of a left-to-right encoder.
+        or the class of transformers reads [CLS] and the encoder is left-to-right.
     """
     check_exportable(model.config, head)
     if not head.architecture:
@@ -148,7 +148,7 @@ def from_json(
     differ.
 
     Raises:
-      UserError: The model is not a BERT or has features that ours lacks, a required key is missing, or a type is wrong.
+      UserError: The model is not a BERT or has unsupported features, a required key is missing, or a type is wrong.
     """
 
     def fail(key: str, expected: str, fix: str) -> None:

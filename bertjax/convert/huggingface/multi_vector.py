@@ -33,7 +33,7 @@ from bertjax.errors import UserError
 PUNCTUATION = tuple(string.punctuation)
 MULTI_VECTOR, _PYLATE = 'MultiVectorEncoder', 'ColBERT'  # values of model_type in SETTINGS
 METADATA, _STANFORD = 'artifact.metadata', 'HF_ColBERT'  # the original ColBERT's settings file and model class
-PROJECTION = '1_Dense/linear.weight'  # the name of the projection, see convert/names.py
+PROJECTION = '1_Dense/linear.weight'  # the tensor of the projection, see `Head.projection`
 STANFORD_PROJECTION = 'linear.weight'  # the projection in a checkpoint of the original ColBERT
 _MODULES = (
     ('', 'base.modules.Transformer'),
@@ -189,7 +189,7 @@ def read_projection(directory: epath.PathLike) -> np.ndarray:
 
 
 def settings_as_options(directory: str, settings: MultiVector) -> dict[str, Any]:
-    """Returns the options of the task late interaction, including `seq_len`, that reproduce a saved model.
+    """Returns the options with which the task late interaction reproduces a saved model, including `seq_len`.
 
     Raises:
       UserError: The skiplist is neither empty nor Python's string.punctuation, queries are filled to more tokens than

@@ -27,7 +27,7 @@ def recognises(directory: epath.Path) -> bool:
 
 
 def read_further_files(directory: epath.Path) -> dict[str, bytes]:
-    """Reads the files of the tokenizer, the model card and the modules with their tensors, {relative path: content}."""
+    """Reads the tokenizer files, the model card, and all files of the modules, as {relative path: content}."""
     paths = [directory / name for name in _FURTHER]
     modules = read_json_or_none(directory / MODULES, lambda rows: [module['path'] for module in rows]) or []
     for name in modules:

@@ -1,6 +1,6 @@
 """Reads and writes the modules of a sentence-transformers model, which compute the vector of a text.
 
-modules.json lists the modules and their folders. The formats come from the package sentence-transformers, 2 to 6
+modules.json lists the modules and their folders. The formats are those of sentence-transformers 2 to 6
 (base/modules/transformer.py, sentence_transformer/modules/pooling.py, base/model.py).
 """
 

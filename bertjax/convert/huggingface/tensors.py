@@ -49,7 +49,7 @@ def read_tensors(
       dtypes in the file.
 
     Raises:
-      UserError: A file is missing or damaged, a dtype is not float, two tied tensors differ, or PyTorch is not
+      UserError: A file is missing or damaged, a dtype is not supported, two tied tensors differ, or PyTorch is not
         installed for pytorch_model.bin.
     """
     tensors: dict[str, np.ndarray] = {}
@@ -164,8 +164,8 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
 def _damaged_entry(data: io.BytesIO) -> str | None:
     """Returns the name of the first entry whose CRC-32 is wrong, or None. PyTorch does not check the CRC-32.
 
-    The result is also None if there are no checksums: before PyTorch 1.6, files are not archives, and after
-    `torch.serialization.set_crc32_options(False)`, every CRC-32 is 0.
+    The result is also None without checksums: files from before PyTorch 1.6 are not archives, and
+    `torch.serialization.set_crc32_options(False)` sets every CRC-32 to 0.
     """
     if not zipfile.is_zipfile(data):
         return None
