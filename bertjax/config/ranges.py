@@ -10,7 +10,7 @@ from bertjax.errors import UserError
 
 # The upper limit of sizes, such as widths and batches: larger than sizes in use, and far from an overflow.
 MANY = 2**20
-COUNT = 2**31 - 1  # the upper limit of steps and examples, which a checkpoint counts in int32
+COUNT = 2**31 - 1  # the upper limit of counts, such as steps, which are int32 in a checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +36,8 @@ def integer(minimum: int, maximum: int) -> Range:
 
 def number(minimum: float, maximum: float, *, above: bool = False, below: bool = False) -> Range:
     """Allows finite numbers from `minimum` to `maximum`; `above` excludes `minimum`, and `below` excludes `maximum`."""
-    words = (
-        f'a number {"above" if above else "from"} {minimum:,g}{"," if above else ""} to {"below " * below}{maximum:,g}'
-    )
+    start = f'above {minimum:,g},' if above else f'from {minimum:,g}'
+    end = f'{"" if above and below else "to "}{"below " * below}{maximum:,g}'
 
     def contains(value: Any) -> bool:
         if not isinstance(value, int | float) or isinstance(value, bool):
@@ -46,7 +45,7 @@ def number(minimum: float, maximum: float, *, above: bool = False, below: bool =
         is_end = (above and value == minimum) or (below and value == maximum)
         return minimum <= value <= maximum and not is_end  # nan fails the comparison
 
-    return Range(words, contains)
+    return Range(f'a number {start} {end}', contains)
 
 
 FLAG = Range('True or False', lambda value: isinstance(value, bool))
@@ -156,8 +155,8 @@ def in_steps(
     A percentage above 0 is at least one step, because 0 means never for some keys.
 
     Raises:
-      UserError: `value` is not a duration, the argument that its unit needs is None, or the steps are negative, exceed
-        int32, or are not whole.
+      UserError: `value` is not a duration, or its unit needs an argument that is None, or the number of steps is
+        negative, above COUNT, or not whole.
     """
     try:
         amount, unit = parse_duration(value)

@@ -92,8 +92,8 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
                     group_data, mesh, _length_count(settings), layout=layout, selection_key='config.sweep'
                 )
             single = TrialGroup(members[:1], task_model, train, folder)
-            # Finished trials count too. A restarted sweep thus makes groups of the same size, and can resume an
-            # interrupted group.
+            # `trials_by_shape` includes finished trials. So a restarted sweep makes groups of the same size, and can
+            # resume an interrupted group.
             size = min(settings.sweep.together or find_group_size(single, trials_by_shape[shape]), len(members))
             group_text = f', {size} at a time' if size > 1 else ''
             console.print(

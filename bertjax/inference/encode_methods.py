@@ -86,8 +86,8 @@ class EncodeMethods:
           prompt: The name of a prompt of the model, such as 'query' or 'document', or a prefix of every text. None uses
             the default prompt of the model if `pool` is 'auto', else no prompt.
           truncate_dim: The number of leading dimensions to keep. Vectors are truncated before they are normalized.
-            None uses the setting of the model if `pool` is 'auto', else all dimensions. Without `normalize`, the
-            model's setting truncates after the model's own normalization.
+            None uses the setting of the model if `pool` is 'auto', else all dimensions. If both arguments
+            are None, vectors are truncated after the model's own normalization.
           precision: 'float32', 'int8' (one byte per dimension) or 'binary' (one bit per dimension, eight in a byte);
             see `model.quantization.quantize`. `similarity` computes the cosines of quantized vectors.
           calibration: Vectors that `encode` returned, float32 [M, D], only for 'int8'. The range of their values in

@@ -21,8 +21,8 @@ from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.texts import check_text, quote_names
 
 VectorPart = dict[str, np.ndarray]
-# The number of texts in a part, with one vector per text and with one vector per token. A thousand vectors of width 768
-# take 3 MB. A text often has about 100 tokens.
+# The number of texts in a part: PART_SIZE with one vector per text, TOKEN_PART_SIZE with one vector per token. A
+# thousand vectors of width 768 take 3 MB. A text often has about 100 tokens.
 PART_SIZE, TOKEN_PART_SIZE = 4096, 256
 _VERSION = 4  # increase this number when a change of the code gives other parts for the same texts
 

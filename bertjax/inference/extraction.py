@@ -1,4 +1,4 @@
-"""Feature extraction from a file: features are computed in parts, saved, and combined into one file at the end."""
+"""Feature extraction from a file: features are computed in parts, saved, and combined at the end."""
 
 import dataclasses
 import hashlib
@@ -111,7 +111,7 @@ class Extraction:
 
     def check(self) -> None:
         """Raises a UserError if the run would replace complete or partial features of another input."""
-        # The files of other formats count as known, because two formats may share the file of ids.
+        # The run may also replace files of other formats for this input, because two formats may share the file of ids.
         facts = [self._metadata_path, *self._other_metadata_paths, self._input_path]
         check_overwrite(facts, self._origin, self._files, recorded_files(facts))
 

@@ -167,7 +167,7 @@ def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float
 
 
 # Metrics by name: CLASS_METRICS take a confusion table, VALUE_METRICS take the true and the predicted values.
-CLASS_METRICS = {'accuracy': accuracy, 'f1': binary_f1, 'macro_f1': macro_f1, 'matthews': matthews}
+CLASS_METRICS = {'accuracy': accuracy, 'macro_f1': macro_f1, 'matthews': matthews, 'f1': binary_f1}
 VALUE_METRICS = {'spearman': spearman, 'pearson': pearson, 'mse': mean_squared_error}
 # Metrics of multi-label classification, with the same values as in scikit-learn with zero_division=0.
 MULTI_LABEL_METRICS = (

@@ -1,4 +1,4 @@
-"""Layouts: the slots of a batch's sequences in packed rows. This module imports no JAX, because `data/` uses it."""
+"""Layouts: the slots of a batch's sequences in packed rows. Modules of `data/` that import no JAX use this module."""
 
 import dataclasses
 import functools

@@ -50,7 +50,7 @@ def label_baselines(
     The arguments are as in `class_baselines`, but the targets are [N, C]: 1 if a record has the label, else 0.
     """
     train_inputs, inputs = tfidf_features(train, records)
-    share = np.clip(targets.mean(0), 1e-4, 1 - 1e-4)
+    share = np.clip(targets.mean(0, np.float64), 1e-4, 1 - 1e-4)
     logits = [_fit_class_logits(train_inputs, column.astype(int), inputs, 2) for column in targets.T]
     return {
         MOST_FREQUENT: np.tile(np.log(share / (1 - share)), (len(records), 1)),

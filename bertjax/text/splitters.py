@@ -22,7 +22,7 @@ _MAX_PIECE = 10_000
 def check_splitter(name: str) -> None:
     """Raises a UserError if a splitter's name is malformed. `build_splitter` checks the package and the language."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        expected = f'{RULES!r}, {PYSBD!r}, or with a language {PYSBD + ":de"!r}'
+        expected = f"{RULES!r}, {PYSBD!r} or '{PYSBD}:LANGUAGE', such as '{PYSBD}:de'"
         raise UserError(_WHERE, repr(name), expected, 'choose one of them')
 
 

@@ -206,7 +206,7 @@ def test_a_field_must_declare_a_range():
     [
         (ranges.integer(1, 2**20), (1, 2**20), (0, 2**20 + 1, 1.0, True), 'a whole number from 1 to 1,048,576'),
         (ranges.number(0, 1), (0, 1, 0.5), (-1e-9, 1.1, math.nan, True, '1'), 'a number from 0 to 1'),
-        (ranges.number(0, 1, above=True, below=True), (0.5,), (0, 1, np.ones(2)), 'a number above 0, to below 1'),
+        (ranges.number(0, 1, above=True, below=True), (0.5,), (0, 1, np.ones(2)), 'a number above 0, below 1'),
         (ranges.one_of(('', 'f1')), ('', 'f1'), ('f2', None, ()), "one of '', f1"),
         (
             ranges.list_of(ranges.integer(0, 9)),

@@ -108,7 +108,7 @@ def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
 
 
 def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[str, bytes]:
-    """Returns the files that a folder of transformers needs for sentence-transformers: {relative path: content}.
+    """Returns the files that sentence-transformers needs beside a model's files for transformers: {path: content}.
 
     The files have the form of versions before 6, which all versions read. If several layers of the encoder are pooled,
     they must be the last layers, with equal weights. The tensors of Dense modules are not written.
@@ -142,7 +142,7 @@ def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[
 
 
 def json_files(modules: Sequence[tuple[str, str]], contents: Mapping[str, Any]) -> dict[str, bytes]:
-    """Encodes `contents`, {path: value}, as JSON files. Adds modules.json for `modules`, pairs (folder, type)."""
+    """Encodes `contents`, {path: value}, as JSON files. Adds modules.json for `modules`: (folder, kind)."""
     listed = [
         {'idx': i, 'name': str(i), 'path': folder, 'type': f'sentence_transformers.{kind}'}
         for i, (folder, kind) in enumerate(modules)
@@ -157,9 +157,9 @@ def read_settings(path: epath.Path) -> dict[str, Any]:
 
 
 def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
-    """Returns the maximum number of tokens of a text; 0 if neither ENCODER nor tokenizer_config.json defines it.
+    """Returns the maximum number of tokens of a text; 0 if neither `encoder` nor tokenizer_config.json defines it.
 
-    `encoder` is the content of ENCODER, or {}.
+    `encoder` is the content of the first file of _ENCODERS that exists, or {}.
 
     Raises:
       UserError: The number is invalid.
@@ -243,7 +243,7 @@ def read_modules(
         # Each module except the first has a folder. The files of the first are in the folder of modules.json.
         is_valid = isinstance(path, str) and re.fullmatch(r'[\w-]+' if number else '', path)
         if not isinstance(kind, str) or not is_valid:
-            expected = 'the type of a module and the name of its folder'
+            expected = 'a type, and the name of a folder' if number else "a type, and the path ''"
             raise UserError(f'{folder / MODULES}: module {number}', format_value(module), expected, _NAME_POOL)
         # Without an alias, the type of another package keeps its full name, which callers refuse.
         kind = aliases.get(kind, kind)
@@ -258,7 +258,7 @@ def read_modules(
 def _pooled_layers(folder: epath.Path, settings: Mapping[str, Any]) -> dict[str, tuple]:
     """Returns the fields `layers` and `weights` of SentenceModules."""
     if read_settings(folder / 'config.json').get('output_hidden_states') is not True:
-        return {}  # sentence-transformers pools the last layer, because the encoder returns no other
+        return {}  # the encoder of such a folder returns only its last layer
     tensors, _, _ = read_tensors(folder / settings['path'], lambda name: (name,))
     weights = tensors.get(_WEIGHTS, np.zeros(0)).astype(np.float64)
     if weights.ndim != 1 or not len(weights) or not np.isfinite(weights / weights.sum()).all():

@@ -11,7 +11,7 @@ from typing import ClassVar
 from bertjax.config.ranges import format_value, list_of, number, one_of, text
 from bertjax.errors import UserError
 from bertjax.losses import Objective, build_class_weighted
-from bertjax.metrics.classification import VALUE_METRICS
+from bertjax.metrics.classification import CLASS_METRICS, VALUE_METRICS
 from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import TEXT_FORMATS, Row
 from bertjax.tasks.reading.splits import check_split
@@ -69,7 +69,7 @@ class ClassificationTask(TextTask):
     dataset: str = option('', affects='reading')
 
     # The values of `metric` for a classification.
-    _metric_names: ClassVar[tuple[str, ...]] = ('accuracy', 'f1', 'macro_f1', 'matthews')
+    _metric_names: ClassVar[tuple[str, ...]] = tuple(CLASS_METRICS)
 
     def __post_init__(self):
         super().__post_init__()
@@ -97,9 +97,9 @@ class ClassificationTask(TextTask):
     @property
     def measures(self) -> tuple[str, ...]:
         """See TextTask; `f1` needs exactly two labels."""
-        names = tuple(VALUE_METRICS) if self.regression else ('accuracy', 'macro_f1', 'matthews')
-        if len(self.labels) == 2:
-            names += ('f1',)
+        names = tuple(VALUE_METRICS if self.regression else CLASS_METRICS)
+        if len(self.labels) != 2:
+            names = tuple(name for name in names if name != 'f1')
         return tuple(dict.fromkeys((self.metric, *names))) if self.metric else names
 
     def learn(self, records: Sequence[Example]) -> None:

@@ -43,7 +43,7 @@ class SquadQuestion:
 
 
 def parse_squad_json(text: str, where: str, labels: str) -> list[SquadQuestion]:
-    """Parses SQuAD's JSON. For `labels`, see `check_questions`, which the caller then calls."""
+    """Parses SQuAD's JSON. The caller must pass the result to `check_questions`, which explains `labels`."""
     root = load_json(text, where)
     if not isinstance(root, dict):
         raise UserError(where, f'a JSON {type(root).__name__}', _FORM, _FIX)
