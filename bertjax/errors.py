@@ -1,6 +1,6 @@
 """The exceptions that end a run without being a bug of bertjax."""
 
-_MAX_QUOTE = 600  # the maximum number of characters in a part of a message, which may quote a whole file
+_MAX_QUOTE = 600  # the maximum number of characters of `where`, `found` and `expected`, which may quote a whole file
 
 
 def printable(text: str) -> str:

@@ -41,7 +41,7 @@ def row_strata(batch_size: int) -> np.ndarray:
 
 
 def row_sizes(lengths: np.ndarray) -> np.ndarray:
-    """Returns a sort key for each row, int64 [rows]: first by the longest sequence, then by the number of tokens.
+    """Returns a sort key for each row, int64 [rows]. It orders rows by longest sequence, then by tokens.
 
     `lengths`, int64 [rows, C], are the lengths of the C sequences of each row.
     """
@@ -49,7 +49,7 @@ def row_sizes(lengths: np.ndarray) -> np.ndarray:
 
 
 def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts: int = 1) -> np.ndarray:
-    """Returns the maximum sequence lengths of the N = B/(D·A) rows of a device and accumulation step, int64 [N, C].
+    """Returns the maximum length of each sequence in an accumulation step of a device, int64 [N, C] for N = B/(D·A).
 
     Args:
       lengths: int64 [rows, C], the lengths of the sequences of all rows.
@@ -63,7 +63,7 @@ def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts
     order = np.argsort(sizes, kind='stable')
     _, first, number = np.unique(sizes[order], return_index=True, return_inverse=True)
     longest = np.maximum.reduceat(padded[order], first)  # [distinct sizes, C]
-    # Rows of equal size are shuffled, so each of them can be in any of their strata.
+    # Rows of equal size are shuffled, so such a row can be in any stratum that has rows of this size.
     strata = number.reshape(batch_size, -1)
     longest = np.stack([longest[begin : end + 1].max(0) for begin, end in strata[:, [0, -1]]])  # [B, C]
     longest = longest[row_strata(batch_size)].reshape(shards, -1, parts, lengths.shape[1])
@@ -129,8 +129,8 @@ def _several_per_row(capacities: np.ndarray, length: int) -> Layout:
 class StratifiedExamples:
     """An endless sequence of examples, epoch after epoch. All batches have the same shape.
 
-    Example n has index n % B in batch n // B. The seed determines the row of the features that example n is. An epoch
-    has every row once. If its batches have more rows than the features, the remaining rows are empty. Empty rows have
+    Example n has index n % B in batch n // B. The seed determines which row of the features is example n. An epoch has
+    every row once. If its batches have more rows than the features, the remaining rows are empty. Empty rows have
     weight 0 and count as the shortest rows.
     """
 
@@ -158,7 +158,7 @@ class StratifiedExamples:
         return rows
 
     def _make_order(self, epoch: int) -> np.ndarray:
-        """Returns the rows of an epoch [batches·B], -1 for empty rows."""
+        """Returns the row of each example of an epoch, int64 [batches·B]; -1 for an empty row."""
         count, empty = len(self._features), self.cycle_length - len(self._features)
         drawn = hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch)
         # Rows of equal size are shuffled, also between strata.

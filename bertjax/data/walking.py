@@ -1,13 +1,13 @@
 """Divides the sentences of a corpus into the examples of a pairing plan. Only the sentence lengths are read.
 
-The rules come from google-research/bert, `create_pretraining_data.py:create_instances_from_document`. A document is
-cut into chunks of whole sentences that reach the document's target length. A chunk is split at random into A and the
-rest. By default, the rest is B half of the time. Otherwise B comes from another document, and the rest begins the
-next chunk. The number of chunks depends on these draws, so each pass is made in advance and stored as a `PairPlan`.
+The rules for pairs come from google-research/bert, `create_pretraining_data.py:create_instances_from_document`. A
+document is cut into chunks of whole sentences that reach the document's target length. A chunk is split at random into
+A and the rest. By default, the rest is B half of the time. Otherwise B comes from another document, and the rest begins
+the next chunk. The number of chunks depends on these draws, so each plan is made in advance and stored as a `PairPlan`.
 
-A chunk depends only on its first sentence, because each draw is a hash of (seed, plan, sentence). The walk first
-computes, for *every* sentence, the chunk that would begin there and the start of the next chunk. This takes a few array
-operations. Then the walk follows the links from chunk to chunk, starting at the first sentence.
+In a plan, a chunk depends only on its first sentence, because each draw is a hash of the seed, the plan, and this
+sentence or its document. The walk first computes, for *every* sentence, the chunk that would begin there and the start
+of the next chunk. Then the walk follows the links from chunk to chunk, starting at the first sentence.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from bertjax.data.batch import ordinals
 from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, draw_target_lengths
 
-# `walk` processes documents together if they have at most this many sentences. The number does not change its result.
+# `walk` processes documents together if they have at most this many sentences. The number does not change the plan.
 # `calibrate` walks at least this many sentences in each try, or all plans.
 _BLOCK = 1 << 20
 
@@ -47,8 +47,8 @@ def calibrate(split: StoreSplit, options: PairOptions, seq_len: int, seed: int) 
     If `options.balanced` is False, the result is 0.5. The probability applies to chunks of two or more sentences. It
     changes the share of one-sentence chunks, because the rest of a NotNext chunk begins the next chunk. So up to eight
     probabilities are tried, until half of the examples are IsNext. To make the noise small, each try walks at least
-    `_BLOCK` sentences, or all plans. If more than half of the chunks have one sentence, even the probability 1 gives
-    too few.
+    `_BLOCK` sentences, or all plans. If more than half of the chunks have one sentence, even the probability 1 makes
+    too few examples IsNext.
     """
     if not options.balanced:
         return 0.5
@@ -135,7 +135,7 @@ def _walk_sentences(split, options, seq_len, seed, plan, next_probability) -> It
             # Each further document in a row needs one more position for the separator before it.
             end = np.searchsorted(stop + document, begin + document + room, 'right')
         elif options.mode == 'sentences':
-            end = np.zeros(len(begin), np.int64)  # raised below to one piece per row
+            end = np.zeros(len(begin), np.int64)  # the maximum below makes each row end after one piece
         else:
             heads = bounds[:-1]
             long = stop[bounds[1:] - 1] - begin[heads] > capacity

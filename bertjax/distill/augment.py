@@ -42,7 +42,7 @@ from bertjax.train.step import make_forward
 from bertjax.workdir.resolve_path import huggingface_directory
 
 _MODEL_KEY = 'distill.augment_model'
-_WORDS = 'token_words'  # a temporary array in the features, so that it is repeated together with the rows
+_WORDS = 'token_words'  # a temporary array of the features: `repeat_rows` also repeats it
 
 PredictWords = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
 
@@ -51,7 +51,7 @@ def distillation_data(settings: FinetuningSettings, distill: DistillationSetting
     """Returns the data of the task, with the encoder config of the student.
 
     Raises:
-      UserError: The teacher does not exist or has too few blocks, or records are malformed.
+      UserError: config.init or the teacher does not exist, the teacher has too few blocks, or records are malformed.
     """
     if distill.student_init == 'init':
         return data_from_source(settings, folder)
@@ -133,7 +133,7 @@ def augment_split(
       masked_lm: A masked language model with the same vocabulary.
       times: The number of rows for each original row, including the original row.
       probability: The probability that a word of one piece is replaced.
-      count: The number of candidates for a replacement. They are the words that the model predicts as most likely.
+      count: The number of candidates for a replacement, the most likely words other than the original word.
       seed: The seed of the random draws; see `choose_words`.
       batch_size: The number of sequences in a batch of `masked_lm`.
     """
@@ -160,9 +160,9 @@ def augment_split(
 def _candidates(
     rows: Features, chosen: np.ndarray, tokenizer: Tokenizer, masked_lm: Teacher, predict: PredictWords, batch_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (indices in `rows.tokens` [M], candidates [M, count + 1]) for batches of chosen tokens.
+    """Yields (indices in `rows.tokens` [M], the most likely pieces [M, count + 1]) for batches of chosen tokens.
 
-    The candidates are predicted from the sequence with all its chosen tokens masked.
+    The pieces are predicted from the sequence with all its chosen tokens masked.
     """
     number, _ = token_positions(rows)
     counts = np.bincount(number[chosen], minlength=len(rows.second))

@@ -1,7 +1,7 @@
 """The objective of a distillation, and the choice of the teacher layers that the student imitates.
 
 DistilBERT (arXiv 1910.01108) distills the outputs and the direction of the last hidden states. TinyBERT (arXiv
-1909.10351) distills the embeddings, and the hidden states and attention scores of all layers. A learned projection can
+1909.10351) distills the outputs, the embeddings, all hidden states and all attention scores. A learned projection can
 map the student's hidden states to the teacher's width.
 """
 
@@ -60,7 +60,7 @@ def evenly_spaced_layers(count: int, num_layers: int) -> tuple[int, ...]:
 def uniform_layers(count: int, num_layers: int) -> tuple[int, ...]:
     """Divides `num_layers` blocks into `count` parts of about equal size, and returns the last block of each part.
 
-    For 4 of 12 blocks the result is 2, 5, 8 and 11 (TinyBERT, section 4.1).
+    For 4 of 12 blocks the result is 2, 5, 8 and 11, as in TinyBERT.
     """
     return tuple((i + 1) * num_layers // count - 1 for i in range(count))
 

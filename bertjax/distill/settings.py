@@ -126,7 +126,7 @@ class DistillationSettings(TaskDistillationKeys):
         return DistillSpec(factors, self.temperature, layers, self.projection and compares_states)
 
     def intermediate_steps(self, total: int, batches: int) -> int:
-        """Returns the steps of the first stage in a run of `total` steps, where an epoch has `batches` steps.
+        """Returns the number of steps of the first stage. The run has `total` steps, and an epoch has `batches` steps.
 
         Raises:
           UserError: A stage would have no steps.

@@ -129,10 +129,10 @@ class Teacher:
         )
 
     def check_copies(self, student: BertConfig) -> None:
-        """Checks that the student has the architecture of the teacher, except for the number of blocks and NSP.
+        """Checks that the architecture of the student allows it to copy blocks of the teacher.
 
         Raises:
-          UserError: A config field differs. The error names the first such field.
+          UserError: A config field differs that must be equal. The error names the first such field.
         """
         may_differ = ('num_layers', 'nsp', 'param_dtype', 'init', 'init_stddev')
         for name in fields_of(FieldKind.ARCHITECTURE):

@@ -103,14 +103,14 @@ def is_at_work(folder: pathlib.Path) -> bool:
 
 @check('disk')
 def disk_space(folder: pathlib.Path, needed: Mapping[str, int]) -> Iterator[Check]:
-    """Compares the free disk space with the sizes of a run's files, {name: bytes}. Fails if the first does not fit."""
+    """Compares the free disk space with `needed`, {name of files: bytes}. Fails if the first entry does not fit."""
     free = shutil.disk_usage(nearest_folder(folder)).free
     message = f'{gib(free)} free; {", ".join(f"{name} {gib(size)}" for name, size in needed.items())}'
     if free < next(iter(needed.values())):
-        fix = 'make room, lower config.checkpoint_keep, or give a --workdir on another disk'
+        fix = 'make room, or give a --workdir on another disk'
         yield Check('disk', FAIL, message, fix)
     elif free < sum(needed.values()):
-        yield Check('disk', WARN, f'{message}: not enough for all of them', 'make room before the run ends')
+        yield Check('disk', WARN, f'{message}: not enough for all of them', 'make room or lower config.checkpoint_keep')
     else:
         yield Check('disk', OK, message)
 

@@ -24,7 +24,7 @@ from bertjax.workdir.resolve_path import huggingface_directory
 
 STUCK_SHARE = 0.98  # a loss above this share of the unigram entropy shows that the model does not use any context
 MIN_EXAMPLES = 50_000  # after fewer examples, most new models have learned only the frequencies of the pieces
-RISE = 0.3  # nats; a stuck held-out loss that is further above its lowest value has diverged
+RISE = 0.3  # nats; a stuck held-out loss has diverged if it is above its lowest value by more than this
 SLOW_INPUT = 0.1  # a larger share of the step time spent waiting for data is a problem
 GOOD_GOODPUT = 0.9  # a higher goodput needs no advice
 _SHORT = 600.0  # seconds; the start-up dominates the goodput of a shorter run
@@ -141,7 +141,7 @@ def _obstacles(run: Run) -> dict[str, str]:
 
 @check('seeds')
 def collapsed(run: Run) -> Iterator[Check]:
-    """Counts the fine-tuning runs that give the same answer to every record."""
+    """Counts the fine-tuning runs that give nearly the same answer to every record."""
     folders = sorted((run.folder / TRIALS).glob('*')) if run.is_sweep else [run.folder]
     results: dict[str, Any] = {x.name: read_recorded_results(x / RESULTS) for x in folders if (x / RESULTS).exists()}
     names = [name for name, run_results in results.items() if run_results.get('collapsed')]

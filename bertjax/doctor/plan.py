@@ -1,6 +1,6 @@
 """Checks a run before it starts: its config, data, memory, disk space and duration.
 
-The duration is estimated from steps that are timed on this machine. For config.topology, the compiler estimates it.
+The duration is estimated from steps that are timed on this machine. With config.topology, the compiler estimates it.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats, check_push_to
 from bertjax.workdir.resolve_path import huggingface_directory
 
-_CPU_FLOPS = 3e11  # the approximate maximum FLOPs of a step that is timed on a CPU: a few seconds
+_CPU_FLOPS = 3e11  # a step that is timed on a CPU has at most about this many FLOPs, and takes a few seconds
 _CPU_ROWS = 16  # the maximum rows of a fine-tuning step that is timed on a CPU
 _RECORDS = 256  # the maximum number of records for the timed steps of fine-tuning
 _STEPS = 3  # the number of timed steps
@@ -62,7 +62,7 @@ def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator
 
 @check('config')
 def config(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
-    """Checks the config values that can be checked without reading the text."""
+    """Checks the config values that can be checked without reading the corpus."""
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     check_texts(settings, folder)

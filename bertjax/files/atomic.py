@@ -81,7 +81,7 @@ def make_directory(path: str | os.PathLike) -> None:
 class AtomicFile:
     """A binary file that is written under a temporary name. `close` flushes it to disk and renames it to `path`.
 
-    A with block closes the file at its end, or removes it after an exception. The open file `file` can also be read.
+    A `with` block closes the file at its end, or removes it after an exception. The open file `file` can also be read.
     """
 
     def __init__(self, path: epath.PathLike):

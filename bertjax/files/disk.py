@@ -58,7 +58,7 @@ def reraise_machine_errors(error: Exception, path: str | os.PathLike) -> None:
     """Raises a read error again, with the path, if it concerns the machine and not this file.
 
     After any other read error, the callers skip the rest of the file. After an error of the machine, such as an
-    unmounted disk, that would lose text silently.
+    unmounted disk, they must stop. Otherwise the run would go on without most of the text.
     """
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _FILE_ERRORS:
         error.filename = error.filename or os.fspath(path)
@@ -108,7 +108,8 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
         return UserError('TMPDIR', 'no folder for temporary files', 'a folder that can be written to', fix)
     if error.errno in _FULL:
         folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
-        found = f'a full disk with {shutil.disk_usage(folder).free:,} bytes free'
+        free = shutil.disk_usage(folder).free
+        found = 'a used-up disk quota' if error.errno == errno.EDQUOT else f'a full disk with {free:,} bytes free'
         size = getattr(error, 'write_size', 0)
         expected = f'{size:,} bytes for {path}' if size else f'room for {path}'
         return UserError(str(folder), found, expected, 'make room, then start the same command again: it continues')

@@ -82,7 +82,7 @@ def unusual_kind(path: epath.PathLike) -> str:
 
 
 def unwritten_bytes(path: epath.PathLike) -> int:
-    """Returns the bytes in the holes of a sparse file, which were never written. Returns 0 if they are below 1 GiB."""
+    """Returns the total size of the holes in a sparse file, in bytes; 0 if it is below 1 GiB or unknown."""
     facts = None if is_remote(path) else os.stat(path)
     if facts is None or facts.st_size - 512 * facts.st_blocks < _MIN_UNWRITTEN or not hasattr(os, 'SEEK_HOLE'):
         return 0
@@ -147,7 +147,7 @@ def split_pattern(pattern: str) -> tuple[str, list[str]]:
 def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
     """Returns the directory before a pattern's first wildcard, and the sorted files that match the pattern.
 
-    `**` matches any number of the folders that `walk_files` visits.
+    `**` matches zero or more nested folders that `walk_files` visits.
     """
     top, parts = split_pattern(pattern)
     root = epath.Path(top)
@@ -166,7 +166,7 @@ def would_match(pattern: str, path: pathlib.Path) -> bool:
 
 
 def name_matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Returns whether `match_files` would return a path.
+    """Returns whether `match_files` would return the path with the components `names`.
 
     Both arguments are lists of components below the directory that `split_pattern` returns.
     """

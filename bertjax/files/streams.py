@@ -40,7 +40,7 @@ DAMAGE = (DamagedFileError, EOFError, OSError, zlib.error, lzma.LZMAError, zstan
 
 
 def detect_compression(path: str, head: bytes) -> str:
-    """Returns 'gzip', 'bzip2', 'xz', 'zstd' or '', from the first 8 bytes of a file (`head`) or else its suffix."""
+    """Returns 'gzip', 'bzip2', 'xz', 'zstd' or ''. A magic number in `head`, the first 8 bytes, outranks the suffix."""
     if match := _MAGIC.match(head):
         return match.lastgroup
     return _SUFFIXES.get(os.path.splitext(path)[1].lower(), '') if head else ''
@@ -162,11 +162,11 @@ def read_range(path: str, file, begin: int, end: int, progress=None, digest=None
 
 
 class Lines:
-    """An iterable of the lines in the chunks of bytes `source`, without their line ends.
+    """An iterable of the lines in `source`, an iterator of chunks of bytes. The lines have no line ends.
 
     Args:
-      cut: Whether to yield a line of more than MAX_LINE bytes in several parts, without the blank parts. The parts have
-        the same `number`. If False, TOO_LONG is yielded for a line of more than MAX_RECORD bytes.
+      cut: Whether to cut a line of more than MAX_LINE bytes into parts, and to yield the parts that are not blank. The
+        parts have the same `number`. If False, TOO_LONG replaces a line of more than MAX_RECORD bytes.
       merge_blank: Whether a chunk that has only blank lines yields a single blank line. `number` counts all its lines.
 
     Attributes:
@@ -211,7 +211,7 @@ class Lines:
                 yield rest
 
     def _split_long(self, line: bytes, started: bool) -> tuple[list[bytes], bytes]:
-        """Returns the non-blank parts of a long line to yield, and the rest, which has at most MAX_LINE bytes."""
+        """Returns the parts of a long line that are to be yielded, and the rest, which has at most MAX_LINE bytes."""
         if not self._cut:
             return [] if started else [TOO_LONG], b''
         parts = []

@@ -98,8 +98,8 @@ def read_benchmark_data(tasks: Mapping[str, GlueTask], data: str) -> tuple[dict[
     `tasks` is {name: task}, and `data` is config.data, for error messages.
 
     Returns:
-      Two dicts. Tasks with training and dev data are in the first, {task: its existing splits that the GLUE server
-      scores}. The other tasks are in the second, {task: a description of the missing data}.
+      {task: its existing splits that the GLUE server scores} for the tasks with training and dev data, and {task: a
+      description of the missing data} for the other tasks.
 
     Raises:
       UserError: No task has data, or a row is malformed.
@@ -120,7 +120,7 @@ def read_benchmark_data(tasks: Mapping[str, GlueTask], data: str) -> tuple[dict[
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """Records the config of each task, and returns the finished tasks that need not run again.
 
-    A finished task runs again if a key of its sweep or its output has changed. Its old config stays recorded until
+    A finished task runs again if one of its sweep or OUTPUT keys has changed. Its old config stays recorded until
     `record_result` is called, so that a killed process does not hide the change. `folder` is the benchmark's workdir.
 
     Raises:

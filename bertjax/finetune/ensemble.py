@@ -1,4 +1,4 @@
-"""Ensembles of fine-tuned models. An ensemble predicts from the mean of its members' logits."""
+"""Ensembles of fine-tuned models. An ensemble predicts from the mean of its members' logits or cosines."""
 
 import copy
 import dataclasses
@@ -98,7 +98,7 @@ class Ensemble:
         return list(zip(members, splits, strict=True))
 
     def predictions(self, split: TaskSplit) -> list[Any]:
-        """Returns a prediction for each record, from the mean of the logits."""
+        """Returns a prediction for each record, from the mean of the logits or cosines."""
         pairs = self._pair_members(split)
         rows = [(part.features, member.task_model.outputs(member.params, part)) for member, part in pairs]
         return self.data.task.ensemble_predictions(split.records, rows)

@@ -93,7 +93,7 @@ def load_task(
 
     Args:
       settings: The settings of the config that `merge_run_config` returns.
-      splits_of: A function that returns the splits to evaluate on. The task of its argument knows its labels.
+      splits_of: A function from the data of the task, with known labels, to the splits to evaluate on.
 
     Raises:
       UserError: Neither the workdir nor config.init has a model for this task, or config.step names no checkpoint.

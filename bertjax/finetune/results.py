@@ -101,8 +101,8 @@ def evaluate_split(
     The predictions are also written to `folder`. `outputs` is {split: the outputs of the model}.
 
     Returns:
-      A dict of results, and {split: predictions}. In the results, 'splits' is {split: metrics}. If there is a dev
-      split, they have 'collapsed' (see `Task.collapsed`). If a split is a sample, they have 'parts' (`TaskData.parts`).
+      A dict of results, and {split: predictions}. The results have 'splits', {split: metrics}. With a dev split, they
+      also have 'collapsed'; see `Task.collapsed`. If a split is a sample, they have 'parts'; see `TaskData.parts`.
     """
     task, evaluation, figures, predictions = data.task, {}, {}, {}
     for name, rows in outputs.items():

@@ -107,7 +107,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
                     word = current_caller().word
                     raise PreemptedError(f'stopped on request; the same {word} continues with the remaining runs')
                 TrialGroup(members[first : first + size], task_model, train, folder).run(interrupt)
-    remove_on_all(folder / _UNFINISHED)  # exists if an earlier process was killed after its last result
+    remove_on_all(folder / _UNFINISHED)  # left if an earlier process was killed after its last result
     summary = summarise([(trial, _read_results(folder, trial)) for trial in trials], data.task.score)
     write_atomic(folder / SWEEP, json.dumps(summary, indent=2) + '\n')
     console.print(sweep_table(summary))
@@ -267,8 +267,8 @@ class TrialGroup(Experiment):
 def find_group_size(group: TrialGroup, count: int) -> int:
     """Returns the number of trials to train together: `count`, halved until they fit in the memory of a device.
 
-    The result is 1 if the device reports no memory limit. This is so on a CPU, where training several trials together
-    is not faster. `group` consists of one of the trials.
+    The result is 1 if the device reports no memory limit, as a CPU does. On a CPU, training several trials together is
+    not faster. `group` consists of one of the trials.
     """
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
     if not limit:

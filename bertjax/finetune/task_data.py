@@ -178,7 +178,7 @@ class TaskData:
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """Returns fingerprints of encoder, tokenizer, labels and training data. A resumed run must not change them."""
+        """Returns fingerprints of the encoder, tokenizer, labels and training data. A resumed run must keep them."""
         encoder = self.encoder
         sizes = (encoder.num_layers, encoder.width, encoder.num_heads, encoder.mlp_dim, encoder.max_positions)
         rows = self.split('train', training=True).features
@@ -227,7 +227,7 @@ def read_encoder_config(settings: FinetuningSettings, source: str) -> BertConfig
 
 
 def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
-    """Returns the data of a new training. The encoder is that of config.init. The training records give the labels.
+    """Returns the data of a new run. The encoder config comes from config.init, and the labels from training records.
 
     Raises:
       UserError: config.init does not exist, its encoder contradicts the settings, or records are malformed.

@@ -34,9 +34,9 @@ class TaskModel:
     """The model of a task on a mesh, for training, evaluation and prediction.
 
     Args:
-      splits: The splits to train and evaluate on, at least one. The first split determines the arrays of a batch. All
-        splits determine the padded lengths. With a `layout`, the first split must be the training split, and if there
-        are other splits, only these determine the padded lengths.
+      splits: The splits to train and evaluate on, at least one. The first split determines the arrays of a batch.
+        Without a `layout`, all splits determine the padded lengths. With a `layout`, the first split must be the
+        training split, and the other splits, if there are any, determine the padded lengths.
       length_count: The maximum number of padded lengths.
       layout: The layout of packed training batches; None for padded rows.
 
@@ -191,7 +191,7 @@ class TaskEvaluator:
 def prepare(
     data: TaskData, mesh: Mesh, length_count: int, *, layout: PackedLayout | None = None, selection_key: str = ''
 ) -> tuple[TaskSplit, TaskModel]:
-    """Tokenises all splits and builds the model, so that errors in them are reported before training.
+    """Builds the model and tokenises the splits that the run needs, so that errors are reported before training.
 
     For `length_count` and `layout`, see `TaskModel`. `selection_key` is the config key that selects a model by its
     dev score; '' for none.

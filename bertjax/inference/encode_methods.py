@@ -145,7 +145,7 @@ class EncodeMethods:
         """Returns the character span of each of the `pieces`.
 
         Returns:
-          For each text an array int32 [S, 2]: the index of the first character, and the index after the last
+          For each text, an int32 array [S, 2]: the index of the first character, and the index after the last
           character. Both are -1 for [CLS] and [SEP]. The spans of a second text are indices in the second text.
         """
         if not as_text_list(texts):

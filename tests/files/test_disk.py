@@ -21,6 +21,7 @@ def test_the_error_of_a_full_disk_names_folder_and_bytes(tmp_path):
     line = explanation(error.value, '/')
     assert line.startswith(f'{tmp_path}: found a full disk with ') and ' bytes free' in line
     assert f'12,345 bytes for {tmp_path / "none" / "a"}' in line
+    assert 'found a used-up disk quota, expected room for' in explanation(OSError(errno.EDQUOT, 'Disk quota'), tmp_path)
 
 
 @pytest.mark.parametrize(
