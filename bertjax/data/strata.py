@@ -41,7 +41,7 @@ def row_strata(batch_size: int) -> np.ndarray:
 
 
 def row_sizes(lengths: np.ndarray) -> np.ndarray:
-    """Returns a sort key for each row, int64 [rows]. It orders rows by longest sequence, then by tokens.
+    """Returns a sort key for each row, int64 [rows]. It orders rows by longest sequence, then by number of tokens.
 
     `lengths`, int64 [rows, C], are the lengths of the C sequences of each row.
     """

@@ -145,7 +145,7 @@ def augment_split(
     tokens = rows.tokens.copy()
     sequence, position = token_positions(rows)
     with show_progress('replacing words', int(chosen.sum()), lines=True) as advance:
-        # Fixed tokens, such as entity markers, must also not occur as replacements.
+        # Fixed tokens, such as entity markers, must not occur as replacements either.
         predict = _make_predictor(masked_lm, tokenizer, np.unique(features.tokens[fixed]), count)
         for where, candidates in _candidates(rows, chosen, tokenizer, masked_lm, predict, batch_size):
             tokens[where] = choose_candidates(

@@ -69,10 +69,10 @@ class Teacher:
         return self.module.config
 
     def check_head(self, parts: Sequence[str], expected: str) -> None:
-        """Checks that the directory has all parameters of these top-level parts of the parameter tree.
+        """Checks that the directory has all parameters in the top-level `parts` of the parameter tree.
 
         Raises:
-          UserError: A part is missing.
+          UserError: A parameter is missing.
         """
         missing = [path for path in self.imported.missing if path.split('/')[0] in parts]
         if missing:
@@ -132,7 +132,7 @@ class Teacher:
         """Checks that the architecture of the student allows it to copy blocks of the teacher.
 
         Raises:
-          UserError: A config field differs that must be equal. The error names the first such field.
+          UserError: A config field that must be equal differs. The error names the first such field.
         """
         may_differ = ('num_layers', 'nsp', 'param_dtype', 'init', 'init_stddev')
         for name in fields_of(FieldKind.ARCHITECTURE):

@@ -132,7 +132,7 @@ class Finetuning(Experiment):
         return state
 
     def phases(self) -> list[Phase]:
-        """Returns a phase for each stage. A new run must call `init_state` first, which sets `_has_random_head`."""
+        """Returns a phase for each stage. A new run needs `init_state` first: it sets `_has_random_head`."""
         member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.run_seeds.dropout)
         evaluator = TaskEvaluator(self.task_model, self.data.split('dev')) if 'dev' in self.data.eval_splits else None
         steps, evaluate_first = self.settings.steps, not self._has_random_head
@@ -219,5 +219,5 @@ def _recorded_rows(folder: pathlib.Path) -> tuple[int, str]:
         if recorded := read_json_or_none(folder / 'config.json', parse):
             return recorded
         config = checkpoints.latest().config
-    # The config of a pre-training may lack these keys. `fit` refuses its workdir later.
+    # The config of a pre-training may lack these keys; `fit` later refuses the workdir.
     return config.get('max_padded_lengths', 0), config.get('packing', '')

@@ -164,7 +164,7 @@ def _read_results(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
 
 
 class TrialGroup(Experiment):
-    """A group of trials of one `Trial.shape` that are trained together.
+    """A group of trials with the same `Trial.shape`, which are trained together.
 
     Attributes:
       total, epochs: The length of each trial, in steps and in epochs.

@@ -197,8 +197,8 @@ def task_json(
 ) -> str:
     """Returns the text of task.json.
 
-    `options` are the options of the task, including its kind, as JSON values. `finished` is whether the training is
-    finished. Before that, the thresholds of the task are not final.
+    `options` are the options of the task, including its kind, as JSON values. `finished` tells whether the training is
+    finished; until then, the thresholds of the task are not final.
     """
     facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned_state()}
     facts |= {'encoder': dataclasses.asdict(encoder), 'seq_len': seq_len}

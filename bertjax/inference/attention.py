@@ -14,7 +14,7 @@ from bertjax.inference.runner import Forward, Runner
 from bertjax.model.capture import HIDDEN, PROBABILITIES, apply_capturing
 from bertjax.model.config import BertConfig
 
-_MAX_BYTES = 1 << 28  # the maximum bytes of a batch's attention weights; computing them takes a few times as much
+_MAX_BYTES = 1 << 28  # the maximum bytes of a batch's attention weights; computing them needs a few times this memory
 
 
 class Attention(NamedTuple):
