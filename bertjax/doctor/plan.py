@@ -162,7 +162,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
         rows, seconds = _time_task(data, mesh)
     hours = max(steps - done, 0) * seconds * settings.batch_size / rows / 3600
     per_run = f'; for one of {runs} runs' if runs > 1 else ''
-    longest = f'{rows} rows padded to the longest of {_RECORDS} records'
+    longest = f'{rows} rows padded to the longest of {min(_RECORDS, train):,} records'
     yield _hours(hours, steps, f'from steps timed on this machine, {longest} in {seconds:.3g} s{per_run}')
 
 
