@@ -34,6 +34,10 @@ def size_keys(layers: int, width: int, heads: int) -> Keys:
     }  # fmt: skip
 
 
+_PACKED_SENTENCES: Keys = {'pairs.mode': 'sentences', 'packing': True}
+_CAUSAL_AND_SHIFTED: Keys = {'masking.causal_share': 0.25, 'model.shifted_predictions': True}
+_ALL_THREE = _PACKED_SENTENCES | _CAUSAL_AND_SHIFTED
+
 LADDER = (
     Rung('bert', {}),
     Rung('no dropout', {'model.dropout': 0.0, 'model.attention_dropout': 0.0}),
@@ -59,9 +63,12 @@ LADDER = (
     Rung('[MASK] only', {'masking.mask': 1.0, 'masking.random': 0.0}, kept=False),
     Rung('masked and causal', {'masking.causal_share': 0.25}, kept=False),
     Rung('shifted', {'model.shifted_predictions': True}, kept=False),
-    Rung('masked and causal, shifted', {'masking.causal_share': 0.25, 'model.shifted_predictions': True}, kept=False),
+    Rung('masked and causal, shifted', _CAUSAL_AND_SHIFTED, kept=False),
     Rung('sentences', {'pairs.mode': 'sentences'}, kept=False),
-    Rung('packed sentences', {'pairs.mode': 'sentences', 'packing': True}, kept=False),
+    Rung('packed sentences', _PACKED_SENTENCES, kept=False),
+    # Packed sentences, causal examples and shifted predictions together.
+    Rung('all three', _ALL_THREE, kept=False),
+    Rung('all three at 4 x 256', _ALL_THREE | size_keys(*SIZES[2]), kept=False),
     Rung('rows of 32', {'seq_len': 32, 'batch_size': 128, 'max_predictions': 13}, kept=False),
     Rung('rows of 128', {'seq_len': 128, 'batch_size': 32, 'max_predictions': 52}, kept=False),
     Rung('rows of 256', {'seq_len': 256, 'batch_size': 16, 'max_predictions': 103}, kept=False),
