@@ -61,6 +61,8 @@ def parse_task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str,
             if key not in _TASK_KEYS or not equals:
                 fix = suggestion(key, _TASK_KEYS) or 'leave it out'
                 raise UserError(_KEY, repr(item), 'KEY=VALUE with KEY in (' + ', '.join(_TASK_KEYS) + ')', fix)
+            if key in overrides[task]:
+                raise UserError(_KEY, repr(part), 'each key once', 'leave one value out')
             try:
                 parsed = type(_TASK_KEYS[key].default)(value)
             except ValueError:

@@ -165,6 +165,7 @@ def test_settings_for_single_tasks_are_parsed():
         'rte:epochs=ten': '0 to',
         'cola:epochs=1': 'a task that is run',
         'rte:epochs=1;rte:epochs=2': 'each task once',
+        'rte:epochs=1,epochs=2': 'each key once',
     }
     for text, expected in wrong.items():
         with pytest.raises(UserError, match=expected):

@@ -51,7 +51,7 @@ def read_text(path: epath.PathLike) -> str:
         return decode_file(file, str(path))
 
 
-def _open(path: epath.PathLike) -> BinaryIO:
+def _open(path: epath.PathLike) -> io.BufferedReader:
     path = user_path(path, str(path))
     kind = unusual_kind(path)
     if kind in ('a device', 'a socket'):  # A pipe is allowed, for example `<(zcat a.gz)`.
@@ -133,7 +133,7 @@ def read_lines(path: epath.PathLike) -> Iterator[Line]:
       UserError: The file cannot be opened, is damaged, or has a line that is too long or not UTF-8.
     """
     with _open(path) as file:
-        yield from stream_lines(io.BufferedReader(streams.CountedFile(file), streams.CHUNK), str(path))
+        yield from stream_lines(file, str(path))
 
 
 def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:

@@ -4,13 +4,15 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import pathlib
+import threading
 
 import pytest
 import zstandard
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.texts import check_text, decode_file, read_text
+from bertjax.tasks.reading.texts import check_text, decode_file, read_lines, read_text
 
 TEXT = 'caf\u00e9\r\n\U0001f600\n'
 
@@ -67,3 +69,13 @@ def test_a_lone_surrogate_is_refused():
 def test_devices_and_addresses_are_refused(path: str):
     with pytest.raises(UserError, match=r'a device|the address'):
         read_text(path)
+
+
+def test_the_lines_of_a_pipe_are_read(tmp_path: pathlib.Path):
+    """As in --config.input=<(zcat a.gz)."""
+    os.mkfifo(tmp_path / 'pipe')
+    writer = threading.Thread(target=(tmp_path / 'pipe').write_bytes, args=(gzip.compress(b'one\r\ntwo\n' * 5000),))
+    writer.start()
+    lines = list(read_lines(tmp_path / 'pipe'))
+    writer.join()
+    assert len(lines) == 10_000 and lines[-2:] == [(9999, 'one'), (10_000, 'two')]
