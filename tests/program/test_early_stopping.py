@@ -58,8 +58,8 @@ def test_patience_needs_evaluations_of_a_single_run(program: Program, tune, tmp_
 
 
 def test_patience_is_refused_if_evaluations_round_to_none(program: Program, tune, tmp_path: pathlib.Path):
-    """The number of records decides how many steps 0.5 % are."""
-    never = ('--config.patience=2', '--config.eval_every=0.5%')
+    """The number of records decides how many steps 0.001 epochs are."""
+    never = ('--config.patience=2', '--config.eval_every=0.001epochs')
     error = program.error(f'--workdir={tmp_path}', *tune, *never, **GLUE)
-    assert 'config.patience: found 2 with config.eval_every=0.5%' in error
+    assert 'config.patience: found 2 with config.eval_every=0.001epochs' in error
     assert not (tmp_path / 'metrics.jsonl').exists()

@@ -125,7 +125,11 @@ def test_each_pooling_agrees_with_its_formula():
             [*FILES['modules.json'], {'type': 'sentence_transformers.models.LayerNorm', 'path': '4_LayerNorm'}],
             'modules.json: the module in 4_LayerNorm: found LayerNorm, expected Dense, Normalize or Dropout',
         ),
-        ('modules.json', [{'type': 'sentence_transformers.models.Transformer', 'path': '../x'}], 'name of its folder'),
+        (
+            'modules.json',
+            [{'type': 'sentence_transformers.models.Transformer', 'path': '../x'}],
+            "a type, and the path ''",
+        ),
         ('1_Pooling/config.json', {'pooling_mode': ['cls', 'mean']}, r"the pooling \['cls', 'mean'\]"),
         ('1_Pooling/config.json', {'pooling_mode': 'mean', 'include_prompt': False}, 'excluded from pooling'),
         ('config_sentence_transformers.json', {'truncate_dim': '5'}, "found truncate_dim '5'"),
