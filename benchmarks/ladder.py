@@ -5,8 +5,9 @@
 A rung keeps the changes of the rungs below it. The change of a side step applies only to this side step. Every rung is
 a run of `python -m bertjax.main`. Its number of steps fits the processor time. A short run measures the time of a step
 once and writes it to KEPT/speeds, so that later runs, also on other machines, take the number of steps that fits this
-machine. A finished run writes KEPT/NAME-SEED-MINUTESm.json and is not repeated. Small models waste less processor time
-on one core than on two: start the program with `taskset -c 0`, and a second one with `taskset -c 1`.
+machine. A rung with the arrays of a measured rung may have a copy of its speed. A finished run writes
+KEPT/NAME-SEED-MINUTESm.json and is not repeated. Small models waste less processor time on one core than on two: start
+the program with `taskset -c 0`, and a second one with `taskset -c 1`.
 
 The measures are the masked-LM loss on the held-out text with 15 % masks, in nats per piece and in bits per byte (which
 are comparable across vocabularies), and the accuracy on the minimal pairs. A tenth of BLiMP is enough:

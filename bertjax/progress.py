@@ -16,7 +16,8 @@ from bertjax.terminal import Console
 _BAR_DELAY = 2.0  # Seconds before a bar appears.
 _LINE_INTERVAL = 10.0  # Seconds between the lines that replace a bar.
 
-Advance = Callable[[int], object]  # A function that is called with the number of newly finished items.
+# A function that is called with the number of newly finished items. In methods of a model, None shows a progress bar.
+Advance = Callable[[int], object]
 
 
 def make_bar(*columns: ProgressColumn, console: Console, **options: Any) -> Progress:

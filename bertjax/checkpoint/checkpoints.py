@@ -118,7 +118,8 @@ class Checkpoints:
         Newer checkpoints that are damaged are reported. Unless `read_only`, they are moved to `checkpoints/damaged/`.
 
         Raises:
-          UserError: All checkpoints are damaged or renamed, or this process has a damaged copy of the checkpoint.
+          UserError: All checkpoints are damaged or renamed, or this process has a damaged copy of the newest
+            checkpoint.
         """
         step = decide_on_primary(self._steps.newest)
         self._check_local_copy(step)
@@ -162,7 +163,10 @@ class Checkpoints:
         return self._read(step, handler, ocp.args.StandardRestore(template))
 
     def restore_params(self, saved: SavedCheckpoint, template: Any) -> Any:
-        """Restores only the parameters in the abstract `template`, from the part `saved.eval_params` of the state."""
+        """Restores only the parameters in the abstract `template`, from the part `saved.eval_params` of the state.
+
+        The state may have further parameters and any optimiser.
+        """
         state = {saved.eval_params: template}
         restore_args = ocp.checkpoint_utils.construct_restore_args(state)
         handler = ocp.PyTreeCheckpointHandler(

@@ -44,7 +44,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     The files that the task's benchmark expects, if any, are written to a folder next to the JSON lines, and to a zip.
     They are not written for standard input.
 
-    The model is chosen as in run=evaluate. With config.ensemble, several models predict together.
+    The model is chosen as in run=evaluate. With config.ensemble, several models predict together. The workdir
+    is that of a fine-tuning, or a new folder.
 
     Raises:
       UserError: The model, the file or a split does not exist, a record is malformed, or the predictions for another

@@ -80,7 +80,10 @@ class FinetuningKeys(RunKeys):
 
     seq_len: int = key(128, integer(4, MANY), 'the maximal number of pieces of a row', change=TRAINING, trained=SAME)
     max_padded_lengths: int = key(
-        0, integer(0, 1000), 'pad rows to at most this many lengths; 0: the cheapest up to 8 (sweep: 8)', trained=RECIPE
+        0,
+        integer(0, 1000),
+        'pad rows to at most this many lengths; 0: the best number up to 8; in sweeps 8',
+        trained=RECIPE,
     )
     packing: str = key(
         'auto', one_of(('auto', 'on', 'off')), 'whether to pack rows; `auto`: on CPUs, if faster', change=STATE

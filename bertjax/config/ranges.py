@@ -148,11 +148,16 @@ def parse_budget(text: str) -> tuple[float, float]:
 
 
 def in_steps(
-    value: int | float | str, key: str, *, total: int | None = None, steps_per_epoch: float | None = None
+    value: int | float | str,
+    key: str,
+    *,
+    total: int | None = None,
+    steps_per_epoch: float | None = None,
+    minimum: int = 0,
 ) -> int:
     """Converts a duration to steps: `1000`, `'1000'`, `'10%'` of `total`, `'2 epochs'` of `steps_per_epoch` steps.
 
-    A percentage above 0 is at least one step, because 0 means never for some keys.
+    A duration above 0 gives at least `minimum` steps.
 
     Raises:
       UserError: `value` is not a duration, or its unit needs an argument that is None, or the number of steps is
@@ -161,13 +166,15 @@ def in_steps(
     try:
         amount, unit = parse_duration(value)
         if unit == '%' and total is not None:
-            steps = max(round(amount / 100 * total), int(amount > 0))
+            steps = round(amount / 100 * total)
         elif unit == 'epochs' and steps_per_epoch is not None:
             steps = round(amount * steps_per_epoch)
         elif not unit and amount == int(amount):
             steps = int(amount)
         else:
             raise ValueError(value)
+        if amount > 0:
+            steps = max(steps, minimum)
         if not 0 <= steps <= COUNT:
             raise ValueError(value)
     except ValueError:

@@ -29,7 +29,10 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
 
 
 def phase(**values: Any) -> ConfigDict:
-    """Returns an entry of config.phases in which `values` replace defaults, see `config.pretraining.PhaseKeys`."""
+    """Returns an entry of config.phases in which `values` replace defaults, see `config.pretraining.PhaseKeys`.
+
+    `steps` is a number, or a percentage of config.steps.
+    """
     return _set_values(as_config(PhaseKeys()), values)
 
 

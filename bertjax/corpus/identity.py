@@ -144,7 +144,7 @@ def hash_ranges(ranges: Sequence[tuple[TextSource, Range]], log: LogFunction) ->
     paths = list(dict.fromkeys(source.path for source, _ in ranges if source.kind == 'file'))
     if paths:
         others = f' and {len(paths) - 1:,} other files' if len(paths) > 1 else ''
-        log(f'{paths[0]}{others} may have changed: comparing the content')
+        log(f'{paths[0]}{others} may have changed (another date or inode): comparing the content')
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
         return [*pool.map(lambda pair: _digest(pair[0].kind, pair[0].path, file_facts(pair[0]), *pair[1]), ranges)]
 

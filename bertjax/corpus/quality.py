@@ -32,7 +32,7 @@ MANY_SENTENCES = 2000  # in a document; the longest articles of Wikipedia have f
 # The sample of `coherence`.
 DOCUMENTS = 1000  # the maximum number of documents, evenly spaced over the split
 SENTENCES = 12  # the number of neighbouring sentences from each document; a shorter document gives all its sentences
-TOTAL = 4000  # the minimum number of sentences, for which each of few documents gives more than SENTENCES
+TOTAL = 4000  # the target number of sentences; if there are few documents, each gives more than SENTENCES
 # The minimum numbers of pairs for the first and for the second ratio of `coherence`. The second ratio is noisier.
 MIN_PAIRS, MIN_FAR = 200, 1000
 COMMON = 0.02  # a piece that occurs in more than this share of the sentences is not a rare word

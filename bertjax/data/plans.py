@@ -59,8 +59,9 @@ def load_plans(
     """Loads the `options.plans` plans of a split from `cache_dir`. Makes and saves plans that are absent or damaged.
 
     The NAME of a plan consists of a hash of the rules that all plans share, and the index of the plan. `NAME.npy` has
-    the chunks. `NAME.json` has their number, the checksum of `NAME.npy`, and the other fields of the plan. Processes
-    need no lock, because all write the same bytes. If `cache_dir` is None, the plans stay in memory.
+    the chunks. `NAME.json` has their number, the checksum of `NAME.npy`, and the other fields of the plan. A plan whose
+    two files do not match is made again. Processes need no lock, because all write the same bytes. If `cache_dir` is
+    None, the plans stay in memory.
     """
     # The number of plans used for calibration, which affects the probability of IsNext.
     calibrated = options.balanced and walking.calibration_plans(split, options)

@@ -130,7 +130,10 @@ def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher
 def _distillation(
     teacher: Teacher, distill: DistillationSettings, student: BertConfig, *, is_task: bool = False
 ) -> Distillation:
-    """Builds the distillation. If config.distill.intermediate is above 0, there are two stages, as in TinyBERT."""
+    """Builds the distillation. If config.distill.intermediate is above 0, there are two stages, as in TinyBERT.
+
+    The first stage has the HIDDEN_LOSSES, and the second stage has the OUTPUT_LOSSES.
+    """
     spec = distill.make_spec(teacher.config, student)
 
     def stage(losses: tuple[str, ...], rate: float | None = None) -> DistillationStage:

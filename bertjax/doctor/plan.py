@@ -55,7 +55,7 @@ def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator
     """Compares the free disk space with the size of a run's checkpoints and exports."""
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
     # The best checkpoint and the checkpoint that is being written must fit.
-    more, arrays = settings.checkpoint_keep, 3 + (settings.ema_decay > 0)
+    more, arrays = settings.checkpoint_keep, 1 + settings.moments
     needed = {'two checkpoints': 2 * arrays * weights, f'{more} more': arrays * weights * more}
     yield from disk_space(folder, needed | ({'export': weights * len(settings.formats)} if settings.formats else {}))
 

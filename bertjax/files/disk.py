@@ -58,7 +58,7 @@ def reraise_machine_errors(error: Exception, path: str | os.PathLike) -> None:
     """Raises a read error again, with the path, if it concerns the machine and not this file.
 
     After any other read error, the callers skip the rest of the file. After an error of the machine, such as an
-    unmounted disk, they must stop. Otherwise the run would go on without most of the text.
+    unmounted disk, they must stop. Otherwise text would be missing from the result.
     """
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _FILE_ERRORS:
         error.filename = error.filename or os.fspath(path)

@@ -12,7 +12,6 @@ import numpy as np
 
 from bertjax.errors import UserError
 
-_AGAIN = 'start the same command again, which writes it anew'
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 _handler = None  # the C library has a pointer to the handler, so Python must not free it
 _sizes: dict[str, int] = {}  # {path of a mapped file: its size in bytes}
@@ -27,7 +26,7 @@ def map_array(path: str | os.PathLike, dtype: str | np.dtype) -> np.ndarray:
     try:
         array = np.memmap(path, dtype, 'r').view(np.ndarray)
     except FileNotFoundError:
-        fix = f'if it is in the workdir, {_AGAIN}; else restore it'
+        fix = 'if the file is in the workdir, start the same command again to write the file anew; else restore it'
         raise UserError(str(path), 'no such file any more', 'a file that stays while it is used', fix) from None
     register_mapped(path, array.nbytes)
     return array
@@ -58,7 +57,7 @@ def explain_bus_errors() -> None:
 
 
 def _bus_error() -> UserError:
-    fix = f'if it is in the workdir, remove its folder and {_AGAIN}; else restore it'
+    fix = 'if the file is in the workdir, remove its folder and start the same command again; else restore the file'
     for path, size in _sizes.items():
         if os.path.exists(path) and (now := os.path.getsize(path)) < size:
             return UserError(path, f'{now:,} bytes', f'{size:,} bytes, as when it was opened', fix)

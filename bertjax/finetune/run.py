@@ -94,7 +94,6 @@ class Finetuning(Experiment):
         """Returns the settings with the values that depend on the data. All durations are in steps."""
         settings, batches = self.packing.apply(self.settings), self._examples.batches
         durations = resolve_durations(settings, total, batches)
-        settings.check_patience(durations['eval_every'])
         return dataclasses.replace(
             settings, steps=total, max_padded_lengths=length_count, epochs=total / batches, **durations
         )

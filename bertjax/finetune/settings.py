@@ -42,16 +42,6 @@ class FinetuningSettings(FinetuningKeys):
             raise UserError(f'config.{key}', f'{length}, with {batches} batches an epoch', 'at least one step', fix)
         return steps
 
-    def check_patience(self, eval_every: int | str) -> None:
-        """Raises a UserError if config.patience is set but `eval_every` (a duration or a number of steps) is 0."""
-        if self.patience and not parse_duration(eval_every)[0]:
-            raise UserError(
-                'config.patience',
-                found=f'{self.patience} with config.eval_every={self.eval_every}',
-                expected='evaluations during training',
-                fix='for example --config.eval_every=1epochs',
-            )
-
     def build_task(self) -> Task:
         """Builds the task of config.task with its options.
 
@@ -84,7 +74,10 @@ class FinetuningSettings(FinetuningKeys):
           UserError: The tracker, an option of the task or a combination of values is invalid. The error names a key.
         """
         check_tracker(self.tracker)
-        self.check_patience(self.eval_every)
+        if self.patience and not parse_duration(self.eval_every)[0]:
+            found = f'{self.patience} with config.eval_every={self.eval_every}'
+            fix = 'for example --config.eval_every=1epochs'
+            raise UserError('config.patience', found, 'evaluations during training', fix)
         is_sweep = any(value for key, value in vars(self.sweep).items() if key != 'together')
         if is_sweep and self.run in ('finetune', 'benchmark'):
             for key, expected in (('patience', 0), ('use_checkpoint', 'last')):  # a sweep evaluates only the last step

@@ -28,7 +28,8 @@ LAYERS |= {'mean_last_four': 4}  # not in the paper
 class LayerMix(nn.Module):
     """A learned weighted sum of layers: scale · Σ softmax(weights)_l · h_l (ELMo, arXiv 1802.05365, equation 1).
 
-    Initially, this is the mean. Weight decay pulls the softmax towards equal weights, as ELMo's penalty does.
+    Initially, this is the mean. Weight decay pulls the softmax towards equal weights, as ELMo's penalty does. By its
+    name, `scale` has no weight decay.
     """
 
     config: BertConfig

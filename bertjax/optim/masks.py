@@ -16,7 +16,10 @@ def path_names(path: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def decay_mask(params: Any) -> Any:
-    """Returns a tree of bools, True for parameters with weight decay: all except those with a name in NO_DECAY."""
+    """Returns a tree of bools, True for parameters with weight decay: all except those with a name in NO_DECAY.
+
+    Embeddings decay, as in google-research/bert (optimization.py, exclude_from_weight_decay).
+    """
     return jax.tree_util.tree_map_with_path(lambda path, _: path_names(path)[-1] not in NO_DECAY, params)
 
 

@@ -21,7 +21,8 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
     """Scales updates to m / (sqrt(v) + eps) without bias correction.
 
     Source: google-research/bert, optimization.py, AdamWeightDecayOptimizer. The first update is (1 - b1) / sqrt(1 - b2)
-    times as large as the first update of Adam with bias correction, if `eps` is negligible.
+    times as large as the first update of Adam with bias correction, if `eps` is negligible. BERT's learning rates and
+    warm-ups are for this form.
     """
 
     def init(params: Any) -> optax.ScaleByAdamState:
@@ -42,8 +43,8 @@ def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) 
     """Scales updates by Adam, adds the weight decay, and divides the sum by max(1, RMS) for each tensor.
 
     Source: StableAdamW, arXiv 2304.13013, algorithm 2, with bias correction. The RMS is the root of the mean of
-    g² / max(v, eps²), where g is the gradient and v is Adam's second moment. Each layer of a stacked parameter has its
-    own RMS.
+    g² / max(v, eps²), where g is the gradient and v is Adam's second moment. The update is divided by max(1, RMS);
+    the paper divides the learning rate instead. Each layer of a stacked parameter has its own RMS.
     """
     adam = optax.scale_by_adam(b1, b2, eps)
 
@@ -99,9 +100,9 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Builds a chain of gradient clipping, moments, decoupled weight decay and a scaling for LAMB or Muon.
 
-    The arguments are the keys of the group config.optimizer (see `config.run.Optimizer`). StableAdamW and LAMB
-    scale the whole update, including the decay. With Muon, `adam_lr_ratio` scales the updates of all parameters except
-    the matrices of the blocks.
+    The arguments are the keys of the group config.optimizer (see `config.run.Optimizer`). The decay leaves out biases
+    and LayerNorm scales, see `masks.decay_mask`. StableAdamW and LAMB scale the whole update with its decay. With Muon,
+    `adam_lr_ratio` scales the updates of all parameters except the matrices of the blocks.
     """
     moments = {
         'bert_adam': scale_by_bert_adam,

@@ -54,12 +54,13 @@ def may_have_tpu() -> bool:
     return has_variable or bool(files) or any(map(_may_be_tpu, glob.glob('/sys/bus/pci/devices/*/vendor')))
 
 
-def _may_be_tpu(vendor: str) -> bool:
-    path = pathlib.Path(vendor)
+def _may_be_tpu(vendor_file: str) -> bool:
+    """Returns whether a PCI device is Google's, and neither a disk nor a network card."""
+    path = pathlib.Path(vendor_file)
     if path.read_text().strip() != _GOOGLE:
         return False
-    kind = path.with_name('class')
-    return not (kind.exists() and kind.read_text().startswith(_DISK_OR_NETWORK))
+    class_file = path.with_name('class')
+    return not (class_file.exists() and class_file.read_text().startswith(_DISK_OR_NETWORK))
 
 
 def _may_have_nvidia_gpu() -> bool:

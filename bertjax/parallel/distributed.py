@@ -194,7 +194,9 @@ def decide_on_primary(decide: Callable[[], int]) -> int:
 
 
 def raise_together(failure: BaseException | None) -> None:
-    """Raises the `failure` of this process, if it has one. All processes must call this.
+    """Raises in all processes if any of them has a failure: its own `failure`, or else an OtherStoppedError.
+
+    All processes must call this.
 
     Raises:
       OtherStoppedError: Another process has a failure, but this one has none.
@@ -280,7 +282,7 @@ def _fetch(x: jax.Array | np.ndarray) -> np.ndarray:
 
 def is_lost(error: BaseException) -> bool:
     """Returns whether JAX has raised this error because another process is lost."""
-    # JaxRuntimeError is a RuntimeError.
+    # XLA raises ValueError and JaxRuntimeError, which is a RuntimeError.
     may_be_jax = isinstance(error, (ValueError, RuntimeError))
     return is_multiprocess() and may_be_jax and any(word in str(error) for word in _LOST)
 

@@ -107,7 +107,7 @@ class BudgetPlan:
             model=dataclasses.replace(settings.model, **self.model),
             steps=sum(lengths),
             phases=tuple(PhaseKeys(steps=steps, **keys) for steps, keys in zip(lengths, values, strict=True)),
-            **{name: in_steps(value, name, total=self.estimate) for name, value in intervals.items()},
+            **{name: in_steps(value, name, total=self.estimate, minimum=1) for name, value in intervals.items()},
         )
 
     def describe(self, settings: PretrainingSettings) -> str:

@@ -14,7 +14,7 @@ from bertjax.parallel.zero1 import should_shard
 def resolve_durations(settings: RunKeys, total: int, steps_per_epoch: float | None = None) -> dict[str, int]:
     """Returns `eval_every` and `checkpoint_every` in steps, for a run of `total` steps. For errors, see `in_steps`."""
     return {
-        key: in_steps(getattr(settings, key), key, total=total, steps_per_epoch=steps_per_epoch)
+        key: in_steps(getattr(settings, key), key, total=total, steps_per_epoch=steps_per_epoch, minimum=1)
         for key in ('eval_every', 'checkpoint_every')
     }
 

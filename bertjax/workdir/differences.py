@@ -59,7 +59,7 @@ def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str,
     for key in ('eval_every', 'checkpoint_every'):
         with contextlib.suppress(UserError):  # The duration is relative to an unknown number of steps.
             if isinstance(run[key], int):
-                resolved[key] = in_steps(config[key], key, total=total, steps_per_epoch=per_epoch)
+                resolved[key] = in_steps(config[key], key, total=total, steps_per_epoch=per_epoch, minimum=1)
     if is_task and run.get('max_padded_lengths') and not resolved['max_padded_lengths']:
         resolved['max_padded_lengths'] = run['max_padded_lengths']  # 0 lets the run choose a value.
     if is_task and resolved.get('packing') == 'auto':

@@ -39,11 +39,10 @@ def test_a_fine_tuning_of_zero_steps_is_refused(keys: dict):
         finetuning(**keys).total_steps(40)
 
 
-def test_a_small_percentage_of_a_short_run_is_not_never():
-    assert train_settings.resolve_durations(finetuning(eval_every='2%', checkpoint_every='0%'), total=20) == {
-        'eval_every': 1,
-        'checkpoint_every': 0,
-    }
+def test_a_short_interval_is_a_step_and_not_never():
+    for interval, steps in (('2%', 1), ('0.01 epochs', 1), ('0%', 0), ('0 epochs', 0), ('2 epochs', 40)):
+        settings = finetuning(eval_every=interval)
+        assert train_settings.resolve_durations(settings, total=20, steps_per_epoch=20)['eval_every'] == steps
 
 
 @pytest.mark.parametrize('never', [0, '0', '0%', '0 epochs'])

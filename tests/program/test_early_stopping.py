@@ -55,11 +55,3 @@ def test_patience_needs_evaluations_of_a_single_run(program: Program, tune, tmp_
     for part, changes in wrong.items():
         line = program.error(f'--workdir={tmp_path}', *tune, '--config.patience=2', *changes, **GLUE)
         assert 'config.patience' in line and part in line
-
-
-def test_patience_is_refused_if_evaluations_round_to_none(program: Program, tune, tmp_path: pathlib.Path):
-    """The number of records decides how many steps 0.001 epochs are."""
-    never = ('--config.patience=2', '--config.eval_every=0.001epochs')
-    error = program.error(f'--workdir={tmp_path}', *tune, *never, **GLUE)
-    assert 'config.patience: found 2 with config.eval_every=0.001epochs' in error
-    assert not (tmp_path / 'metrics.jsonl').exists()

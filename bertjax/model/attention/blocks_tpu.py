@@ -3,8 +3,9 @@
 The kernel keeps a row of S tokens in the vector memory (VMEM). With a window, a block of `BLOCK` queries sees only the
 keys from half a window before the block to half a window after it. The kernel multiplies each block with N keys: N is S
 without a window, and 256 with a window of 128. For H heads of width K, the kernel needs 4·S·N·H·K operations forward
-and 10·S·N·H·K backward, where one of the five products recomputes the scores. The kernel has not
-been measured on hardware yet.
+and 10·S·N·H·K backward, where one of the five products recomputes the scores.
+
+The kernel has not been measured on hardware yet.
 """
 
 import functools

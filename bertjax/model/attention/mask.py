@@ -26,7 +26,8 @@ class AttentionMask(struct.PyTreeNode):
         index within the sequence. None for the index in the row.
       query_positions: int [B, Q], the index of each query, for windows only. None if the queries are the first Q
         positions of the row.
-      hidden_queries: Whether the caller uses the results of hidden tokens, which act as queries but not as keys.
+      hidden_queries: Whether the caller uses the results of hidden tokens, which act as queries but not as keys. Some
+        kernels would show these queries the wrong keys.
       layout: The layout of rows with fixed slots, or None. `select.attend` builds a mask for each of its row groups.
     """
 

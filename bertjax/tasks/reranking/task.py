@@ -1,6 +1,7 @@
 """The task of reranking, with a cross-encoder."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,7 +58,7 @@ class RerankTask(TextPairTask):
         'softmax' over the texts of an anchor.
       activation: the function from logits to scores; 'auto' uses the function of config.init if it is a CrossEncoder,
         else 'sigmoid' with the loss 'bce', else 'identity'.
-      candidates: for a BEIR folder, the folder `predictions` of a search; the first documents of each query are
+      candidates: for a BEIR folder, the folder `predictions` of a search; the best documents of each query are
         ranked again.
       candidate_count: the maximum number of candidates.
     """
@@ -149,24 +150,26 @@ class RerankTask(TextPairTask):
 def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> list[Query]:
     """Returns the queries with new candidates: the `count` documents of each query with the highest scores in a file.
 
-    Each line of the file is `query Q0 document rank score name`. As in trec_eval, the ranks have no effect.
-    Documents with equal scores stay in the order of the lines.
+    Each line of the file is `query Q0 document rank score name`. As in trec_eval, the ranks have no effect. Documents
+    with equal scores stay in the order of the lines. A repeated document has the score of its first line.
     """
     index = {name: i for i, name in enumerate(queries[0].corpus.ids)}
-    found: dict[str, dict[int, float]] = {}  # {query: {document: score}}
+    scores: dict[str, dict[int, float]] = {}  # {query: {document: score}}
     for number, line in read_lines(path):
-        fields = line.split()
         try:
-            query, _, document, _, score, _ = fields
-            found.setdefault(query, {}).setdefault(index[document], float(score))
+            query, _, document, _, value, _ = line.split()
+            document, score = index[document], float(value)
+            if not math.isfinite(score):
+                raise ValueError(value)
         except (ValueError, KeyError):
             expected = 'query, Q0, a document of the corpus, rank, score and a name'
             fix = 'give the run of a search of this corpus'
             raise UserError(f'{path}:{number}', repr(line[:60]), expected, fix) from None
+        scores.setdefault(query, {}).setdefault(document, score)
     for query in queries:
-        if query.id not in found:
+        if query.id not in scores:
             raise UserError(str(path), f'no document of the query {query.id}', 'a line', 'search all queries')
-    best = {name: sorted(scores, key=scores.get, reverse=True)[:count] for name, scores in found.items()}
+    best = {query: sorted(of_query, key=of_query.get, reverse=True)[:count] for query, of_query in scores.items()}
     return [dataclasses.replace(query, candidates=tuple(best[query.id])) for query in queries]
 
 

@@ -74,8 +74,7 @@ def test_devices_and_addresses_are_refused(path: str):
 def test_the_lines_of_a_pipe_are_read(tmp_path: pathlib.Path):
     """As in --config.input=<(zcat a.gz)."""
     os.mkfifo(tmp_path / 'pipe')
-    writer = threading.Thread(target=(tmp_path / 'pipe').write_bytes, args=(gzip.compress(b'one\r\ntwo\n' * 5000),))
-    writer.start()
+    content = gzip.compress(b'one\r\ntwo\n' * 5000)
+    threading.Thread(target=(tmp_path / 'pipe').write_bytes, args=(content,), daemon=True).start()
     lines = list(read_lines(tmp_path / 'pipe'))
-    writer.join()
     assert len(lines) == 10_000 and lines[-2:] == [(9999, 'one'), (10_000, 'two')]

@@ -145,7 +145,7 @@ def test_the_first_documents_of_a_search_are_ranked_again(tmp_path: pathlib.Path
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / 'qrels' / 'test.tsv').write_text('q\tc1\t1\nq\tc0\t1\n')
     run = tmp_path / 'run' / 'test' / 'test.trec'
-    scores = ((3, 0.1), (1, 0.5), (2, 0.9), (2, 0.3), (0, 0.5))  # by the score; c1 before c0, as in the file
+    scores = ((3, 0.1), (1, 0.5), (2, 0.6), (3, 0.9), (0, 0.5))  # c1 before c0, and c3's first score, as in the file
     run.write_text(''.join(f'q Q0 c{i} 1 {score} x\n' for i, score in scores))
     (query,) = task(tmp_path, candidates=str(tmp_path / 'run'), candidate_count=2).records('test')
     assert query.candidates == (2, 1) and query.relevant == {0: 1, 1: 1}
@@ -153,7 +153,7 @@ def test_the_first_documents_of_a_search_are_ranked_again(tmp_path: pathlib.Path
     assert list(ranking.documents) == [1, 2]  # nDCG and recall count what the search missed
     with pytest.raises(UserError, match="candidates: found '', expected a folder with the run of a search"):
         task(tmp_path).records('test')
-    for line in ('q Q0 c9 1 0.5 x\n', 'q Q0 c1 1 high x\n', 'q c1 0.5\n'):
+    for line in ('q Q0 c9 1 0.5 x\n', 'q Q0 c1 1 high x\n', 'q Q0 c1 1 nan x\n', 'q c1 0.5\n'):
         run.write_text(line)
         with pytest.raises(UserError, match=r'test.trec:1: found .* expected query, Q0, a document of the corpus'):
             task(tmp_path, candidates=str(tmp_path / 'run')).records('test')
