@@ -1,4 +1,4 @@
-"""Metrics of classification and regression, as in scikit-learn and scipy. A single value is None without records."""
+"""Metrics of classification and regression, as in scikit-learn and scipy. Without records, a scalar is None."""
 
 import dataclasses
 

@@ -95,6 +95,7 @@ def tag_baselines(train: Sequence[Sentence], records: Sequence[Sentence]) -> dic
 
     MOST_FREQUENT is the most frequent tag in `train`. MOST_FREQUENT_OF_WORD is the most frequent tag of the word, or
     MOST_FREQUENT if `train` lacks the word. If tags are equally frequent, the first in alphabetical order is used.
+    The baseline of CoNLL-2003 is similar, but looks up complete entities instead of words.
     """
     total: Counter[str] = Counter()
     by_word: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -115,6 +116,7 @@ def tfidf_features(train: Sequence[LabelledRecord], records: Sequence[LabelledRe
     """Returns TF-IDF features, sparse float32: [N, F] of the N training records, and [M, F] of the M `records`.
 
     The features of a pair are the features of both texts, the absolute difference of these features, and their cosine.
+    The last two let a linear model compare the texts.
     """
     vectors = _fit_vectorizer([text for record in train for text in (record.first, record.second) if text is not None])
     return _inputs(vectors, train), _inputs(vectors, records)

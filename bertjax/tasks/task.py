@@ -128,7 +128,8 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     def splits(self) -> Sequence[str]:
         """Returns the names of the labelled splits. At its end, a run evaluates all of these splits except 'train'.
 
-        A subclass without `_files` overrides this method.
+        The usual names are 'train', 'dev' and 'test'. MNLI also has 'dev_mismatched'. A subclass without `_files`
+        overrides this method.
         """
         return self._files.splits()
 

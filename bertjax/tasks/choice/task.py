@@ -128,7 +128,10 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         return files.parse_questions(rows, labelled=False, keep_fields=True)
 
     def learn(self, records: Questions) -> None:
-        """Prints statistics, and checks whether the number of endings varies. If so, the loss masks missing endings."""
+        """Prints statistics, and checks whether the number of endings varies. If so, the loss masks missing endings.
+
+        The head scores each ending separately, so its size does not depend on the number of endings.
+        """
         endings = Counter(len(record.endings) for record in records)
         self._mixed = len(endings) > 1
         labels = Counter(record.label for record in records)

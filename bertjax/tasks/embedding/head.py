@@ -41,7 +41,8 @@ class BertForEmbedding(BertForTask):
     Attributes:
       pool: The pooling, one of `model.pooling.SENTENCE_POOL`.
       dense: The Dense modules, which are applied to the pooled vector.
-      normalize: Whether the module itself scales the vectors to length 1; used in exports.
+      normalize: Whether the module itself scales the vectors to length 1. Only exports need this, because losses and
+        `encode` can scale the vectors outside the module.
     """
 
     outputs: int = 0

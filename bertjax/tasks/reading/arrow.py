@@ -88,7 +88,7 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
     try:
         with path.open('rb') as file:
             if path.suffix.lower() == '.parquet':
-                parquet = pq.ParquetFile(file, page_checksum_verification=True)  # of pages that have a checksum
+                parquet = pq.ParquetFile(file, page_checksum_verification=True)  # verifies pages that have a checksum
                 schema, batches = parquet.schema_arrow, parquet.iter_batches(_ROWS)
             else:
                 schema, batches = _arrow_batches(pa, file)

@@ -128,7 +128,7 @@ def split_files(
     stems, suffixes = tuple(stems) or STEMS[split], tuple(suffixes) or tuple(FORMATS)
     candidates: dict[str, Files] = {}
     for parent in [path for path in (folder, folder / 'data') if path.is_dir()]:
-        # If a folder has text files and binary files, the text files are used.
+        # Text files have priority, without an error. If a folder has both, they should contain the same records.
         for is_binary in (False, True):
             kinds = [suffix for suffix in suffixes if (suffix in BINARY) == is_binary]
             candidates = candidates or _find_candidates(parent, stems, kinds)

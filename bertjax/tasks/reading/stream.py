@@ -21,7 +21,7 @@ def standard_input(where: str) -> Iterator[Line]:
 
 def open_standard_input() -> io.BufferedReader:
     """Opens standard input in binary mode."""
-    # Not sys.stdin: Python acquires the lock of its buffer at exit, and a thread that waits for input holds this lock.
+    # Not sys.stdin: at exit, Python acquires the lock of its buffer. A thread that waits for input never releases it.
     return open(sys.stdin.fileno(), 'rb', closefd=False)
 
 

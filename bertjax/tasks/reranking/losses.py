@@ -1,4 +1,4 @@
-"""Losses of rerankers. Logits are [B] for B scored pairs, or [B, M] for B lists of a positive and M - 1 negatives."""
+"""Losses of rerankers. Logits are [B] for B scored pairs, or [B, M] for B lists of M texts, the positive first."""
 
 import functools
 from typing import Any

@@ -181,6 +181,6 @@ def _pairs(records: Records) -> list[tuple[str, Sequence[str]]]:
 
 
 def _rank(query: Query, scores: np.ndarray) -> Ranking:
-    """Ranks the candidates by score. In a tie, the higher document index comes first, to not favour positives."""
+    """Ranks the candidates by score. In a tie, the higher index comes first, so that ties do not favour positives."""
     order = np.lexsort((-np.array(query.candidates), -scores))
     return Ranking([query.candidates[i] for i in order], scores[order].tolist())

@@ -235,7 +235,7 @@ def is_held_out(record: Example, share: float) -> bool:
 
 
 def _parse_class_weights(text: str) -> Mapping[str, float]:
-    """Parses {label: weight} from `LABEL=WEIGHT,…` or from a JSON object. '' and 'balanced' give {}."""
+    """Parses {label: weight}: `LABEL=WEIGHT,…`, or a JSON object for labels with commas. '' and 'balanced' give {}."""
     if text in ('', 'balanced'):
         return {}
     try:

@@ -69,7 +69,10 @@ class TableFiles(SplitFiles):
 
     @property
     def searched_folder(self) -> epath.Path | None:
-        """See SplitFiles. None without `data`, or if its file or saved dataset is not named as a training split."""
+        """See SplitFiles. It is None without `data`.
+
+        The folder of a single file or saved dataset is searched only if its name is usual, such as train.csv.
+        """
         if not self._data or (self._one_file and self._path.name.partition('.')[0] not in STEMS['train']):
             return None
         return self._path.parent if self._one_file else self._path

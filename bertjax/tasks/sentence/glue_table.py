@@ -25,7 +25,7 @@ class GlueRow:
 
     Attributes:
       title: the name of the task and of its folder.
-      texts: for each of the one or two texts, the possible names of its column.
+      texts: for each of the one or two texts, the possible names of its column in files and in tensorflow-datasets.
       label: the possible names of the label column.
       labels: the names of the labels, in the order of tensorflow-datasets; () for a regression.
       file_labels: the text of each label in the files and in the predictions for the server.

@@ -241,7 +241,10 @@ class TextTask(Task[Example, Scores]):
         return [Scores(logits) for logits in np.mean(by_member, axis=0)]
 
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """Returns the metrics in `measures`."""
+        """Returns the metrics in `measures`.
+
+        `mse` has no upper bound, correlations are in [-1, 1], and the other metrics are in [0, 1].
+        """
         if self.regression:
             true, predicted = [record.label for record in records], [prediction.value for prediction in predictions]
             return {name: VALUE_METRICS[name](true, predicted) for name in self.measures}

@@ -136,6 +136,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         """Returns `exact` and `f1`, and for SQuAD 2.0 also the HasAns_, NoAns_ and best_ metrics and null_threshold.
 
         The official script computes the same `exact`, `f1`, HasAns_ and NoAns_ from predictions.json, but in percent.
+        The best_ metrics are computed from the best non-empty answers and the null odds.
         """
         texts, answers = self._texts(records, predictions), {record.id: record.answers for record in records}
         if not self.nullable:

@@ -1,6 +1,7 @@
 """Builds the rows of questions, `[CLS] question [SEP] window of the context [SEP]`.
 
 RoBERTa's tokenizer puts two [SEP] after the question. The windows are those of google-research/bert, run_squad.py.
+Unlike there, answers are character offsets in the context, so no text is reassembled from pieces.
 """
 
 import re

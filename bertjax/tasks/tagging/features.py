@@ -14,7 +14,9 @@ WORDS = 'token_words'  # name of a token array, see `tagging_features`
 
 
 def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Tokenises each of W words separately. A word without pieces, such as a control character, becomes [UNK].
+    """Tokenises each of W words separately.
+
+    A word without pieces, such as a control character, becomes [UNK], so that every word has a piece.
 
     Returns:
       The ids of the T pieces, int32 [T]; and the index of the first piece of each word, followed by T, int64 [W + 1].
@@ -55,7 +57,7 @@ def windows(
     Args:
       first: The index of the first piece of each word of the document, followed by the number of pieces, int64 [W + 1].
       sentence: (start, end), the range of the sentence's words in the document; `end` is exclusive.
-      document: (start, end), the range of the words that a window may include.
+      document: (start, end), the range of the words that a window may include; equal to `sentence` for no context.
       max_pieces: The maximum number of pieces in a window.
       stride: The maximum distance between the starts of consecutive windows, in pieces; at most `max_pieces`.
 
