@@ -26,7 +26,7 @@ _MODULES = {
     'embeddings': 'embeddings',
     **dict.fromkeys(('mlm', 'nsp', 'pooler'), 'head'),
 }
-# All parts of a step; see the table in docs/performance.md.
+# All parts of a step: the rows of the table in docs/performance.md.
 PARTS = {*_MODULES.values(), 'optimiser', 'stacks', 'casts', 'copies', 'collectives', 'other'}
 _PRODUCTS = {'dot', 'convolution'}
 _MOVES = {'copy', 'transpose', 'reshape', 'slice', 'concatenate', 'pad', 'reverse', 'copy-start', 'copy-done'}

@@ -60,7 +60,7 @@ def evenly_spaced_layers(count: int, num_layers: int) -> tuple[int, ...]:
 def uniform_layers(count: int, num_layers: int) -> tuple[int, ...]:
     """Divides `num_layers` blocks into `count` parts of about equal size, and returns the last block of each part.
 
-    For 4 of 12 blocks the result is 2, 5, 8 and 11, as in TinyBERT.
+    For 4 of 12 blocks the result is 2, 5, 8 and 11 (TinyBERT, section 4.1).
     """
     return tuple((i + 1) * num_layers // count - 1 for i in range(count))
 

@@ -71,6 +71,8 @@ class Teacher:
     def check_head(self, parts: Sequence[str], expected: str) -> None:
         """Checks that the directory has all parameters in the top-level `parts` of the parameter tree.
 
+        The model has random values for missing parameters.
+
         Raises:
           UserError: A parameter is missing.
         """

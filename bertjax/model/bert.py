@@ -58,7 +58,8 @@ class MlmHead(Transform):
     def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
         """hidden [B, P, D], token embedding [V, D] -> float32 logits [B, P, V].
 
-        V includes the padding of the vocabulary, whose logits are -1e9. The padding is never predicted.
+        V includes the padding of the vocabulary, whose logits are -1e9. The padding is never predicted and
+        gets no gradient.
         """
         c = self.config
         x = super().__call__(hidden)  # [B, P, D]

@@ -1,7 +1,7 @@
 """Captures intermediate values of every layer: hidden states, attention scores, attention probabilities.
 
 Each kind of value is a Linen collection. A module fills a collection only if the caller makes it mutable, as
-`apply_capturing` does.
+`apply_capturing` does. A call that captures nothing compiles to the same program as a model without capture.
 """
 
 from collections.abc import Collection

@@ -236,7 +236,7 @@ MODERN_SIZES = _sizes({
     '1b': (28, 1792, 3840, 28),
 })  # fmt: skip
 # The fields in which ModernBERT differs from BERT, besides its sizes and `nsp`. config.pairs.mode decides `nsp`. In the
-# paper, `rope_theta` is 10,000 at first.
+# paper, `rope_theta` is 10,000 until training continues with rows of 8,192 tokens.
 MODERN_FORM: dict[str, Any] = {
     'max_positions': 8192, 'num_segments': 0, 'dropout_sites': 'attention_output', 'attention_dropout': 0.0,
     'mlp': 'geglu', 'layer_norm_eps': 1e-5, 'projection_bias': False, 'norm_bias': False, 'pre_norm': True,

@@ -75,7 +75,7 @@ class Embeddings(nn.Module):
             found = f'{self.config.max_positions} for sequences of {length} tokens'
             fix = 'raise config.model.max_positions or shorten the sequences'
             raise UserError('config.model.max_positions', found, f'at least {length}', fix)
-        # An id outside the table gives NaN, which is visible in the loss.
+        # An id outside the table gives NaN, which is visible in the loss. Clipping would hide the error.
         lookup = sorted_lookup if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
         x = _constrain_hidden(lookup(self.token(), input_ids))  # [B, S, D]
         if self.config.position == 'learned':

@@ -253,7 +253,7 @@ class Norm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """An embedding table [rows, D]. Rows from index `used` on are padding, which is initially 0."""
+    """An embedding table [rows, D]. Rows from `used` on are padding. They start at 0, and so do not change its norm."""
 
     config: BertConfig
     rows: int

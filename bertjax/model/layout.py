@@ -1,4 +1,7 @@
-"""Layouts: the slots of a batch's sequences in packed rows. Modules of `data/` that import no JAX use this module."""
+"""Layouts: the slots of a batch's sequences in packed rows.
+
+This module imports no JAX, because `data/strata.py` uses it.
+"""
 
 import dataclasses
 import functools
@@ -10,8 +13,8 @@ import numpy as np
 class Layout:
     """Fixed slots for N sequences in T positions.
 
-    The positions form groups of rows. The rows of a group have the same length. A batch of R·N sequences
-    repeats the layout R times, so all devices and all accumulation steps have the same layout.
+    The positions form groups of rows. The rows of a group have the same length. A batch of R·N sequences repeats the
+    layout R times, so all devices and all accumulation steps have the same layout.
 
     Attributes:
       row_groups: The (number of rows, length) of each group of rows, in order; T positions in total.

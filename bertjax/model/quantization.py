@@ -59,8 +59,8 @@ def cosine_similarity(x: jax.Array, y: jax.Array, ranges: jax.Array | None = Non
     Args:
       x, y: Vectors [N, D] and [M, D] of a floating dtype or int8; or bits, uint8 [N, D / 8] and [M, D / 8]. A bit of 1
         stands for 1, a bit of 0 for -1.
-      ranges: float32 [2, D], the ranges with which int8 vectors were quantized. They are dequantized, and the other
-        argument may have a floating dtype. None for the cosines of the integers.
+      ranges: float32 [2, D], the ranges with which int8 vectors were quantized. The int8 values then count as the
+        middle of their steps, and the other argument may have a floating dtype. None for the cosines of the integers.
 
     Returns:
       float32 [N, M]. The cosines of a zero vector, which stands for an absent text, are 0, except for bits.
@@ -68,7 +68,7 @@ def cosine_similarity(x: jax.Array, y: jax.Array, ranges: jax.Array | None = Non
     is_binary = x.dtype == jnp.uint8
     x, y = (_signs(side) if is_binary else _unit(side, ranges) for side in (x, y))
     products = jnp.einsum('nd,md->nm', x, y, precision='highest')
-    return products / x.shape[-1] if is_binary else products  # products of bits are exact
+    return products / x.shape[-1] if is_binary else products  # exact: equal distances have equal cosines
 
 
 def _signs(x: jax.Array) -> jax.Array:

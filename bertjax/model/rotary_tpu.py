@@ -46,7 +46,7 @@ rotate.defvjp(lambda width, x, cos, sin: (rotate(width, x, cos, sin), (cos, sin)
 
 
 def register_columns(cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Repeats cosines and sines [..., K / 2] to the width of a register; negates those of the first half of a head."""
+    """Repeats cosines and sines [..., K / 2] to the width of a register, and negates the sines of first halves."""
     repeats = LANES // (2 * cos.shape[-1])
     return jnp.tile(cos, 2 * repeats), jnp.tile(jnp.concatenate([-sin, sin], axis=-1), repeats)
 

@@ -76,7 +76,8 @@ def layer_rates(params: Any, decay: float, num_layers: int) -> Any:
     """Computes learning rate factors: `decay` for the last block, decay**2 for the second to last, and so on.
 
     With L blocks, the factor is decay**(L + 1) for the embeddings. It is 1 for heads and the final norm. Source: ULMFiT
-    (arXiv 1801.06146, section 3.2, "discriminative fine-tuning").
+    (arXiv 1801.06146, section 3.2, "discriminative fine-tuning"). google-research/electra (model/optimization.py)
+    multiplies by `decay` once more, which its author calls unintended (issue 51).
 
     Args:
       decay: The factor per layer in (0, 1]; 1 for the same rate in all layers.

@@ -6,7 +6,8 @@ Other flags, and all flags for TPUs, keep XLA's defaults, because we have no mea
 import os
 
 FLAGS = {
-    # With this flag, GPUs exchange gradients while they compute other gradients.
+    # With this flag, GPUs exchange gradients while they compute other gradients. NVIDIA's images of JAX set it too
+    # (docs.nvidia.com/jax-toolbox/environment-variables).
     'xla_gpu_enable_latency_hiding_scheduler': True,
     # A resumed run must give the same bits, so this flag excludes sums by atomic operations, whose order varies. With
     # the flag, cuDNN's attention uses its deterministic backward pass (openxla/xla, pull request 14125). Only scatters

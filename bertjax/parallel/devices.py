@@ -30,7 +30,8 @@ def leave_out_absent_tpus() -> None:
 
     JAX starts libtpu to look for local TPUs, even if libtpu is installed only to compile for TPUs. Without a TPU,
     libtpu prints six lines of errors. This function does nothing if a platform was chosen, or if there is any sign of a
-    TPU, a GPU or a plug-in for another platform. A call after JAX has computed anything has no effect.
+    TPU, a GPU or a plug-in for another platform. JAX's messages, for example about an unused GPU, then stay visible. A
+    call after JAX has computed anything has no effect.
     """
     if jax.config.jax_platforms is not None or not importlib.util.find_spec('libtpu'):
         return
@@ -81,11 +82,12 @@ def claim_devices() -> list[jax.Device]:
 
     On a CPU, the function makes the process keep freed memory. XLA allocates the temporary arrays anew in every step.
     By default, glibc returns freed blocks above 32 MiB to the kernel, which then has to clear their pages in every
-    step. Only the heap of the main thread can keep such blocks, so asynchronous dispatch, which computes in other
-    threads on a CPU, is disabled.
+    step. This slows down small models. Only the heap of the main thread can keep such blocks, so asynchronous dispatch,
+    which computes in other threads on a CPU, is disabled.
 
     Raises:
-      UserError: The devices belong to several processes of a TPU slice that are not connected.
+      UserError: The devices belong to several processes of a TPU slice that are not connected. Each process would train
+        separately and write to the same workdir.
     """
     jax.config.update('jax_cpu_enable_async_dispatch', False)
     leave_out_absent_tpus()

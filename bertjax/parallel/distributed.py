@@ -109,7 +109,8 @@ def primary_first(*, sync_workdirs: bool = True) -> Iterator[None]:
     """A context whose body runs first in the primary process, then in the others, which see the primary's files.
 
     The body must not compute on the mesh, which needs all processes, and must not call `wait_for_all`. Within the body,
-    `is_multiprocess` returns False. Without `sync_workdirs`, separate workdirs do not get the primary's files.
+    `is_multiprocess` returns False, so the other functions of this module do not wait for other processes. Without
+    `sync_workdirs`, separate workdirs do not get the primary's files.
 
     Raises:
       OtherStoppedError: In the other processes, if the primary has raised. In the processes without an error, if

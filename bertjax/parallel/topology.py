@@ -37,9 +37,9 @@ class Generation:
 
 
 # Sources:
-# - Memory, links and network: docs.cloud.google.com/tpu/docs/v5e, v5p, v6e, v4. "Bidirectional ICI" is the sum of both
-#   directions of four or six links. The network has 6.4 and 25.6 Tbit/s for 256 chips of v5e and v6e, and 50 Gbit/s
-#   for a chip of v5p.
+# - Memory, its bandwidth, links and network: docs.cloud.google.com/tpu/docs/v5e, v5p, v6e, v4. "Bidirectional ICI" is
+#   the sum of both directions of four or six links. The network has 6.4 and 25.6 Tbit/s for 256 chips of v5e and v6e,
+#   and 50 Gbit/s for a chip of v5p.
 # - Links of v3 and v4: Jouppi et al., arXiv 2304.01433, table 4.
 # - Clocks: the peak FLOPs per second of a chip, divided by its FLOPs per cycle, which are two for each multiplier. A
 #   chip has 4 (v3, v5e) or 8 (v4, v5p) units of 128 x 128 multipliers. A v6e chip has 4 units of 256 x 256. Google's
@@ -125,7 +125,7 @@ def topology_devices(name: str) -> list[Any]:
     if slices > 1:
         options['num_slices'] = slices
     try:
-        # Each host has 2 x 2 chips.
+        # Each host has 2 x 2 chips, as in the single-host slices of every generation.
         options['chips_per_host_bounds'] = (2, 2, 1)
         topology = topologies.get_topology_desc(f'{generation}:{shape}', 'tpu', **options)
     except Exception as error:  # libtpu raises several kinds of RuntimeError

@@ -44,7 +44,8 @@ class PretrainingPhase(PhaseSettings):
 
         The ramp at the beginning takes the fraction `batch_ramp` of the steps and has up to 8 stages of equal length.
         Their batch sizes are multiples of `batch_size_start`, as evenly spaced as possible. For example, a ramp from 32
-        to 128 rows has the sizes 32, 64 and 96, then 128.
+        to 128 rows has the sizes 32, 64 and 96, then 128. ModernBERT also uses each batch size for equally many steps
+        (AnswerDotAI/ModernBERT, src/sequence_packer.py).
         """
         if not self.batch_ramp:
             return [self]

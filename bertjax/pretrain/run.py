@@ -43,7 +43,8 @@ from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats
 from bertjax.workdir.lock import has_checkpoints
 
-# Training on pairs has little effect if more than this share of the chunks has a single sentence.
+# Training on pairs has little effect if more than this share of the chunks has a single sentence. In Wikipedia, a tenth
+# of the chunks of 128 tokens has a single sentence.
 _MAX_SINGLE_SHARE = 0.5
 
 

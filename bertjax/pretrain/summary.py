@@ -132,7 +132,7 @@ def export_pretraining(
 
 
 def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the facts about the training for the model card."""
+    """Returns the facts about the training for the model card. Identical runs have the same facts."""
     optimizer, masking = config['optimizer'], config['masking']
     rate, final_rate, eval_rate = (masking[name] for name in ('rate', 'final_rate', 'eval_rate'))
     final = f' to {final_rate:.0%}' if final_rate > 0 else ''

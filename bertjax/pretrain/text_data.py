@@ -103,7 +103,7 @@ def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> st
     if other:
         return f'another value of config.{other[0]}'
     known = read_vocabulary_text(workdir)
-    if known is None:  # the workdir has no record of the files
+    if known is None:  # the workdir records config.corpus, but not its files
         return 'another corpus' if changed else None
     text_key = settings.corpus_options.text_key
     sources = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve_sources(spec, text_key)]

@@ -36,8 +36,8 @@ def with_architecture(
 ) -> PretrainingSettings:
     """Returns the settings with the architecture of config.init if config.architecture_from is 'init'.
 
-    If this architecture has only one segment id, the run is trained without pairs, unless the command line sets
-    config.pairs.mode.
+    If this architecture has no segment ids (`num_segments` < 2), the run is trained without pairs, unless the command
+    line sets config.pairs.mode.
 
     A student that is initialized with blocks of its teacher gets the teacher's architecture. It keeps its own sizes
     (except num_segments) and the values in the recipe or on the command line. `Teacher.check_copies` checks them later.
@@ -123,7 +123,8 @@ def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenize
     """Returns V, the number of token embeddings: at least the number of pieces in `tokenizer`.
 
     `tokenizer` includes the words of config.vocab.add. A resumed run takes V from its config.json. A new run has at
-    least as many embeddings as config.init or the teacher that it copies.
+    least as many embeddings as config.init or the teacher that it copies: some published models have more rows than
+    pieces. All rows are trained and exported.
 
     Raises:
       UserError: The number of pieces does not match config.init or the teacher.

@@ -1,8 +1,9 @@
 """Attention on GPUs by cuDNN, through `jax.nn.dot_product_attention`, for calls without dropout or packed rows.
 
-The kernel saves no [S, S] array and skips padding. `jax.nn.dot_product_attention` has no dropout, so training uses
-cuDNN only with `model.attention_dropout=0`. Packed rows would need an [S, S] bias. The gradients are reproducible with
-the XLA flags of `parallel/compiler_flags.py`. The speed has not been measured yet.
+The kernel saves no [S, S] array and skips padding. `jax.nn.dot_product_attention` has no dropout, and cuDNN would drop
+other weights than bertjax, so training uses cuDNN only with `model.attention_dropout=0`. Packed rows would need an
+[S, S] bias. The gradients are reproducible with the XLA flags of `parallel/compiler_flags.py`. The speed has not been
+measured yet. 'auto' prefers cuDNN to `fused_gpu`, because NVIDIA tunes cuDNN for each of its GPUs.
 """
 
 import jax

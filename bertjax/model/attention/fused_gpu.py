@@ -10,7 +10,7 @@ this traffic is 2.4 GB per row and step. At 485 rows per second, the goal in ben
 the 4.8 TB/s of an H200.
 
 The kernels have not been measured on hardware yet. Because of this arithmetic, 'auto' prefers them to `dot_product` for
-calls that `cudnn` does not support.
+calls that `cudnn` does not support. The compiler reports that they fit the registers of compute capability 9.0.
 """
 
 import functools

@@ -4,7 +4,8 @@ A program keeps its block of queries (or keys) in registers and loops over the k
 dropout stay on the chip. The forward pass saves two values per query for the backward pass: the maximum of its scores
 and the sum of the softmax (arXiv 2205.14135, algorithm 1). Saving only the log-sum-exp would lose the sum to rounding
 if every key is hidden. The backward pass computes the scores twice: for the gradients of queries, and for those of keys
-and values. A single pass would add by atomic operations, in a different order in every run.
+and values. Each sum then has a fixed order. A single pass would add by atomic operations, in a different order in every
+run.
 """
 
 import functools
