@@ -1,4 +1,7 @@
-"""The backends of a build: processes on this machine, or pipelines of Apache Beam. Both build the same store."""
+"""The backends of a build: processes on this machine, or pipelines of Apache Beam.
+
+Both apply the same functions to each shard and each bucket of hashes, so both build the same store.
+"""
 
 import functools
 import logging

@@ -1,8 +1,9 @@
 """The directory of a build: a finished store, or the partial work of an unfinished build (its plan and its shards).
 
 A process may be killed between any two file operations. So the manifest is removed before any other file of a store,
-the plan is written before the partial work, and the manifest is written after all other files. In a finished store,
-the directory `partial` is a leftover, and so is each token or segment file that the manifest does not list.
+the plan is written before the partial work, and the manifest is written after all other files. Partial work then
+always matches its plan. In a finished store, the directory `partial` is a leftover, and so is each token or segment
+file that the manifest does not list.
 """
 
 import dataclasses

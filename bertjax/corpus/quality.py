@@ -137,7 +137,10 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
 
 
 def warn_long_documents(store: TokenStore) -> list[str]:
-    """Returns a list with a warning if any document has MANY_SENTENCES sentences or more, else []."""
+    """Returns a list with a warning if any document has MANY_SENTENCES sentences or more, else [].
+
+    The manifest does not contain this warning.
+    """
     count = longest = 0
     for name in ('train', 'heldout'):
         sizes = np.diff(store.split(name).document_offsets)

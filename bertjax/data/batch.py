@@ -38,7 +38,8 @@ import numpy as np
 
 BatchSpec = dict[str, tuple[tuple[int, ...], np.dtype]]
 
-# The maximum positions in a chunk of `make_in_chunks`. Larger intermediate arrays do not fit in the cache of a core.
+# The maximum number of positions in a chunk of `make_in_chunks`. Larger intermediate arrays do not fit in the cache of
+# a core, and NumPy allocates new memory for them in each call.
 _CHUNK_POSITIONS = 1 << 16
 
 

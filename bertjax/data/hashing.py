@@ -19,7 +19,7 @@ _ROUNDS = 6
 
 
 class Stream(enum.IntEnum):
-    """The purpose of a random number. Never change the number of a stream."""
+    """The purpose of a random number. Each use has its own stream. Never change the number of a stream."""
 
     PHASE = 1
     SHORT = 2

@@ -67,8 +67,8 @@ class Loader:
     """An endless iterator over batches of consecutive examples. Background threads make them and copy them to devices.
 
     One thread is enough for most devices (benchmarks/input_pipeline.py). Each time the training loop has waited for
-    _MAX_LATE more batches, another thread starts, up to `threads`. Each thread makes whole batches, so the examples do
-    not depend on the number of threads.
+    _MAX_LATE more batches, another thread starts, up to `threads`. Threads run in parallel, because large numpy
+    operations release the GIL. Each thread makes whole batches, so the examples do not depend on the number of threads.
 
     Args:
       examples: The source of the examples. Several threads may call it at the same time.

@@ -37,7 +37,8 @@ class PretrainingExamples:
 
     A plan divides the text into chunks. Each chunk is a slot of the plan and gives one example. A cycle goes through
     all plans, one after the other, and uses each slot once. The order of the slots of a plan is a permutation that
-    depends on (seed, phase, cycle, plan).
+    depends on (seed, phase, cycle, plan). An example depends only on its number, `seed`, `phase`, the text, the
+    vocabulary and the options.
 
     Args:
       split: The training or held-out split of a token store.

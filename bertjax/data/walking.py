@@ -7,7 +7,8 @@ the next chunk. The number of chunks depends on these draws, so each plan is mad
 
 In a plan, a chunk depends only on its first sentence, because each draw is a hash of the seed, the plan, and this
 sentence or its document. The walk first computes, for *every* sentence, the chunk that would begin there and the start
-of the next chunk. Then the walk follows the links from chunk to chunk, starting at the first sentence.
+of the next chunk. This takes a few array operations. Then the walk follows the links from chunk to chunk, starting at
+the first sentence.
 """
 
 from collections.abc import Iterator
@@ -20,8 +21,7 @@ from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, draw_target_lengths
 
 # `walk` processes ranges of documents with at most this many sentences in all, or a longer document by itself. The
-# number does not change the plan.
-# `calibrate` walks at least this many sentences in each try, or all plans.
+# number does not change the plan. `calibrate` walks at least this many sentences in each try, or all plans.
 _BLOCK = 1 << 20
 
 

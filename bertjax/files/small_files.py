@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.files.paths import unusual_kind
 
 Parsed = TypeVar('Parsed')
-MAX_SETTINGS_BYTES = 1 << 30  # a larger JSON or text file is an error
+MAX_SETTINGS_BYTES = 1 << 30  # a larger file is an error; real settings and vocabularies are far smaller
 
 
 def read_json_object(path: epath.PathLike, fix: str) -> dict[str, Any]:

@@ -91,7 +91,8 @@ class RemoteFolder(Requester):
     """The objects below an address.
 
     A request raises DeniedError if it is denied, and UnreachableError if the server does not answer in time. If the
-    bucket does not exist, `find`, `upload` and `write` raise UserError; `write(replace=…)` raises FileExistsError.
+    bucket does not exist, `find`, `upload` and `write` raise UserError, but `write` with a version to replace raises
+    FileExistsError.
 
     Args:
       url: gs://BUCKET/PATH or s3://BUCKET/PATH.

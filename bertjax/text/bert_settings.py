@@ -8,8 +8,8 @@ from bertjax.errors import UserError
 from bertjax.text.special import SPECIAL_TOKENS, TOKENIZER_JSON, UNK, is_unused, make_added_tokens, pair_template
 
 PREFIX = '##'
-# The maximum length of a word, as in transformers. A longer word becomes one [UNK]. In google-research/bert,
-# tokenization.py, the maximum is 200.
+# The maximum length of a word, as in transformers, so that ids are equal. A longer word becomes one [UNK]. In
+# google-research/bert, tokenization.py, the maximum is 200.
 MAX_CHARACTERS = 100
 # A vocabulary is cased if more than this share of its pieces has an upper-case letter (0.29 in bert-base-cased, 0 in
 # bert-base-uncased).

@@ -1,4 +1,4 @@
-"""Splits data by hash, so that the split of a text does not depend on the other texts."""
+"""Splits data by hash, so that the split of a text does not depend on the other texts or their order."""
 
 from typing import Literal
 

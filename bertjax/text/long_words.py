@@ -1,6 +1,6 @@
 """Shortens words of more than 10,000 characters, such as base64 dumps.
 
-The time to train a vocabulary grows with the square of a word's length.
+No language has such words. The time to train a vocabulary grows with the square of a word's length.
 """
 
 import re

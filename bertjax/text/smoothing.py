@@ -1,6 +1,7 @@
 """Smooths the shares of corpora of different sizes, so that a small corpus has more than its proportional share.
 
-The share of a corpus of size n is proportional to n^power, with power 0.7 in google-research/bert, multilingual.md.
+The share of a corpus of size n is proportional to n^power. google-research/bert, multilingual.md, uses the power 0.7
+for the examples and for the vocabulary.
 """
 
 from collections.abc import Mapping, Sequence

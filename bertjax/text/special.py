@@ -68,7 +68,8 @@ def check_pieces(
 def wrap_tokenizer_errors(where: str) -> Iterator[None]:
     """Converts errors in the block to a UserError that names `where`, the file of the tokenizer.
 
-    Only UserError, KeyboardInterrupt and SystemExit pass through.
+    A damaged file can make a library fail in many ways. So only UserError, KeyboardInterrupt and SystemExit pass
+    through.
     """
     try:
         yield

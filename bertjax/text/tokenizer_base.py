@@ -23,7 +23,8 @@ _UNSPACED = re.compile(f'[{UNSPACED}]')
 def is_unspaced(text: str) -> bool:
     """Returns whether a text begins with a character of a script without spaces.
 
-    A SentencePiece or byte-level piece of such a script begins a word, as in google-research/albert.
+    A SentencePiece or byte-level piece of such a script begins a word, as in google-research/albert,
+    create_pretraining_data.py.
     """
     return _UNSPACED.match(text) is not None
 

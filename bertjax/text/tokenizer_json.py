@@ -77,7 +77,7 @@ class JsonTokenizer(Tokenizer):
         if byte_level or marks_words:
             # In ModernBERT and Gemma, added tokens of spaces or line ends begin a word, although they lack the mark.
             begins = (self._space, ' ', '\n', '\t')
-            # A byte-level piece may end inside its first character. ¿ stands for the byte BF, which can complete it.
+            # A byte-level piece may end inside its first character. ¿ completes it with BF, the largest possible byte.
             read = (lambda piece: decoders.ByteLevel().decode([f'{piece}¿¿'])) if byte_level else str
             continues = [not (piece.startswith(begins) or is_unspaced(read(piece))) for piece in pieces]
             self.word_prefix = '' if self.family == 'sentencepiece' and self._prepare('a').startswith(SPACE) else ' '

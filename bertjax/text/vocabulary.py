@@ -1,4 +1,7 @@
-"""Trains vocabularies. The same texts and arguments give the same vocabulary."""
+"""Trains vocabularies. The same texts and arguments give the same vocabulary.
+
+The training of WordPiece and SentencePiece needs a bounded amount of memory.
+"""
 
 import collections
 import heapq

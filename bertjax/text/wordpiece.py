@@ -28,7 +28,8 @@ try:
 except ImportError:
     nanotoken = None
 
-# The speed of one core without and with `nanotoken`, in bytes of English text per second.
+# The speed of one core without and with `nanotoken`, in bytes of English text per second. For _FAST, see
+# docs/performance.md.
 _SLOW, _FAST = 1.3e6, 17e6
 _MUCH_TEXT = 50e6  # in bytes; `describe_fast_saving` returns '' for smaller texts
 INSTALL_FAST = "pip install 'bertjax[fast]'"
@@ -38,7 +39,7 @@ class WordPieceTokenizer(Tokenizer):
     """Converts text to ids. Each word is split by greedy longest match, as in BERT.
 
     The ids equal the ids of transformers' fast tokenizers, so the name of a special token in a text, such as '[MASK]',
-    becomes this token.
+    becomes this token. Published checkpoints were fine-tuned with this behaviour.
 
     The arguments are those of `Tokenizer`; `bert_settings.py` makes the settings.
 
