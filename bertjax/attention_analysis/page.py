@@ -14,7 +14,7 @@ from bertjax.attention_analysis.shown_texts import MAX_SHOWN_TOKENS, ShownText, 
 from bertjax.pages.charts import Chart, Curve
 from bertjax.pages.page import Section, render_page
 
-# Relations with fewer words than this are in a separate list, unless all relations have fewer.
+# Relations with fewer words are in a separate list, unless all have fewer. Clark et al. list only frequent relations.
 _FREQUENT = 100
 _ARROW = dict(zip(DIRECTIONS, ('dependent → head', 'head → dependent'), strict=True))
 

@@ -16,7 +16,7 @@ from bertjax.attention_analysis.words import UNIT, merge_units
 from bertjax.inference.attention import compute_attention
 from bertjax.inference.runner import Runner
 
-MAX_SHOWN_TOKENS = 64  # The maximum number of tokens of a shown text.
+MAX_SHOWN_TOKENS = 64  # The maximum number of tokens of a shown text. More would be unreadable.
 
 
 @dataclasses.dataclass(frozen=True)

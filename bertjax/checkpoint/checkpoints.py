@@ -155,7 +155,8 @@ class Checkpoints:
     def restore(self, step: int, template: Any) -> Any:
         """Restores the state of a finished step with the shapes and shardings of the abstract `template`.
 
-        Only a few arrays are read at a time, because an array may exist twice in memory during its transfer.
+        Only a few arrays are read at a time. If devices share the host's memory, an array exists twice during its
+        transfer.
         """
         handler = ocp.StandardCheckpointHandler(
             restore_concurrent_gb=_restore_gigabytes(template), multiprocessing_options=self._processes
@@ -277,7 +278,10 @@ class Checkpoints:
         return failure
 
     def close(self) -> None:
-        """Waits for this process's part of the running save, not for other processes, and then closes Orbax."""
+        """Waits for this process's part of the running save, and then closes Orbax.
+
+        It does not wait for other processes, because they or this process may have failed.
+        """
         try:
             if (failure := self._wait_for_save()) is not None:
                 raise failure

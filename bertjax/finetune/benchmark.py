@@ -44,7 +44,7 @@ def parse_task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str,
     """Parses config.benchmark, such as 'rte:epochs=10,learning_rate=3e-5;cola:seeds=5', into {task: {key: value}}.
 
     Raises:
-      UserError: The syntax is wrong, a task or a key is unknown, or a value is out of range.
+      UserError: The syntax is wrong, a task or a key is unknown or repeated, or a value is out of range.
     """
     form = "TASK:KEY=VALUE,KEY=VALUE;TASK:…, such as 'rte:epochs=10,learning_rate=3e-5;cola:seeds=5'"
     overrides: dict[str, dict[str, Any]] = {}

@@ -60,8 +60,9 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-    """Several models of one task, evaluated like an `EvaluatedTask`. Their encoders may differ; so may
-    their tokenizers if `Task.same_rows` is True.
+    """Several models of one task, evaluated like an `EvaluatedTask`.
+
+    Their encoders may differ. Their tokenizers may differ if `Task.same_rows` is True.
 
     Attributes:
       members: {workdir: model}. The task of the first member reads the records.

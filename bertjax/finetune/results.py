@@ -39,7 +39,7 @@ _FACTS += ('batch_size', 'seq_len', 'learning_rate', 'layer_decay', 'use_checkpo
 def finish_task(
     folder: pathlib.Path, config: Mapping[str, Any], task_model: TaskModel, params: Any, last: int, recipe: str
 ) -> None:
-    """Evaluates the final model, writes results.json, the predictions and the export, and prints a summary.
+    """Evaluates every labelled split, writes results.json, the predictions and the export, and prints a summary.
 
     `config` is the resolved config, `last` is the last step of the training, and `recipe` is the value of --config.
     """

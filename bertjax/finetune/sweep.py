@@ -215,7 +215,7 @@ class TrialGroup(Experiment):
 
     def run(self, interrupt: Interrupt) -> None:
         """Trains and evaluates the trials, and writes their results. An interrupted group is resumed."""
-        # The key identifies the trials and their settings. Checkpoints of any other key are removed.
+        # The key identifies the trials and their settings. Checkpoints of any other key cannot be resumed.
         key = hashlib.sha256(json.dumps(self.resolved, sort_keys=True).encode()).hexdigest()[:16]
         unfinished = self._folder / _UNFINISHED
         with primary_first():

@@ -161,7 +161,7 @@ class EncodeMethods:
     def attention(self, texts: Sequence[str], pairs: Sequence[str] | None = ...) -> list[Attention]: ...
 
     def attention(self, texts: Texts, pairs: Texts | None = None) -> Any:
-        """Computes the attention weights of each head of each layer.
+        """Computes the attention weights of each head of each layer. The model reads the two texts of a pair together.
 
         Returns:
           An `Attention` for each text. It has `pieces`, including [CLS] and [SEP], and `weights`, float32 [L, H, S, S].

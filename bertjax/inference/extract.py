@@ -66,7 +66,9 @@ class Extractor:
         return hashlib.sha256(self.identity + json.dumps(texts).encode()).hexdigest()[:32]
 
     def compute_part(self, items: Sequence[Item], advance: Callable[[int], object] | None = None) -> VectorPart:
-        """Computes the features of items, in their order. `advance` is not called for blank items.
+        """Computes the features of items, in their order.
+
+        `advance` counts only the items that are not blank; None shows a progress bar.
 
         Returns:
           A dict of arrays, for N items.

@@ -129,7 +129,7 @@ class Extraction:
         write_atomic(self._input_path, json.dumps({INPUT: self._origin, FILES: names}) + '\n')
         required = {path.name for path in self._parts}
         existing = {path.name for path in self._folder.iterdir()} - {self._input_path.name}
-        for name in existing - required:
+        for name in existing - required:  # These parts belong to other texts or another model.
             (self._folder / name).unlink()
         if existing & required:
             print(f'{len(existing & required):,} of {len(required):,} parts already exist')

@@ -89,6 +89,7 @@ def pseudo_log_likelihoods(
     Args:
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       lengths: The padded lengths that `choose_score_lengths` returns; () for the lengths in `runner.LENGTHS`.
+      advance: A function that takes the approximate number of newly finished sequences; None shows a progress bar.
     """
     results = [np.zeros(0, np.float32)] * len(sequences)
     length = np.array([len(ids) for ids in sequences], np.int64)

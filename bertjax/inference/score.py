@@ -76,7 +76,7 @@ def compute_scores(
 
     `sequences` has the good and the bad sentence of each pair, see `tasks.minimal_pairs.encode_pairs`. A part is a file
     in `folder`. Its name contains a hash of its sentences and the model, so a run reuses only identical parts of an
-    earlier run.
+    earlier run. `advance` counts pairs.
     """
     scores, lengths = [], choose_score_lengths(runner, sequences)
     for start in range(0, len(sequences), 2 * _PART):

@@ -97,7 +97,8 @@ class SearchMethods(EncodeMethods):
 
         Returns:
           For each query a list of `{'index': …, 'score': …, 'text': …}`, the best first. Equal scores are in the order
-          of the corpus. There is no `text` for a corpus of vectors. Vectors of blank lines are never found.
+          of the corpus. There is no `text` for a corpus of vectors. Vectors of NaN, which stand for blank lines, are
+          never found.
 
         Raises:
           UserError: The widths differ, the precisions cannot be compared, or `calibration` does not fit the vectors.

@@ -131,7 +131,7 @@ def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: st
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses prints, and log messages up to warnings."""
+    """Suppresses prints, and log messages up to warnings. The training itself shows them."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -16,8 +16,8 @@ class AnyProcessFlags:
     """Combines the flags of all processes: a combined flag is True if the flag of any process is True.
 
     Call the object once per step with the flags of this process. A call returns the combined flags of READ_BEHIND steps
-    earlier. These flags are False in the first READ_BEHIND steps and in as many steps after `clear`. If there is only
-    one process, a call returns the current flags.
+    earlier, which are the same in all processes. These flags are False in the first READ_BEHIND steps and in as many
+    steps after `clear`. If there is only one process, a call returns the current flags.
     """
 
     def __init__(self):

@@ -107,7 +107,8 @@ class CompiledSteps(Mapping[int, Program]):
     Args:
       lower: length -> a function that compiles the lowered step.
       in_parallel: Whether to compile all lengths in parallel at the first use of a step. This suits accelerators,
-        because their host is idle. On CPU, use `compile_ahead`, because parallel compilation would slow the training.
+        because their host is idle. On CPU, use `compile_ahead`, because parallel compilation would slow the training,
+        and a short run may not use all lengths.
 
     Attributes:
       ready: {length: step} for the lengths that have been used.
@@ -124,7 +125,8 @@ class CompiledSteps(Mapping[int, Program]):
         """Compiles steps in a background thread; does nothing if `in_parallel`.
 
         `lengths` are in the order of their first use. The first compilation starts now. The others start in
-        `compile_rest`, because on few cores they would delay the first step.
+        `compile_rest`, because on few cores they would delay the first step. A step has the same program whenever it is
+        compiled.
         """
         if not self._in_parallel:
             self._postponed = list(lengths)  # never empty, because a finished phase is not started

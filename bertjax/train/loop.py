@@ -52,7 +52,7 @@ class Loop:
         self._clock, self._any_process, self._saved_at = recorder.run_clock, AnyProcessFlags(), time.perf_counter()
 
     def run(self, state: TrainState, position: Position) -> TrainState:
-        """Trains from `position` to the end, and returns the final state. The argument `state` is donated.
+        """Trains from `position` (`Position()` for a new run) to the end, and returns the final state. Donates `state`.
 
         Raises:
           PreemptedError: A signal requested a stop, and all finished steps are saved.
@@ -61,7 +61,7 @@ class Loop:
         """
         self._state, self._position, stopping = state, position, self._early_stopping
         total = self._phases[-1].settings.last_step
-        # A stop that is requested before the first step of this process needs no save.
+        # A stop that is requested before the first step of this process needs no save, because nothing has changed.
         if broadcast_from_primary(self._interrupt.requested()) and position.step < total and not stopping.should_stop:
             raise self._stopped()
         for phase in self._phases:
@@ -121,7 +121,7 @@ class Loop:
             raise PhaseTimeError(step)
 
     def _evaluate(self, phase: Phase) -> float | None:
-        """Runs all evaluators of a phase. Returns the cost from `phase.evaluator`, or None."""
+        """Runs all evaluators of a phase. Returns the cost from `phase.evaluator`; None for no evaluator or no cost."""
         main = [phase.evaluator] if phase.evaluator is not None else []
         costs = []
         for evaluator in (*main, *phase.other_evaluators):

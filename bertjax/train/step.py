@@ -182,8 +182,8 @@ def make_update(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[Train
         direction, opt_state = optimizer.update(grads, state.opt_state, old)
         if platform() == 'cpu':
             # The update on a CPU is memory-bound. This second call computes the direction again, so that only `keep`
-            # uses the moments of the first call. XLA can then fuse the first call with `keep`. The barrier keeps XLA
-            # from merging the two calls.
+            # uses the moments of the first call. XLA can then fuse the first call with `keep`, without storing these
+            # moments. The barrier keeps XLA from merging the two calls.
             direction, _ = optimizer.update(*jax.lax.optimization_barrier((grads, state.opt_state, old)))
         if setup.layer_decay != 1:
             rates = layer_rates(old, setup.layer_decay, setup.module.config.num_layers)

@@ -38,7 +38,7 @@ def check_formats(
     module: BertForTask | None = None,
     head: Head | None = None,
 ) -> None:
-    """Checks that every format can represent the model.
+    """Checks that every format can represent the model. The check is cheap, so it runs before the training.
 
     `vocabulary` is the family of the tokenizer; '' if the family is not known yet. `module` and `head` are None for a
     pre-training model.
@@ -80,6 +80,7 @@ def write_exports(content: ExportContent, folder: pathlib.Path, formats: Collect
 
 def write_export(content: ExportContent, directory: pathlib.Path, name: str) -> None:
     """Writes or replaces an export in the format `name`. This process must be able to read all parameters."""
+    # Each format is imported lazily, because most runs need only some of the formats.
     match name:
         case 'hf':
             from bertjax.convert.huggingface.save import export_huggingface as export

@@ -60,7 +60,8 @@ class JsonLines:
     def truncate_after(self, step: int) -> int:
         """Removes the lines of steps after `step` and damaged lines at the end. Returns the number of removed bytes.
 
-        The file is read backwards, so that the cost depends only on the removed lines.
+        The file is read backwards, so that the cost depends only on the removed lines. One atomic truncation removes
+        these lines.
         """
         self.close()
         size = self.path.stat().st_size if self.path.exists() else 0

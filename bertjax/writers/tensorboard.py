@@ -40,6 +40,7 @@ class TensorBoard(Writer):
         if self._events is None:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._events = EventsWriter(str(self.directory / 'events'))
+            # A session start makes TensorBoard hide the rows of earlier processes from this step on.
             start = SessionLog(status=SessionLog.START)
             self._events.write_event(Event(wall_time=time.time(), step=row['step'], session_log=start))
         for name, value in row_numbers(row).items():
