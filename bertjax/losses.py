@@ -247,7 +247,8 @@ def span_losses(outputs: Arrays, batch: Arrays) -> Losses:
     """Computes the mean of two cross entropies: `start_logits` with `start`, and `end_logits` with `end`.
 
     The logits are [B, S], and the labels int32 [B]. The softmax excludes padding, so the loss of a row does not depend
-    on the padded length of its batch. In contrast, transformers and google-research/bert include padding.
+    on the padded length of its batch. In contrast, transformers and google-research/bert include padding, and all their
+    rows have the same length.
     """
     start_logits, end_logits = _span_logits(outputs, batch)
     first = classification_sums(start_logits, batch['start'], batch['weights'])

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from bertjax.api import Bert
 
 OnRow = Callable[[dict[str, Any]], object]
+# The files with the results of a sweep, of a task or benchmark, and of a pre-training.
 _SUMMARIES = ('sweep.json', 'results.json', 'summary.json')
 
 

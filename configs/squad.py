@@ -11,8 +11,8 @@ The learning rate is 5e-5. SQuAD 1.1 has batches of 32 and 3 epochs; 2.0 has bat
 1810.04805, sections 4.2 and 4.3). Windows have 384 pieces, as in google-research/bert, run_squad.py. For a small
 machine: --config.seq_len=256 --config.batch_size=16.
 
-Hardware: one GPU or TPU chip with 16 GB for base in float32; --config.model.dtype=bfloat16 needs less memory. See
-docs/performance.md for runs on a CPU.
+Hardware: one GPU or TPU chip with 16 GB for base in float32; --config.model.dtype=bfloat16 needs less memory. An
+epoch of SQuAD 1.1 has about 90,000 windows. See docs/performance.md for runs on a CPU.
 
 Expected EM/F1 on dev (arXiv 1810.04805, tables 2 and 3): 1.1 base 80.8/88.5, large 84.1/90.9; 2.0 large 78.7/81.9.
 The values for 2.0 are best_exact/best_f1, because the paper chose the null threshold on dev. Not run here.

@@ -31,8 +31,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     """Trains simple methods on the training records, and scores them on every other labelled split.
 
     The metrics are written to WORKDIR/baseline.json, and printed in a table per split. If results.json has metrics of
-    the workdir's model, the tables show them too. The verb needs neither a model nor config.init. The workdir may be
-    new.
+    the workdir's model, the tables show them too. The verb needs neither a model nor config.init. The workdir may
+    have a fine-tuning, or be new.
 
     Raises:
       UserError: Records are malformed, only the training split has labels, the kind of task has no baselines, or
@@ -72,7 +72,10 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 
 
 def _model_figures(results: Mapping[str, Any], name: str) -> dict[str, Mapping[str, Any]]:
-    """Returns {title: metrics} of the workdir's model on the split `name`; {} if no metrics are recorded."""
+    """Returns {title: metrics} of the workdir's model on the split `name`; {} if no metrics are recorded.
+
+    If the metrics are of a sample of the split, the title says so.
+    """
     part = results.get('parts', {}).get(name)
     figures = results.get('splits', {}).get(name)
     return {'this model' + (f' ({part})' if part else ''): figures} if figures else {}

@@ -40,7 +40,8 @@ def run(config: ConfigDict, workdir: str) -> None:
       a BEIR folder with qrels/train.tsv: all documents
       a SQuAD file, whose pairs are questions and paragraphs: all paragraphs
 
-    After a kill, the same command continues after the last saved part of the vectors.
+    The result depends only on the model, the texts and the options. After a kill, the same command continues after the
+    last saved part of the vectors.
 
     Raises:
       UserError: The model or a file does not exist, a record is malformed, the options contradict each other, or the

@@ -55,7 +55,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 def _draw(charts: Sequence[Chart]) -> Any:
     """Returns a matplotlib figure with a panel for each chart, in at most two columns."""
-    # pyplot would keep the figure open, and a notebook might display it.
+    # pyplot is not used: it would keep the figure open, and a notebook might display it.
     from matplotlib.figure import Figure
 
     columns, lines = min(len(charts), 2), -(-len(charts) // 2)

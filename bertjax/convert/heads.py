@@ -1,4 +1,7 @@
-"""The kinds of task heads, with the equivalent classes of transformers."""
+"""The common kinds of task heads, with the equivalent classes of transformers.
+
+A task with a special head defines the head in the folder of the task.
+"""
 
 import dataclasses
 
@@ -11,7 +14,7 @@ class Head:
 
     Attributes:
       module: The Flax module of the whole model, including the encoder.
-      per_token: The names of the outputs that have an entry for each token.
+      per_token: The names of the outputs that have an entry for each token. Padding is cut off.
       architecture: The equivalent class of transformers; '' if there is none. A model without such a class cannot be
         exported to the Hugging Face format.
       pipeline: The pipeline tag on the hub.

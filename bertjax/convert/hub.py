@@ -25,7 +25,8 @@ _WEIGHTS = (
     r'.*\.ckpt.*|checkpoint',
 )
 _MODULE = r'\d+_\w+/[^/]+'  # A file of a sentence-transformers module, such as 1_Pooling/config.json.
-# A push removes these files of an earlier model from the repository, unless the new model replaces them.
+# A push removes these files of an earlier model from the repository, unless the new model replaces them. Otherwise,
+# readers would mix the files of the two models.
 _STALE = ['model.safetensors', 'model.safetensors.index.json', 'model-?????-of-?????.safetensors']
 _STALE += ['pytorch_model.bin', 'pytorch_model.bin.index.json', 'pytorch_model-?????-of-?????.bin']
 _STALE += ['tf_model.h5', 'flax_model.msgpack', 'task.json', 'generation_config.json', 'tokenizer.json']
@@ -119,7 +120,7 @@ def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
     The upload replaces earlier weights and tokenizer files. A new repository is private if `private` is True.
 
     Raises:
-      UserError: The upload failed.
+      UserError: The upload failed. The local folder is not changed.
     """
     from huggingface_hub import HfApi, constants
 

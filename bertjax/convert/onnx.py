@@ -121,7 +121,7 @@ def _number_constants(graph: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences the warnings of jax2onnx and onnx_ir."""
+    """Silences the warnings of jax2onnx and onnx_ir about unused parts of jax2onnx and undeclared types of values."""
     loggers = [logging.getLogger(name) for name in ('jax2onnx', 'onnx_ir')]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

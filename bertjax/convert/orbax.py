@@ -57,7 +57,10 @@ def _head_facts(content: ExportContent) -> dict[str, Any]:
 
 
 def _save(params: Any, directory: pathlib.Path) -> None:
-    """Writes files for `StandardCheckpointer`, whose own `save` needs memory for two more copies of the model."""
+    """Writes files for `StandardCheckpointer`, whose own `save` needs memory for two more copies of the model.
+
+    That method copies host arrays, and buffers all compressed data until the end.
+    """
     import orbax.checkpoint as ocp  # Imported here, because it is as slow as the import of JAX.
 
     arrays = ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)

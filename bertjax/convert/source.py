@@ -18,8 +18,10 @@ class CheckpointSource:
       values: The content of an equivalent config.json of model_type 'bert'. From Orbax, it has only `architectures`
         and the task's fields. Two values extend BERT's config.json: `type_vocab_size` 0 means no segment embedding,
         and `pooler_act` is the activation of the pooler (default: 'tanh').
-      read: A function that reads the tensors. It is called when `tensors` is first used.
-      format_names: {name of a tensor or key in BERT: its name in the format}, for names that differ.
+      read: A function that reads the tensors. It is called when `tensors` is first used, because many callers
+        need only the sizes of a model.
+      format_names: {name of a tensor or key in BERT: its name in the format}, for names that differ. Error messages
+        have the names of the format.
       fields: The fields of a BertConfig, if `values` cannot represent them all (Orbax, ModernBERT); else empty.
       unused_content: A description of unused content of the directory, such as the variables of an optimizer.
       dtypes: {name of a tensor: NumPy name of its stored dtype}, filled in by `read`. The default is float32.

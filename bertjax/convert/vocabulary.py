@@ -15,7 +15,7 @@ def add_piece_rows(
     """Extends the parameters (NumPy arrays) of a BertForPreTraining to the vocabulary of `model`.
 
     `origins` is {id of a new piece: ids of old pieces}. The embedding, the output weights and the bias of a new piece
-    are the means over these old pieces. Added padding rows are zero.
+    are the means over these old pieces. Old pieces keep their rows. Added padding rows are zero.
     """
 
     def extend(table: np.ndarray) -> np.ndarray:

@@ -132,9 +132,10 @@ def model_card(
     Args:
       config: The config of the model.
       architecture: The class of transformers that loads the model.
-      card: Facts about the training. A value that is a mapping becomes a section with a table. Three optional keys are
-        not facts: 'title' is the heading, 'name' is the model's name on the hub, and 'made' replaces the word
-        'pre-trained' or 'fine-tuned'. Equal runs must give equal cards, so values must not contain times or paths.
+      card: Facts about the training, in display order. A value that is a mapping becomes a section with a table. Three
+        optional keys are not facts: 'title' is the heading, 'name' is the model's name on the hub, and 'made' replaces
+        the word 'pre-trained' or 'fine-tuned'. Equal runs must give equal cards, so values must not contain times or
+        paths.
       parameters: The number of parameters.
       pipeline: The hub's pipeline tag; '' for a pre-trained model with an MLM head.
       about: The license, language, datasets and base_model, as in config.card. Empty values are omitted.
@@ -170,7 +171,7 @@ def model_card(
 
 
 def _data(about: Mapping[str, str]) -> str:
-    """Returns the text of the section about training data."""
+    """Returns sentences about the data sets, the base model and the language that `about` names."""
     sets = [name for name in about.get('datasets', '').split(',') if name]
     links = ', '.join(f'[{name}](https://huggingface.co/datasets/{name})' for name in sets)
     base = about.get('base_model')

@@ -104,8 +104,8 @@ def architecture(config: BertConfig, missing_parts: Collection[str] = ()) -> str
     """Returns the class of transformers for a pre-trained model.
 
     `missing_parts` are the parts of the model, such as 'mlm' and 'nsp', that have no weights. A left-to-right model
-    without a pair head is a BertForMaskedLM with `is_decoder`, whose loss is at the masked positions, as in bertjax.
-    BertLMHeadModel has the same tensors, but predicts the next token.
+    without a pair head is a BertForMaskedLM with `is_decoder`, which makes the attention causal. Its loss is at the
+    masked positions, as in bertjax. BertLMHeadModel has the same tensors, but predicts the next token.
     """
     nsp = config.nsp and 'nsp' not in missing_parts
     if 'mlm' in missing_parts:

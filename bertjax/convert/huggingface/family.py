@@ -99,8 +99,8 @@ class Family:
         """Converts a config.json of the family to a config.json of BERT.
 
         Raises:
-          UserError: `pad_token_id` is invalid. Or the family fixes the activation of the MLM head, and the encoder has
-            another activation.
+          UserError: `pad_token_id` is not an integer of at least 0. Or the family fixes the activation of the MLM head,
+            and the encoder has another activation.
         """
         if self.name == 'bert':
             return dict(values)

@@ -68,7 +68,8 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
         family = choose_family(config, tokenizer.separators, pairs=pairs)
     config_json = family.to_family_values(to_json(config, tokenizer.pad_id, head, content.task, missing_parts))
     config_json |= family.write_values(config) if family.write_values else {}
-    export_keys = config_json.keys() - {'use_cache'} | _DIRECTORY_KEYS  # `use_cache` keeps its old value.
+    # `use_cache` keeps its old value, because encoders ignore it.
+    export_keys = config_json.keys() - {'use_cache'} | _DIRECTORY_KEYS
     config_json |= {'torch_dtype': content.dtype, **{key: getattr(tokenizer, name) for key, name in family.token_ids}}
     config_json |= {key: x for key, x in content.values.items() if key not in export_keys}
     unused = family.unused_positions(config_json, CONFIG)

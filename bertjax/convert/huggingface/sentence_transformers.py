@@ -258,7 +258,7 @@ def read_modules(
 def _pooled_layers(folder: epath.Path, settings: Mapping[str, Any]) -> dict[str, tuple]:
     """Returns the fields `layers` and `weights` of SentenceModules."""
     if read_settings(folder / 'config.json').get('output_hidden_states') is not True:
-        return {}  # the encoder of such a folder returns only its last layer
+        return {}  # sentence-transformers pools the last layer, because the encoder returns no other
     tensors, _, _ = read_tensors(folder / settings['path'], lambda name: (name,))
     weights = tensors.get(_WEIGHTS, np.zeros(0)).astype(np.float64)
     if weights.ndim != 1 or not len(weights) or not np.isfinite(weights / weights.sum()).all():

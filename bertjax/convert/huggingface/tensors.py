@@ -42,7 +42,7 @@ def read_tensors(
       directory: The directory of the files.
       to_bert_names: A function that converts a name in the file to a tuple of names in BERT. If it returns several
         names, the tensor is split into equal parts along its first axis.
-      tied: Whether the output embedding is the input embedding.
+      tied: Whether the output embedding is the input embedding. If False, the output embedding is a separate tensor.
 
     Returns:
       Three dicts whose keys are the names in BERT: the tensors, their names in the file, and the NumPy names of their
@@ -144,7 +144,7 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
         with warnings.catch_warnings(action='ignore'):  # Warnings about newer pickle protocols.
             state = {} if damaged else torch.load(data, map_location='cpu', weights_only=True)
     except (
-        *(zipfile.BadZipFile, zlib.error, RuntimeError),  # of zipfile; PyTorch also raises RuntimeError
+        *(zipfile.BadZipFile, zlib.error, RuntimeError),  # zipfile raises these; PyTorch also raises RuntimeError
         *(pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError),
     ):
         found = 'a file that PyTorch does not load with weights_only=True: it is damaged or has more than tensors'
