@@ -5,18 +5,17 @@ import os
 import pathlib
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
-from killing import kill_at_each
 from running import RUN, Program
 
 from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.store import read_manifest
 from bertjax.files.atomic import lock_directory
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.text.bert_settings import bert_settings
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
-from bertjax.text.wordpiece import WordPieceTokenizer
 from bertjax.workdir.tokenizer import set_workdir_tokenizer
 
 WORDS = ('light', 'old', 'green', 'under', 'near', 'house', 'wind', 'slow')
@@ -203,22 +202,40 @@ def test_a_changed_vocabulary_in_the_export_of_config_init_is_refused(
     assert 'export/hf/tokenizer.json: found other content' in program.error(*arguments)
 
 
-@pytest.mark.slow
-def test_a_killed_replacement_of_the_tokenizer_is_continued(trained: pathlib.Path, tmp_path: pathlib.Path):
-    former = load_tokenizer(trained / 'tokenizer')
-    replacement = WordPieceTokenizer(bert_settings(former.pieces, lowercase=not former.lowercase))
-    set_workdir_tokenizer(replacement, tmp_path / 'whole')
-    files = {path.name: path.read_bytes() for path in (tmp_path / 'whole' / 'tokenizer').iterdir()}
-    workdir, kills = tmp_path / 'run', 0
+# Runs in a separate process, because forks of a test process with many compiled programs are slow.
+REPLACE = """
+import pathlib, shutil, sys
+from killing import kill_at_each
+from bertjax.text.bert_settings import bert_settings
+from bertjax.text.tokenizer import load_tokenizer
+from bertjax.text.wordpiece import WordPieceTokenizer
+from bertjax.workdir.tokenizer import set_workdir_tokenizer
+
+former, top = load_tokenizer(pathlib.Path(sys.argv[1])), pathlib.Path(sys.argv[2])
+replacement = WordPieceTokenizer(bert_settings(former.pieces, lowercase=not former.lowercase))
+set_workdir_tokenizer(replacement, top / 'whole')
+files = {path.name: path.read_bytes() for path in (top / 'whole' / 'tokenizer').iterdir()}
+workdir, kills = top / 'run', 0
+set_workdir_tokenizer(former, workdir)
+for _ in kill_at_each(lambda: set_workdir_tokenizer(replacement, workdir), workdir):
+    kills += 1
+    set_workdir_tokenizer(replacement, workdir)
+    left = {path.name: path.read_bytes() for path in (workdir / 'tokenizer').iterdir() if path.name[0] != '.'}
+    assert left == files
+    shutil.rmtree(workdir)
     set_workdir_tokenizer(former, workdir)
-    for _ in kill_at_each(lambda: set_workdir_tokenizer(replacement, workdir), workdir):
-        kills += 1
-        set_workdir_tokenizer(replacement, workdir)
-        left = {path.name: path.read_bytes() for path in (workdir / 'tokenizer').iterdir() if path.name[0] != '.'}
-        assert left == files
-        shutil.rmtree(workdir)
-        set_workdir_tokenizer(former, workdir)
-    assert kills > 10
+assert kills > 10
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_replacement_of_the_tokenizer_is_continued(
+    repository: pathlib.Path, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    path = os.pathsep.join([str(pathlib.Path(__file__).parent), str(repository)])
+    command = [sys.executable, '-c', REPLACE, str(trained / 'tokenizer'), str(tmp_path)]
+    result = subprocess.run(command, env=os.environ | {'PYTHONPATH': path}, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
 
 
 def two_separators(trained: pathlib.Path, folder: pathlib.Path) -> Tokenizer:
