@@ -33,7 +33,7 @@ MODULES = (
 # The variable with the path of code that a process runs before the program; see `Program.with_startup`.
 STARTUP = 'BERTJAX_TEST_STARTUP'
 # Prefixes of variables that no module reads when it is imported. If another variable differs, a fork is not suitable.
-READ_LATE = ('AWS_', 'BERTJAX_', 'HF_', 'STORAGE_EMULATOR_HOST')
+READ_LATE = ('AWS_', 'BERTJAX_', 'GCE_METADATA_IP', 'HF_', 'JAX_COORDINATOR_PORT', 'STORAGE_EMULATOR_HOST', 'TPU_')
 
 
 class Template:

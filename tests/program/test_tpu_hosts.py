@@ -1,8 +1,12 @@
 """Processes on simulated hosts of a TPU slice find each other without flags."""
 
+import dataclasses
+import os
 import pathlib
+from collections.abc import Iterator
 
 import pytest
+from forking import Template
 from metadata_server import serve
 from running import Program, assert_one_line, reserve_port, wait_for_exit
 
@@ -18,16 +22,19 @@ glob.glob = lambda pattern, **more: [{vendor!r}] if 'pci/devices' in pattern els
 SHORT = ('--config.steps=4', '--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=False')
 
 
-@pytest.fixture
-def host(program: Program, tmp_path: pathlib.Path) -> Program:
+@pytest.fixture(scope='module')
+def host(program: Program, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """The program, whose processes are forks of a template that has found the chips when it imported JAX."""
     pytest.importorskip('libtpu', reason='JAX finds no TPU chips without libtpu')
-    chip = tmp_path / 'chip'
-    chip.mkdir()
-    (chip / 'vendor').write_text('0x1ae0\n')
-    (chip / 'device').write_text('0x005e\n')  # v4
-    with_chips = program.with_startup(tmp_path / 'startup', CHIPS.format(vendor=str(chip / 'vendor')))
-    with_chips.environment.pop('TPU_SKIP_MDS_QUERY', None)  # JAX sets this variable where it finds no TPU
-    return with_chips
+    folder = tmp_path_factory.mktemp('chip')
+    (folder / 'vendor').write_text('0x1ae0\n')
+    (folder / 'device').write_text('0x005e\n')  # v4
+    (folder / 'sitecustomize.py').write_text(CHIPS.format(vendor=str(folder / 'vendor')))
+    environment = program.environment | {'PYTHONPATH': f'{folder}{os.pathsep}{program.environment["PYTHONPATH"]}'}
+    environment.pop('TPU_SKIP_MDS_QUERY', None)  # JAX sets this variable where it finds no TPU
+    template = Template(environment, program.repository)
+    yield dataclasses.replace(program, environment=environment, template=template)
+    template.close()
 
 
 @pytest.mark.slow
