@@ -178,7 +178,7 @@ def test_a_failed_save_ends_all_processes(program: Program, tmp_path: pathlib.Pa
     """
     failing = program.with_startup(tmp_path / 'startup', code)
     schedule = NEVER if stop else RUN
-    processes = failing.start_together(2, f'--workdir={work}', *schedule, '--config.steps=200')
+    processes = failing.start_together(2, f'--workdir={work}', *schedule, '--config.steps=400')
     if stop:
         wait_for_step(processes[0], work, 5)
         processes[1].send_signal(signal.SIGTERM)

@@ -2,12 +2,12 @@
 
 import json
 import pathlib
-import signal
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from running import GLUE, ONE_LENGTH, SMALL, TUNE, Program, rows, wait_for_step
+from golden_runs import rewind
+from running import GLUE, ONE_LENGTH, SMALL, TUNE, Program, copy_workdir, rows
 from safetensors.numpy import load_file
 from test_resume import assert_same_run
 
@@ -60,11 +60,8 @@ def pretrained(program: Program, once: Callable, form: str) -> pathlib.Path:
 def test_a_killed_modernbert_run_ends_in_the_same_bits(
     program: Program, pretrained: pathlib.Path, tmp_path: pathlib.Path, form: str
 ):
-    process = program.start(f'--workdir={tmp_path}', *_arguments(form))
-    wait_for_step(process, tmp_path, 6)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    program.spawn(f'--workdir={tmp_path}', *_arguments(form))
+    rewind(copy_workdir(pretrained, tmp_path), step=8)
+    assert 'continuing at step 8 of 12' in program.spawn(f'--workdir={tmp_path}', *_arguments(form)).stdout
     assert_same_run(tmp_path, pretrained)
 
 

@@ -7,6 +7,7 @@ import signal
 import time
 
 import pytest
+from golden_runs import rewind
 from running import RUN, WEIGHTS, Program, copy_workdir, rows, wait_for_step
 
 
@@ -67,14 +68,12 @@ def test_a_killed_run_with_another_optimizer_ends_in_the_same_bits(
 ):
     """The checkpoint of step 16 is within the batch ramp."""
     recipe, changes = TRAININGS[training]
+    changes += ('--config.checkpoint_keep=3',)
     options = {'recipe': f'configs/{recipe}.py'}
     program.spawn(f'--workdir={tmp_path / "whole"}', *RUN, *changes, **options)
-    process = program.start(f'--workdir={tmp_path / "killed"}', *RUN, *changes, **options)
-    wait_for_step(process, tmp_path / 'killed', 18)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    rewind(copy_workdir(tmp_path / 'whole', tmp_path / 'killed'), step=16)
     out = program.spawn(f'--workdir={tmp_path / "killed"}', *RUN, *changes, **options).stdout
-    assert 'continuing at step ' in out
+    assert 'continuing at step 16 of 24' in out
     assert_same_run(tmp_path / 'killed', tmp_path / 'whole')
     if RAMP[0] in changes:
         counts = [8] * 12 + [4] * 8 + [8] * 4
