@@ -15,13 +15,13 @@ import pytest
 COLAB = pathlib.Path(__file__).parent.parent / 'docs' / 'colab'
 # {notebook: {text in a cell: line that is added to the cell}}.
 SMALL = {
-    'pretrain': {'STEPS =': 'STEPS = 4'},
-    'finetune': {'STEPS =': 'STEPS, EPOCHS = 4, 1', 'DATA = [{': 'DATA = DATA[::10]'},
-    'features_and_attention': {'STEPS =': 'STEPS = 4'},
-    'distil': {'STEPS =': 'STEPS, EPOCHS = 4, 1', 'rows += [': 'rows = rows[::10]'},
-    'own_loop': {'STEPS =': 'STEPS, UPDATES = 4, 3'},
+    'pretrain': {'STEPS =': 'STEPS = 1'},
+    'finetune': {'STEPS =': 'STEPS, EPOCHS = 1, 1', 'DATA = [{': 'DATA = DATA[::10]'},
+    'features_and_attention': {'STEPS =': 'STEPS = 1'},
+    'distil': {'STEPS =': 'STEPS, EPOCHS = 1, 1', 'rows += [': 'rows = rows[::10]'},
+    'own_loop': {'STEPS =': 'STEPS, UPDATES = 1, 2'},
     'search': {
-        'STEPS =': 'STEPS, EPOCHS = 4, 1',
+        'STEPS =': 'STEPS, EPOCHS = 1, 1',
         'corpus = [': 'dev, train, corpus = dev[:20], train[:99], corpus[:300]',
     },
 }
