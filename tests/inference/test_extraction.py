@@ -1,8 +1,11 @@
 """Tests the parts of an extraction and its output files, without a model."""
 
+import os
 import pathlib
 import re
 import shutil
+import subprocess
+import sys
 import types
 
 import numpy as np
@@ -53,9 +56,8 @@ class FakePooledExtractor(FakeExtractor):
         return {'lengths': lengths, 'features': features.astype(np.float32)}
 
 
-@pytest.fixture
-def extract(tmp_path: pathlib.Path):
-    """extract(folder, model='', suffix='npy') extracts tmp_path/in.txt and returns the number of computed texts.
+def extract_in(tmp_path: pathlib.Path):
+    """Returns extract(folder, model='', suffix='npy'), which extracts TEXTS and returns the number of computed texts.
 
     A part has three texts.
     """
@@ -75,32 +77,53 @@ def extract(tmp_path: pathlib.Path):
     return run
 
 
+@pytest.fixture
+def extract(tmp_path: pathlib.Path):
+    """The function of `extract_in` with the text tmp_path/in.txt."""
+    return extract_in(tmp_path)
+
+
 def files(folder: pathlib.Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.slow
-def test_an_extraction_killed_at_any_moment_resumes_to_the_same_bytes(extract, tmp_path):
+def kill_lines(folder: pathlib.Path) -> None:
+    """Kills an extraction to JSON lines at each file operation; the same call then ends with the same bytes."""
+    extract = extract_in(folder)
     assert extract('complete', suffix='jsonl') == len(TEXTS)
-    killed, expected, computed = tmp_path / 'killed', files(tmp_path / 'complete'), set()
-    for _ in kill_at_each(lambda: extract('killed', suffix='jsonl'), tmp_path / 'killed'):
+    killed, expected, computed = folder / 'killed', files(folder / 'complete'), set()
+    for _ in kill_at_each(lambda: extract('killed', suffix='jsonl'), killed):
         computed.add(extract('killed', suffix='jsonl'))
         assert files(killed) == expected
         shutil.rmtree(killed)
     assert computed == {0, 1, 4, 7}  # Complete parts are not computed again.
 
 
-@pytest.mark.slow
-def test_shards_of_int8_killed_at_any_moment_resume_to_the_same_bytes(extract, tmp_path):
-    options = {'kind': FakePooledExtractor, 'precision': 'int8', 'shard': 4}
+def kill_shards(folder: pathlib.Path) -> None:
+    """The same with shards of int8."""
+    extract, options = extract_in(folder), {'kind': FakePooledExtractor, 'precision': 'int8', 'shard': 4}
     assert extract('complete', **options) == len(TEXTS)
-    killed, expected = tmp_path / 'killed', files(tmp_path / 'complete')
+    killed, expected = folder / 'killed', files(folder / 'complete')
     shards = [f'in-0000{i}-of-00002.npy' for i in range(2)]
     assert sorted(expected) == [*shards, 'in.npy.json', 'in.ranges.npy']
     for _ in kill_at_each(lambda: extract('killed', **options), killed):
         extract('killed', **options)
         assert files(killed) == expected
         shutil.rmtree(killed)
+
+
+@pytest.mark.slow
+def test_an_extraction_killed_at_any_moment_resumes_to_the_same_bytes(repository: pathlib.Path, tmp_path: pathlib.Path):
+    """The kills are in a separate process: forks of a test process with many compiled programs are slow."""
+    folders = [repository, repository / 'tests' / 'program', pathlib.Path(__file__).parent]
+    environment = os.environ | {'PYTHONPATH': os.pathsep.join(map(str, folders))}
+    code = 'import pathlib, sys; from test_extraction import *; top = pathlib.Path(sys.argv[1])'
+    for kind in ('lines', 'shards'):
+        (tmp_path / kind).mkdir()
+        code += f"; kill_{kind}(top / '{kind}')"
+    command = [sys.executable, '-c', code, str(tmp_path)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
 
 
 def test_shards_are_read_as_one_array(extract, tmp_path):
