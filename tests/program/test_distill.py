@@ -8,11 +8,10 @@ import shutil
 import numpy as np
 import pytest
 from browsing import NARROW, Browser
-from golden_runs import COLORS, PLACES
+from golden_runs import COLORS, PLACES, rewind
 from json_tokenizers import write_modernbert
 from running import GLUE, ONE_LENGTH, SMALL, TUNE, Program, copy_workdir, results, rows
 from safetensors.numpy import load_file, save_file
-from test_checkpoint_choice import stop_after
 from test_tasks import write_columns, write_squad
 
 from bertjax.convert.content import ExportContent
@@ -242,30 +241,31 @@ def test_a_student_starts_from_layers_of_a_modernbert(program: Program, tmp_path
 
 
 @pytest.mark.slow
-def test_a_stopped_run_with_augmented_rows_ends_in_the_same_bits(
+def test_a_killed_run_with_augmented_rows_ends_in_the_same_bits(
     program: Program, rte: pathlib.Path, trained: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path
 ):
     recipe = {'recipe': 'configs/tinybert.py:glue:rte', 'small': False}
     more = ('--config.epochs=1', '--config.checkpoint_every=3', '--config.distill.intermediate=50%')
     more += ('--config.distill.augment=2', f'--config.distill.augment_model={trained}', f'--config.init={trained}')
     more += ('--config.use_checkpoint=best', '--config.eval_every=3', '--config.log_every=3', ONE_LENGTH)
-    for name in ('whole', 'stopped'):
+    more += ('--config.checkpoint_keep=9',)
+    for name in ('whole', 'killed'):
+        if name == 'killed':
+            rewind(copy_workdir(tmp_path / 'whole', tmp_path / 'killed'), step=12)  # in the second stage
         flags = (f'--workdir={tmp_path / name}', f'--config.data={rte}', *TUNE, teacher(tuned), *more)
-        if name == 'stopped':
-            with stop_after(11):
-                program.run(*flags, status=75, **recipe)
         out = program.run(*flags, **recipe).stdout
+        assert (name == 'killed') == ('continuing at step 12 of 18' in out)
         assert '192 augmented rows in addition to 96' in out
-        assert name == 'stopped' or 'train: adding 2 augmented copies of each of 96 rows with' in out
+        assert name == 'killed' or 'train: adding 2 augmented copies of each of 96 rows with' in out
         # The head is not trained before step 9, so an earlier checkpoint must not be chosen.
         best = re.search(r'the saved step with the best dev score is (\d+)', out)
         assert best is None or int(best[1]) > 9
         assert '9 steps at 5e-05 on the hidden losses, then 9 at 0.003 on the outputs' in out
-    first, last = (rows(tmp_path / 'stopped' / 'metrics.jsonl', 'train')[i] for i in (0, -1))
+    first, last = (rows(tmp_path / 'killed' / 'metrics.jsonl', 'train')[i] for i in (0, -1))
     assert first['phase'] == 0 and first['hidden_loss'] > 0 and 'soft_loss' not in first
     assert last['phase'] == 1 and last['loss'] == last['soft_loss'] and 'hidden_loss' not in last
     for file in ('export/hf/model.safetensors', 'ledger.jsonl', 'config.json', 'results.json'):
-        assert (tmp_path / 'whole' / file).read_bytes() == (tmp_path / 'stopped' / file).read_bytes(), file
+        assert (tmp_path / 'whole' / file).read_bytes() == (tmp_path / 'killed' / file).read_bytes(), file
 
 
 @pytest.mark.slow

@@ -1,14 +1,22 @@
 """Embedding models from data files to metrics, vectors and a folder for sentence-transformers."""
 
+import dataclasses
 import json
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from running import Program, results, rows
 
 import bertjax
+from bertjax.convert.content import ExportContent
+from bertjax.convert.huggingface.save import export_huggingface
+from bertjax.convert.load import read_config
 from bertjax.metrics.classification import spearman
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.stacking import init_params
+from bertjax.text.tokenizer import load_tokenizer
 
 SHORT = (
     '--config.seq_len=24', '--config.max_padded_lengths=1', '--config.batch_size=8', '--config.packing=off',
@@ -204,11 +212,14 @@ def test_the_export_is_read_by_sentence_transformers(program: Program, trained: 
 
 
 @pytest.fixture(scope='module')
-def deep(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A workdir with an encoder of five layers."""
-    workdir = tmp_path_factory.mktemp('deep')
-    program.run(f'--workdir={workdir}', '--config.model.num_layers=5', '--config.steps=1', '--config.eval_every=0')
-    return workdir
+def deep(trained: pathlib.Path, draw_params: Callable, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder with an encoder of five random layers."""
+    folder, source = tmp_path_factory.mktemp('deep') / 'hf', trained / 'export' / 'hf'
+    module = BertForPreTraining(dataclasses.replace(read_config(source), num_layers=5))
+    inputs = [np.zeros(shape, np.int32) for shape in module.smallest_inputs]
+    params = draw_params(lambda key: init_params(module, key, *inputs))
+    export_huggingface(ExportContent(module, params, load_tokenizer(source)), folder)
+    return folder
 
 
 @pytest.mark.slow
