@@ -26,7 +26,7 @@ def check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str,
     """Checks that the structure and the JSON items of a saved step can be read back.
 
     Args:
-      step_dir: The folder of the step, as a path that Orbax accepts.
+      step_dir: The folder of the step. Its path has no wildcards, which Orbax would expand.
       state: The structure of the saved state.
       items: {name: saved JSON value}.
 

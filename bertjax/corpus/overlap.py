@@ -10,7 +10,7 @@ from bertjax.corpus.sources import split_components
 from bertjax.errors import UserError
 from bertjax.files.paths import is_hidden, is_pattern, is_remote, would_match
 
-# Examples of the files that a build, a run and later commands write, of each depth.
+# Examples of the files that a build, a run and later commands write: at least one in each depth of folders.
 _TOKENIZER = ['tokenizer/vocab.txt', 'tokenizer/tokenizer.json', 'tokenizer/tokenizer.model']
 STORE_FILES = [
     *('manifest.json', 'inputs.json', 'train-00000.tokens', 'train.sentences', 'train.documents'),

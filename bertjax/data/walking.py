@@ -20,8 +20,9 @@ from bertjax.data.batch import ordinals
 from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, draw_target_lengths
 
-# `walk` processes ranges of documents with at most this many sentences in all, or a longer document by itself. The
-# number does not change the plan. `calibrate` walks at least this many sentences in each try, or all plans.
+# `walk` processes ranges of documents with at most this many sentences in all, or a longer document by itself. For a
+# given probability of IsNext, the number does not change the plan. `calibrate` walks at least this many sentences in
+# each try, or all plans.
 _BLOCK = 1 << 20
 
 

@@ -52,7 +52,7 @@ def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path)
 
 @check('tokenizer')
 def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
-    """Loads the vocabulary, or checks that one can be trained."""
+    """Loads the vocabulary, or says that the run will train one. Fails if config.data has none."""
     existing = load_existing_tokenizer(settings, folder)
     if existing is not None:
         case = 'lower-case' if existing.lowercase else 'cased'

@@ -51,8 +51,8 @@ class TaskMethods:
         """Answers each question from its context.
 
         Returns:
-          For each question, `{'answer': …, 'start': …, 'end': …, 'probability': …}`. `start` and `end` are character
-          offsets in the context, or None for no answer.
+          For each question, `{'answer': …, 'start': …, 'end': …, 'probability': …, …}`; see `Answer`. `start`
+          and `end` are character offsets in the context, or None for no answer.
 
         Raises:
           UserError: The model was not fine-tuned on a task like SQuAD.

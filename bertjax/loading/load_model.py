@@ -70,7 +70,7 @@ class LoadedModel:
     """A trained model, ready for use.
 
     Attributes:
-      where: The path of the model as the user gave it, with the step for a checkpoint.
+      where: The name of the model for messages: the path or name on the hub, with the step for a checkpoint.
       module: BertForPreTraining, or the module of a task.
       params: The parameters of the module, on the mesh.
       task: The task that the model was fine-tuned on; None for a model that was only pre-trained.

@@ -93,7 +93,7 @@ class BertConfig:
         `attention_window`. 0 for no such layers.
       pooler: The layer between encoder and classifier. 'tanh' (BERT) and 'relu' (DistilBERT's classifiers) are a
         projection with this activation. 'transform' (ModernBERT) has the layers of the MLM head except the last
-        projection, and starts from their weights. It precedes every task head, also for tokens or spans.
+        projection, and starts from their weights. The heads for tokens and spans have it too.
       pooling: The input of the pooler: 'cls', the state of [CLS], or 'mean', the mean state of all tokens.
       tie_embeddings: Whether to use the token embedding as the last projection of the MLM head.
       init: The initial weights. 'bert' draws all weights from one distribution. 'megatron' divides the standard

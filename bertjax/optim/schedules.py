@@ -44,7 +44,7 @@ def make_schedule(
       peak: The highest learning rate.
       steps: The length of the phase in steps.
       warmup_fraction: The fraction of `steps` for the warm-up, in [0, 1).
-      power: The exponent of 'polynomial' (0.5 in LAMB's recipe).
+      power: The exponent of 'polynomial' (0.5 in configs/pretrain_large_lamb.py).
       decay: The decay of 'wsd', one of DECAYS.
       decay_fraction: The fraction of `steps` for the decay of 'wsd', in [0, 1].
 

@@ -131,7 +131,7 @@ class Requester:
 
         Raises:
           DeniedError: The request is not allowed.
-          UnreachableError: There is no answer within the time limit.
+          UnreachableError: No attempt within the time limit succeeds.
           FileNotFoundError, FileExistsError: The request raises them.
         """
         patience = (PATIENCE if self._bucket in _answered else FIRST_CONTACT) if self._retries else 0

@@ -112,7 +112,7 @@ def _labels(values: Mapping[str, Any], where: str) -> Sequence[str]:
     if not _OUTPUTS.contains(count):
         raise UserError(where, f'num_labels {format_value(count)}', _OUTPUTS.words, 'restore the original file')
     if not all(0 <= number < count for number in named):
-        fix = 'correct id2label, which maps the number of each output, from 0, to its name'
+        fix = 'correct id2label: the keys are the numbers of the outputs from 0, the values are their names'
         raise UserError(where, f'id2label {format_value(names)}', 'an object such as {"0": "no", "1": "yes"}', fix)
     labels = [named.get(i, f'LABEL_{i}') for i in range(count)]
     if len(set(labels)) < len(labels):

@@ -99,8 +99,8 @@ class Family:
         """Converts a config.json of the family to a config.json of BERT.
 
         Raises:
-          UserError: `pad_token_id` is not an integer of at least 0. Or the family fixes the activation of the MLM head,
-            and the encoder has another activation.
+          UserError: With an `offset`, `pad_token_id` is not an integer of at least 0. Or the family fixes the
+            activation of the MLM head, and the encoder has another activation.
         """
         if self.name == 'bert':
             return dict(values)
@@ -130,10 +130,10 @@ class Family:
         return result
 
     def unused_positions(self, values: Mapping[str, Any], where: str) -> int:
-        """Checks the id of the padding, and returns the number of unused rows at the start of the position table."""
+        """Returns the number of unused rows at the start of the position table. If `offset`, checks `pad_token_id`."""
         pad = values.get('pad_token_id', 1) if self.offset else -1
         if self.offset and (type(pad) is not int or pad < 0):
-            raise UserError(where, f'pad_token_id {pad!r}', 'the id of the padding', 'take the original file')
+            raise UserError(where, f'pad_token_id {pad!r}', 'the id of the padding', 'use the published config.json')
         return pad + 1
 
 

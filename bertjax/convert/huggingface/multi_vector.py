@@ -189,7 +189,7 @@ def read_projection(directory: epath.PathLike) -> np.ndarray:
 
 
 def settings_as_options(directory: str, settings: MultiVector) -> dict[str, Any]:
-    """Returns the options with which the task late interaction reproduces a saved model, including `seq_len`.
+    """Returns the options, with `seq_len`, that make the task 'late_interaction' reproduce a saved model.
 
     Raises:
       UserError: The skiplist is neither empty nor Python's string.punctuation, queries are filled to more tokens than

@@ -151,7 +151,7 @@ class MultiLabelTask(ClassificationTask):
         return self._probabilities(predictions) > self.threshold
 
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """Returns the metrics in `measures`, each in [0, 1]. Without records, each is None."""
+        """Returns the metrics in `measures`, each in [0, 1]. There must be a record."""
         values = multi_label_figures(self._targets(records), self._decisions(predictions))
         return {name: values[name] for name in self.measures}
 

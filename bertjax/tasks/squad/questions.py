@@ -88,7 +88,7 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, lab
             questions[i] = dataclasses.replace(question, answers=None)
     unlabelled = next((question.where for question in questions if question.answers is None), '')
     if unlabelled and labels == 'optional' and any(question.answers is not None for question in questions):
-        raise UserError(f'{unlabelled}.answers', 'none', 'answers for either all questions or none', _FIX)
+        raise UserError(f'{unlabelled}.answers', 'none', 'answers, as for other questions', _FIX)
     return questions
 
 

@@ -24,7 +24,7 @@ def check_tags(tags: Sequence[str], locations: Sequence[str], scheme: str) -> No
     for tag, location in zip(tags, locations, strict=True):
         if tag and (scheme == 'plain' or _TAG.fullmatch(tag)):
             continue
-        fix = 'set config.task.tag_column (for rows of JSON or Arrow, config.task.tags) to the tags'
+        fix = 'set config.task.tag_column to the column of the tags (config.task.tags for rows of JSON or Arrow)'
         if scheme != 'plain':
             fix += ", or set config.task.scheme='plain' if the tags do not mark entities"
         expected = 'a tag' if scheme == 'plain' else 'O, B-TYPE or I-TYPE (or E, S, L, U or M instead of B)'

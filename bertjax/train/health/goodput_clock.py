@@ -35,7 +35,7 @@ _recorded_until: float | None = None  # see recorded_until; None for the start o
 
 
 def recorded_until() -> float:
-    """Returns the time on the clock time.perf_counter at which the record of the current training begins.
+    """Returns the value of `time.perf_counter()` at the start of the record of the current training.
 
     This time is the end of the previous training or the last call of `begin_recording`, whichever is later. Without
     either, it is the start of the process.
@@ -92,7 +92,7 @@ class GoodputClock:
         self._switch_to(START)
 
     def begin(self) -> None:
-        """Counts the time from now as STEP, except within a `during` context."""
+        """Counts the time from now as STEP. A later `during` context counts its time as another kind."""
         self._switch_to(STEP)
         self._trains, self._step_seconds, self._lap_seconds = True, {}, {}
 
