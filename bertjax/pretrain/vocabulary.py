@@ -45,12 +45,12 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     if settings.corpus_options.format == 'ids':
         found, expected = 'nothing, with config.corpus_options.format=ids', 'the vocabulary of the ids in the corpus'
         raise UserError('config.tokenizer', found, expected, 'set config.tokenizer to its path')
-    print(f'training a {vocab.family} vocabulary of {vocab.size:,} pieces on {settings.corpus}')
     if settings.beam and vocab.family == 'bpe':
         fix = 'choose another config.vocab.family, or train on part of the text with run=vocab, without config.beam'
         expected = 'a vocabulary that can be trained from counts or a sample'
         raise UserError('config.beam', 'a byte-level BPE to train', expected, fix)
-    with _text_statistics(settings, corpora, workdir) as statistics:
+    with _text_statistics(settings, corpora, workdir) as statistics:  # refuses a missing corpus
+        print(f'training a {vocab.family} vocabulary of {vocab.size:,} pieces on {settings.corpus}')
         tokenizer, read = _train(settings, statistics)
     save_tokenizer(tokenizer, workdir, key=settings.vocabulary_key, text=read)
     return tokenizer
