@@ -77,10 +77,8 @@ class Recipe:
             try:
                 config_path.set_value(key, config, value)
             except (TypeError, ValueError) as error:
-                found, expected = (
-                    f'{value!r}, a {type(value).__name__}',
-                    'a value of the type that the key has in this recipe',
-                )
+                found = f'{value!r}, a {type(value).__name__}'
+                expected = 'a value of the type that the key has in this recipe'
                 raise UserError(f'config.{key}', found, expected, str(error)) from None
         check_ranges(config)
         others = {key: value for key, value in self.rows.items() if key not in keys}

@@ -232,12 +232,8 @@ def _entries(path: epath.Path, names: Sequence[str]) -> dict[str, str]:
         is_new = isinstance(name, str) and name not in entries
         if not is_new or not all(isinstance(part, str) for part in parts):
             found = f'the _id {name!r}' + (' with a value that is not a text' if is_new else '')
-            raise UserError(
-                where,
-                found,
-                f'a text _id that no earlier row has, and texts in the fields {" and ".join(names)}',
-                'correct the row',
-            )
+            expected = f'a text _id that no earlier row has, and texts in the fields {" and ".join(names)}'
+            raise UserError(where, found, expected, 'correct the row')
         if names[-1] not in fields:
             raise UserError(where, f'the fields {quote_names(fields)}', names[-1], 'correct the row')
         entries[name] = check_text(' '.join(filter(None, parts)), where)

@@ -27,7 +27,7 @@ _SICK_LABELS = dict(zip(_PREDICTED, (['CONTRADICTION', 'ENTAILMENT', 'NEUTRAL'],
 _SCORE_METRICS = ('spearman', 'pearson')  # the values of `metric` for a regression
 _UNLABELLED = '-1'  # the label of an unlabelled record in a test file
 _WEIGHTS_KEY = 'config.task.class_weights'
-_WEIGHTS = number(1e-9, 1e9)  # far beyond, the float32 sums of a batch lose their precision
+_WEIGHTS = number(1e-9, 1e9)  # outside this range, float32 sums may lose precision
 
 
 @dataclasses.dataclass
