@@ -1,4 +1,4 @@
-"""Tests that the cost of small steps equals the record, and that the model of kernels is near the compiler's estimates.
+"""Tests that the cost of a small step equals the record, and that the model of kernels is near the compiler's figures.
 
 After an intended change, or with another jax or libtpu, run `python tests/cost/golden_steps.py --renew` and give the
 reason in CHANGELOG.md.
@@ -33,7 +33,7 @@ def test_flops_bytes_cycles_memory_and_collectives_equal_the_record():
     golden = json.loads(golden_steps.FILE.read_text(encoding='utf-8'))
     if golden_steps.versions() != golden['versions']:
         pytest.skip(f'the record is of {golden["versions"]}, but {golden_steps.versions()} is installed')
-    assert _run('golden_steps.py')['steps'] == golden['steps']
+    assert _run('golden_steps.py')['step'] == golden['step']
 
 
 def test_the_model_of_kernels_is_near_the_compilers_estimate_of_the_same_work():

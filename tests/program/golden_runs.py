@@ -120,12 +120,13 @@ RUNS = {
     'sop': Run((_pretrain(pairs__mode='sop'),)),
     'full_sentences': Run((_pretrain('roberta_base.py', optimizer__clip_norm=1.0),)),
     'doc_sentences': Run((_pretrain('pretrain_base.py:ltr', phases='()'),)),
-    'spans': Run((_pretrain(pairs__mode='sop', masking__unit='span'),)),
     'words': Run((_pretrain(masking__unit='word', pairs__balanced=True),)),
     'static': Run((_pretrain(masking__static=True),)),
     'grad_accum_steps': Run((_pretrain(grad_accum_steps=2),)),
     'dropout': Run((_pretrain(model__dropout=0.1, model__attention_dropout=0.1),)),
-    'mixture': Run((_pretrain(corpus='data/corpus.txt=0.7,data/other.txt=0.3'),)),
+    'mixture': Run(
+        (_pretrain(corpus='data/corpus.txt=0.7,data/other.txt=0.3', pairs__mode='sop', masking__unit='span'),)
+    ),
     'sentencepiece': Run((_pretrain(vocab__family='sentencepiece', vocab__size=100),)),
     'lamb': Run((_pretrain(optimizer__name='lamb', schedule__name='polynomial', schedule__power=0.5),)),
     'muon': Run((_pretrain('pretrain_tiny.py'),)),

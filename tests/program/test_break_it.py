@@ -7,7 +7,7 @@ import sys
 import pytest
 from running import Program
 
-SMALL = {'flips': 2, 'files': 1, 'corpora': 2, 'configs': 1, 'overrides': 2, 'api': 2, 'tasks': 2, 'end_to_end': 1}
+SMALL = {'flips': 2, 'files': 1, 'corpora': 2, 'configs': 1, 'overrides': 1, 'api': 2, 'tasks': 1, 'end_to_end': 1}
 
 
 @pytest.mark.slow

@@ -30,13 +30,15 @@ SHORT = (
 
 
 def _compile(program: Program, workdir: pathlib.Path, *changes: str, status: int = 0) -> tuple[dict, str]:
-    """Runs run=compile without the XLA flags for the CPU; returns the contents of compile.json and the error message.
+    """Runs run=compile without the XLA flags for the CPU and with few optimizations.
+
+    Returns the contents of compile.json and the error message.
 
     It runs in a separate process, so that a crash of the TPU compiler does not end pytest.
     """
     pytest.importorskip('libtpu', reason="needs the TPU compiler of the extras 'tpu' and 'test'")
     environment = {name: value for name, value in program.environment.items() if name != 'XLA_FLAGS'}
-    program = dataclasses.replace(program, environment=environment)
+    program = dataclasses.replace(program, environment=environment | {'JAX_OPTIMIZATION_LEVEL': 'O0'})
     changes = (f'--workdir={workdir}', '--config.run=compile', *changes)
     result = program.spawn(*changes, recipe='configs/pretrain_base.py', small=False, status=status)
     return json.loads((workdir / 'compile.json').read_text(encoding='utf-8')), assert_one_line(result) if status else ''
