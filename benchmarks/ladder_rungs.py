@@ -53,7 +53,7 @@ LADDER = (
     Rung('muon', {'optimizer.name': 'muon', 'learning_rate': 2e-2}),
     Rung('masks 40 %', {'masking.rate': 0.4, 'max_predictions': 26}),
     Rung('bfloat16', {'model.dtype': 'bfloat16'}),
-    # Side steps from the final recipe.
+    # Side steps from the recipe up to here.
     Rung('muon 1e-2', {'learning_rate': 1e-2}, kept=False),
     Rung('muon 4e-2', {'learning_rate': 4e-2}, kept=False),
     Rung('adam ratio 0.5', {'optimizer.adam_lr_ratio': 0.5}, kept=False),
