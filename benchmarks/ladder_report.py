@@ -62,7 +62,7 @@ def draw(results: list[Keys], path: str) -> None:
         elif name not in peers:
             continue
         curves.setdefault(peers.get(name, name), []).append((result['minutes'], result['bits_per_byte']))
-    figure = Figure(figsize=(7, 4.2), layout='tight')
+    figure = Figure(figsize=(7, 4.6), layout='constrained')
     axis = figure.subplots()
     for name, points in sorted(curves.items()):
         style = 'o-' if name.startswith('budget') else 's--'
@@ -71,7 +71,7 @@ def draw(results: list[Keys], path: str) -> None:
     axis.set_xticks([1.5, 5, 15, 60], labels=['1.5', '5', '15', '60'])
     axis.minorticks_off()
     axis.spines[['top', 'right']].set_visible(False)
-    axis.legend(frameon=False)
+    figure.legend(frameon=False, loc='outside upper center', ncols=2)
     figure.savefig(path, dpi=144)
 
 
