@@ -83,8 +83,8 @@ LADDER = (
     Rung('transformers, BERT', {}, kept=False, peer='bert'),
     Rung('transformers, ModernBERT', {}, kept=False, peer='modernbert'),
     *(Rung(f'{size[0]} x {size[1]}', size_keys(*size), kept=False) for size in SIZES[:5]),
-    # Last, because the steps above were measured without it. With 0.01, Muon's weights grow until the attention is so
-    # sharp that AdamW hardly changes it in a fine-tuning.
+    # Last, because the steps above were measured without it. With 0.01, the weights grow until a fine-tuning with AdamW
+    # hardly changes them.
     Rung('weight decay 0.1', {'optimizer.weight_decay': 0.1}),
 )  # fmt: skip
 
