@@ -69,13 +69,12 @@ def test_packed_rows_have_the_losses_of_separate_rows(program: Program, trained:
     for name in ('packed', 'alone', 'devices'):
         data = tmp_path / name / 'data'
         write_rows(data / 'train.jsonl', lists(24, 1))
-        changes = ('--config.packing=on', '--config.grad_accum_steps=2', '--config.batch_size=16')
-        changes += ('--config.model.dropout=0.0',)
+        changes = ('--config.packing=on', '--config.grad_accum_steps=2', '--config.model.dropout=0.0')
         alone = mock.patch.object(BertForTask, 'clone', lambda self, packing=None, **new: clone(self, **new))
         with alone if name == 'alone' else mock.patch.dict({}):
             given = (f'--workdir={data.parent / "run"}', f'--config.init={trained}', f'--config.data={data}')
             sizes = ('--config.seq_len=32', '--config.steps=4', '--config.log_every=1', '--config.learning_rate=1e-3')
-            sizes += (ONE_LENGTH, '--config.export=False')
+            sizes += (ONE_LENGTH, '--config.batch_size=16', '--config.export=False')
             program.run(*given, *sizes, *QUICK, *changes, recipe=RECIPE, small=False,
                         devices=8 if name == 'devices' else 1)  # fmt: skip
         found.append(losses(data.parent / 'run'))
