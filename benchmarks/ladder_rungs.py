@@ -86,6 +86,7 @@ LADDER = (
     # Last, because the steps above were measured without it. With 0.01, the weights grow until a fine-tuning with AdamW
     # hardly changes them.
     Rung('weight decay 0.1', {'optimizer.weight_decay': 0.1}),
+    Rung('weight decay 0.03', {'optimizer.weight_decay': 0.03}, kept=False),
 )  # fmt: skip
 
 
