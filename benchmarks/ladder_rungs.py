@@ -87,6 +87,10 @@ LADDER = (
     # hardly changes them.
     Rung('weight decay 0.1', {'optimizer.weight_decay': 0.1}),
     Rung('weight decay 0.03', {'optimizer.weight_decay': 0.03}, kept=False),
+    # For tasks on pairs of texts.
+    Rung(
+        'next sentence', {'pairs.mode': 'nsp', 'model.num_segments': 2, 'masking.final_rate': 0.15}, kept=False
+    ),
 )  # fmt: skip
 
 
