@@ -13,9 +13,13 @@ the reasons for these choices.
 
 Hardware: any machine. A minute on two CPU cores gives 2 layers of width 128.
 
-| argument | meaning                                    |
-|----------|--------------------------------------------|
-| budget   | the time or the operations; default: `10m` |
+With `pairs`, as in `budget.py:25m,pairs`, the rows are BERT's pairs with segments, for tasks on pairs of texts. The run
+exports to Orbax, because no class of transformers has this architecture.
+
+| argument | meaning                                              |
+|----------|------------------------------------------------------|
+| budget   | the time or the operations; default: `10m`           |
+| pairs    | to predict next sentences, for tasks on pairs        |
 """
 
 from ml_collections import ConfigDict
@@ -24,4 +28,5 @@ from bertjax.config.recipes import budget_config, parse_argument
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    return budget_config(parse_argument(argument, budget='10m').budget)
+    args = parse_argument(argument, budget='10m', pairs=False)
+    return budget_config(args.budget, args.pairs)

@@ -90,8 +90,8 @@ def vocabulary_size(budget: str) -> int:
     return next(size for time, work, size in _VOCABULARIES if seconds <= time or operations <= work)
 
 
-def budget_config(budget: str) -> ConfigDict:
-    """Returns the config of the recipe configs/budget.py for a value of config.budget."""
+def budget_config(budget: str, pairs: bool = False) -> ConfigDict:
+    """Returns the config of the recipe configs/budget.py for a value of config.budget, with or without pairs."""
     config = pretraining_config('tiny', budget=budget, architecture_from='budget', corpus='pydoc:')
     # The model is exported as a ModernBERT. It has no local attention, because its rows are short.
     config.model.update(MODERN_FORM | {'attention_window': 0, 'rope_theta': 10_000.0, 'max_positions': 512})
@@ -106,6 +106,10 @@ def budget_config(budget: str) -> ConfigDict:
     config.schedule.update(name='wsd', decay='linear', decay_fraction=0.6)
     config.update(learning_rate=2e-2, warmup_fraction=0.05, log_every=50)
     config.update(eval_every=0, eval_examples=1024, checkpoint_every=0, checkpoint_minutes=10.0)
+    if pairs:
+        config.pairs.mode, config.masking.final_rate, config.export_formats = 'nsp', 0.15, 'orbax'
+        # Without segments, the model learns to predict next sentences too, but that hardly helps a task on pairs.
+        config.model.update(num_segments=2, pooler='tanh', pooling='cls')
     return config
 
 

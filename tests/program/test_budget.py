@@ -92,12 +92,19 @@ def test_two_processes_follow_one_clock(program, tmp_path):
 
 
 def test_a_budget_of_operations_decides_the_steps(program, tmp_path):
-    """A finished run has all its steps, so the same command does not train again."""
-    program.run(*_arguments(program, tmp_path / 'run'), recipe='configs/budget.py:2e9', small=False)
-    plan = _plan(tmp_path / 'run')
+    """A finished run has all its steps, so the same command does not train again. It has pairs and segments."""
+
+    def run() -> str:
+        return program.run(
+            *_arguments(program, tmp_path / 'run'), recipe='configs/budget.py:2e9,pairs', small=False
+        ).stdout
+
+    out, plan = run(), _plan(tmp_path / 'run')
     assert plan['warmup'] + plan['stable'] + plan['decay'] == plan['estimate'] and plan['model'].keys() == {'dtype'}
-    again = program.run(*_arguments(program, tmp_path / 'run'), recipe='configs/budget.py:2e9', small=False)
-    assert f'all {plan["estimate"]} steps are done' in again.stdout
+    assert f'all {plan["estimate"]} steps are done' in run()
+    assert 'masked positions: 40%, then 40% to 15% in training' in out and 'IsNext' in out
+    model = json.loads((tmp_path / 'run' / 'export' / 'orbax' / 'model.json').read_text())
+    assert model['nsp'] and model['num_segments'] == 2
 
 
 @pytest.mark.slow
