@@ -16,10 +16,10 @@ Hardware: any machine. A minute on two CPU cores gives 2 layers of width 128.
 With `pairs`, as in `budget.py:25m,pairs`, the rows are BERT's pairs with segments, for tasks on pairs of texts. The run
 exports to Orbax, because no class of transformers has this architecture.
 
-| argument | meaning                                              |
-|----------|------------------------------------------------------|
-| budget   | the time or the operations; default: `10m`           |
-| pairs    | to predict next sentences, for tasks on pairs        |
+| argument | meaning                                       |
+|----------|-----------------------------------------------|
+| budget   | the time or the operations; default: `10m`    |
+| pairs    | to predict next sentences, for tasks on pairs |
 """
 
 from ml_collections import ConfigDict

@@ -91,7 +91,11 @@ def vocabulary_size(budget: str) -> int:
 
 
 def budget_config(budget: str, pairs: bool = False) -> ConfigDict:
-    """Returns the config of the recipe configs/budget.py for a value of config.budget, with or without pairs."""
+    """Returns the config of the recipe configs/budget.py for a value of config.budget.
+
+    Args:
+      pairs: Whether the rows are pairs of BERT, with segments, and the model predicts next sentences.
+    """
     config = pretraining_config('tiny', budget=budget, architecture_from='budget', corpus='pydoc:')
     # The model is exported as a ModernBERT. It has no local attention, because its rows are short.
     config.model.update(MODERN_FORM | {'attention_window': 0, 'rope_theta': 10_000.0, 'max_positions': 512})
@@ -108,7 +112,7 @@ def budget_config(budget: str, pairs: bool = False) -> ConfigDict:
     config.update(eval_every=0, eval_examples=1024, checkpoint_every=0, checkpoint_minutes=10.0)
     if pairs:
         config.pairs.mode, config.masking.final_rate, config.export_formats = 'nsp', 0.15, 'orbax'
-        # Without segments, the model learns to predict next sentences too, but that hardly helps a task on pairs.
+        # Without segments, the pair head is as good, but STS-B after Muon's fine-tuning is 0.26, not 0.41 (one seed).
         config.model.update(num_segments=2, pooler='tanh', pooling='cls')
     return config
 
