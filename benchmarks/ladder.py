@@ -176,6 +176,8 @@ def _cpu() -> str:
 
 
 def main(_: Any) -> None:
+    if unknown := {*_ONLY.value} - {rung.name for rung in LADDER}:
+        raise SystemExit(f'--only: found no rung {sorted(unknown)}; a name with a comma needs "quotes" within the list')
     runs = [(Peer if rung.peer else Run)(rung, int(seed)) for seed in _SEEDS.value for rung in LADDER]
     runs = [run for run in runs if not run.kept.exists() and (not _ONLY.value or run.rung.name in _ONLY.value)]
     for run in runs:  # first, while the machine does nothing else

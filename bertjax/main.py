@@ -21,6 +21,7 @@ import shlex
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -134,6 +135,8 @@ def console() -> None:
     logging.get_absl_handler().setFormatter(_PlainFormatter('%(message)s'))
     logging.get_absl_handler().addFilter(is_shown)
     sys.unraisablehook = _print_unraisable
+    # Orbax leaves coroutines of a failed save, which has its own report.
+    warnings.filterwarnings('ignore', 'coroutine .* was never awaited', RuntimeWarning)
     app.run(_report_errors(main), flags_parser=_report_errors(parse_flags))
 
 

@@ -25,8 +25,8 @@ from running import (
 from bertjax.workdir.lock import TRIALS
 
 HERE = 's3://bucket/runs/one'
-STEPS = 96  # so many that the run can be stopped three times
-LONG = (*RUN, f'--config.steps={STEPS}', '--config.checkpoint_every=12', '--config.eval_every=48')
+STEPS = 40  # so many that the run with SLOW_STEPS can be stopped three times
+LONG = (*RUN, f'--config.steps={STEPS}', '--config.eval_every=20', '--config.log_every=1')
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_machines_are_replaced_after_kills_and_a_stop(hosts: Program, bucket, tm
 
     One of the stopped machines continues with another new one.
     """
-    quick = hosts.with_startup(tmp_path / 'startup', QUICK)
+    quick = hosts.with_startup(tmp_path / 'startup', QUICK + SLOW_STEPS)
     arguments = (f'--workdir={HERE}', *LONG, '--config.mesh.data=1', '--config.mesh.fsdp=2')
     step = 0
     for killed in (1, 0):
