@@ -55,7 +55,8 @@ def _plain_rows(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row |
         if len(cells) != texts:
             expected = 'one text per line, without tabs' if texts == 1 else 'two texts per line with a tab between them'
             fix = 'correct the line, or put the column names in the first line'
-            raise UserError(location, f'{len(cells) - 1} tabs', expected, fix)
+            found = '1 tab' if len(cells) == 2 else f'{len(cells) - 1} tabs'
+            raise UserError(location, found, expected, fix)
         yield Row(location, cells)
 
 

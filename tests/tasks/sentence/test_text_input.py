@@ -54,7 +54,7 @@ def test_pairs_are_read_from_tabs_or_columns(tmp_path):
     [
         ('-', '', '-', 'no text'),
         ('-', '\n\n', '-', 'no text'),
-        ('-', 'a\nb\tc\n', '-:2', '1 tabs'),
+        ('-', 'a\nb\tc\n', '-:2', '1 tab'),
         ('x.csv', 'txt\na\n', 'x.csv:1', "'txt'"),
         ('x.jsonl', '{"text": "a"}\n{}\n', 'x.jsonl:2', 'the fields none'),
         ('x.jsonl', '{"text": null}\n', 'x.jsonl:1', 'no text'),
