@@ -102,7 +102,7 @@ def budget_config(budget: str, pairs: bool = False) -> ConfigDict:
     config.model.update(mlp_dim=352, init='zero_output', dropout=0.0, scan_layers=False)
     config.vocab.size = vocabulary_size(budget)
     config.corpus_options.heldout = 0.02 if config.vocab.size > _MIN_PIECES else 0.1
-    config.pairs.mode = 'full_sentences'
+    config.pairs.mode = 'full_rows'
     config.masking.rate = 0.4
     config.update(seq_len=64, max_predictions=26, batch_size=16 if config.vocab.size == _MIN_PIECES else 64)
     # With a weight decay of 0.01, the weights grow until a fine-tuning with AdamW hardly changes them.

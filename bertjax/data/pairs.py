@@ -10,7 +10,7 @@ from bertjax.corpus.store import StoreSplit
 from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.errors import UserError
 
-MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences', 'sentences')
+MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences', 'sentences', 'full_rows')
 
 
 # With pairs, `start` is the index of the first sentence; `a` and `b` are the numbers of sentences in A and B. If B is
@@ -27,7 +27,8 @@ class PairOptions:
       mode: The kind of example. 'nsp' makes BERT's pairs: B is the next text or a random text. 'sop' makes ALBERT's
         pairs (arXiv 1909.11942): B follows A, and half of the pairs are swapped. 'full_sentences' and 'doc_sentences'
         make RoBERTa's contiguous sentences (arXiv 1907.11692 section 4.2), across documents or within one document.
-        'sentences' makes one example of each sentence, and all its plans are the same.
+        'sentences' makes one example of each sentence, and all its plans are the same. 'full_rows' makes full rows of
+        contiguous text, which also break within sentences.
       plans: The number of different passes over the corpus. After the last pass, the passes are repeated, and their
         examples are shuffled differently. With static masks this number is Google's `dupe_factor`.
       short_probability: For pairs, the share of documents whose target length is drawn uniformly from 2 to S - 3. The

@@ -30,6 +30,8 @@ def walk(
     split: StoreSplit, options: PairOptions, seq_len: int, seed: int, plan: int, next_probability: float = 0.5
 ) -> PairPlan:
     """Makes plan number `plan`. For `next_probability`, see `calibrate`."""
+    if options.mode == 'full_rows':
+        return PairPlan(_walk_full_rows(split, seq_len, seed, plan), 0, next_probability)
     walker = _walk_pairs if options.paired else _walk_sentences
     parts, one_sentence = [], 0
     for chunks, single in walker(split, options, seq_len, seed, plan, next_probability):
@@ -154,6 +156,25 @@ def _walk_sentences(split, options, seq_len, seed, plan, next_probability) -> It
         chunks['a'] = stop[end[visited] - 1] - begin[visited]
         chunks['b'] = document[end[visited] - 1] - document[visited] + 1
         yield chunks, 0
+
+
+def _walk_full_rows(split: StoreSplit, seq_len: int, seed: int, plan: int) -> np.ndarray:
+    """Returns chunks of contiguous tokens, also across documents. Each chunk fills a row [CLS] ... [SEP].
+
+    The length of the first chunk is random, so rows break at different tokens in each plan.
+    """
+    capacity, tokens_before = seq_len - 2, split.sentence_offsets[split.document_offsets]
+    # A place is a token, or the separator before a further document.
+    first_places = tokens_before[:-1] + np.arange(split.num_documents)
+    places = int(tokens_before[-1]) + split.num_documents - 1
+    breaks = np.arange(1 + int(randint(capacity, seed, Stream.FIRST, plan)), places, capacity)
+    breaks = np.concatenate([[0], breaks, [places]])
+    # A row does not begin with a separator, but with the token after it. `unique` drops a row of a separator alone.
+    tokens = np.unique(breaks + 1 - np.searchsorted(first_places, breaks, 'right'))
+    chunks = np.empty(len(tokens) - 1, CHUNK)
+    chunks['start'], chunks['a'] = tokens[:-1], np.diff(tokens)
+    chunks['b'] = np.searchsorted(tokens_before, tokens[1:]) - np.searchsorted(tokens_before, tokens[:-1], 'right') + 1
+    return chunks
 
 
 def _pieces(split: StoreSplit, first: int, end: int, capacity: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -21,6 +21,7 @@ DIGESTS = {
     ('sop', 'span', False): '998cd19b5d56a2fb',
     ('full_sentences', 'word', False): 'e9961ab99e852127',
     ('full_sentences', 'span', False): '1fe70a31e8546405',
+    ('full_rows', 'token', False): '6987a1b6646bc7d7',
 }
 
 

@@ -85,9 +85,9 @@ def rows_of(split, mode, seq_len, plan):
     return chunks, chunks['start'], chunks['start'] + chunks['a']
 
 
-@pytest.mark.parametrize('mode', ['full_sentences', 'doc_sentences'])
+@pytest.mark.parametrize('mode', ['full_sentences', 'doc_sentences', 'full_rows'])
 @pytest.mark.parametrize('seq_len', [8, 128, 512])
-def test_rows_of_sentences_contain_every_token_once(split, mode, seq_len):
+def test_rows_without_pairs_contain_every_token_once(split, mode, seq_len):
     document_tokens = split.sentence_offsets[split.document_offsets]
     for plan in range(3):
         chunks, begin, end = rows_of(split, mode, seq_len, plan)
@@ -97,7 +97,18 @@ def test_rows_of_sentences_contain_every_token_once(split, mode, seq_len):
         num_documents = np.searchsorted(document_tokens, end) - np.searchsorted(document_tokens, begin, 'right') + 1
         assert np.array_equal(chunks['b'], num_documents)
         assert (chunks['a'] + chunks['b'] + 1 <= seq_len).all()
-        assert mode == 'full_sentences' or (chunks['b'] == 1).all()
+        assert mode != 'doc_sentences' or (chunks['b'] == 1).all()
+
+
+@pytest.mark.parametrize('seq_len', [8, 128, 512])
+def test_full_rows(split, seq_len):
+    """A row at whose end a document begins may lack one position for each end, because it has no separator there."""
+    chunks, begin, end = rows_of(split, 'full_rows', seq_len, 0)
+    document_tokens = split.sentence_offsets[split.document_offsets]
+    lacks = seq_len - (chunks['a'] + chunks['b'] + 1)
+    ends = np.isin(begin, document_tokens).astype(int) + np.isin(end, document_tokens)
+    assert (lacks >= 0).all() and (lacks <= ends)[1:-1].all()
+    assert not np.isin(end, split.sentence_offsets).all()
 
 
 @pytest.mark.parametrize('mode', ['full_sentences', 'doc_sentences'])
