@@ -91,7 +91,8 @@ LADDER = (
     Rung(
         'next sentence', {'pairs.mode': 'nsp', 'model.num_segments': 2, 'masking.final_rate': 0.15}, kept=False
     ),
-    # Now that weight decay is 0.1, packed sentences are no better on BLiMP.
+    # The results of the next two have also the loss on rows of whole sentences: that at step 0 of a pre-training that
+    # starts from the exported model, with pairs.mode=full_sentences. Packed sentences are no better on BLiMP.
     Rung('packed sentences later', _PACKED_SENTENCES, kept=False),
     # With whole sentences, 22 % of the positions in rows of 64 are padding.
     Rung('full rows', {'pairs.mode': 'full_rows'}),
