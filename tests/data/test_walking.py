@@ -102,13 +102,13 @@ def test_rows_without_pairs_contain_every_token_once(split, mode, seq_len):
 
 @pytest.mark.parametrize('seq_len', [8, 128, 512])
 def test_full_rows(split, seq_len):
-    """A row at whose end a document begins may lack one position for each end, because it has no separator there."""
+    """A row lacks one position at each of its ends where a document begins, because it has no separator there."""
     chunks, begin, end = rows_of(split, 'full_rows', seq_len, 0)
     document_tokens = split.sentence_offsets[split.document_offsets]
     lacks = seq_len - (chunks['a'] + chunks['b'] + 1)
     ends = np.isin(begin, document_tokens).astype(int) + np.isin(end, document_tokens)
     assert (lacks >= 0).all() and (lacks <= ends)[1:-1].all()
-    assert not np.isin(end, split.sentence_offsets).all()
+    assert np.isin(end, split.sentence_offsets).mean() < 0.5  # rows also break within sentences
 
 
 @pytest.mark.parametrize('mode', ['full_sentences', 'doc_sentences'])
