@@ -23,7 +23,10 @@ _PICTURE = flags.DEFINE_string('picture', '', 'The picture; empty: none.')
 
 
 def _has_any_size(keys: Keys) -> bool:
-    """Returns whether the keys are those of the recipe whose sizes are compared, apart from the model size."""
+    """Returns whether the keys are those of the rung 'bfloat16', apart from the model size.
+
+    The sizes were compared with this rung, before `budget.py` got weight decay 0.1 and full rows.
+    """
     size, recipe = size_keys(*SIZES[0]), rung_keys(next(rung for rung in LADDER if rung.name == 'bfloat16'))
     return keys.keys() == recipe.keys() and all(recipe[name] == keys[name] for name in recipe.keys() - size.keys())
 
@@ -50,7 +53,7 @@ def main(_: Any) -> None:
 
 
 def draw(results: list[Keys], path: str) -> None:
-    """Draws the bits per byte over the processor time: a line for each size of the last recipe, and for each peer."""
+    """Draws the bits per byte over the processor time: a line for each size, and for each peer."""
     from matplotlib.figure import Figure
 
     curves: dict[str, list[tuple[float, float]]] = {}
@@ -58,14 +61,14 @@ def draw(results: list[Keys], path: str) -> None:
     for result in results:
         keys, name = result['keys'], result['name']
         if _has_any_size(keys):
-            name = f'budget.py, {keys["model.num_layers"]} layers of width {keys["model.width"]}'
+            name = f'weight decay 0.01, {keys["model.num_layers"]} layers of width {keys["model.width"]}'
         elif name not in peers:
             continue
         curves.setdefault(peers.get(name, name), []).append((result['minutes'], result['bits_per_byte']))
     figure = Figure(figsize=(7, 4.6), layout='constrained')
     axis = figure.subplots()
     for name, points in sorted(curves.items()):
-        style = 'o-' if name.startswith('budget') else 's--'
+        style = 'o-' if name.startswith('weight decay') else 's--'
         axis.plot(*zip(*sorted(points), strict=True), style, label=name, markersize=4, linewidth=1.4)
     axis.set(xscale='log', xlabel='processor time of one core in minutes', ylabel='held-out bits per byte')
     axis.set_xticks([1.5, 5, 15, 60], labels=['1.5', '5', '15', '60'])

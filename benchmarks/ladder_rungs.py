@@ -94,7 +94,7 @@ LADDER = (
     # The next two have as many steps as 'weight decay 0.1'. Their `mlm_loss` is on their own rows. The results also
     # have the loss on rows of whole sentences: start a pre-training with pairs.mode=full_sentences from the exported
     # model, and read the loss at step 0. Packed sentences are no better on BLiMP.
-    Rung('packed sentences later', _PACKED_SENTENCES, kept=False),
+    Rung('packed sentences with decay 0.1', _PACKED_SENTENCES, kept=False),
     # With whole sentences, 22 % of the positions in rows of 64 are padding.
     Rung('full rows', {'pairs.mode': 'full_rows'}),
 )  # fmt: skip

@@ -170,10 +170,10 @@ def _walk_full_rows(split: StoreSplit, seq_len: int, seed: int, plan: int) -> np
     breaks = np.arange(1 + int(randint(capacity, seed, Stream.FIRST, plan)), places, capacity)
     breaks = np.concatenate([[0], breaks, [places]])
     # A row does not begin with a separator, but with the token after it. `unique` drops a row of a separator alone.
-    tokens = np.unique(breaks + 1 - np.searchsorted(first_places, breaks, 'right'))
-    chunks = np.empty(len(tokens) - 1, CHUNK)
-    chunks['start'], chunks['a'] = tokens[:-1], np.diff(tokens)
-    chunks['b'] = np.searchsorted(tokens_before, tokens[1:]) - np.searchsorted(tokens_before, tokens[:-1], 'right') + 1
+    starts = np.unique(breaks + 1 - np.searchsorted(first_places, breaks, 'right'))
+    chunks = np.empty(len(starts) - 1, CHUNK)
+    chunks['start'], chunks['a'] = starts[:-1], np.diff(starts)
+    chunks['b'] = np.searchsorted(tokens_before, starts[1:]) - np.searchsorted(tokens_before, starts[:-1], 'right') + 1
     return chunks
 
 
