@@ -64,6 +64,9 @@ LADDER = (
     Rung('masked and causal', {'masking.causal_share': 0.25}, kept=False),
     Rung('shifted', {'model.shifted_predictions': True}, kept=False),
     Rung('masked and causal, shifted', _CAUSAL_AND_SHIFTED, kept=False),
+    Rung(
+        'masked and causal, shifted, masks 40 to 15 %', _CAUSAL_AND_SHIFTED | {'masking.final_rate': 0.15}, kept=False
+    ),
     Rung('sentences', {'pairs.mode': 'sentences'}, kept=False),
     Rung('packed sentences', _PACKED_SENTENCES, kept=False),
     # Packed sentences, causal examples and shifted predictions together.

@@ -54,6 +54,7 @@ def _train(
         return training, fit(folder, training)[0]
     with primary_first():
         plan = make_plan(settings, folder, mesh, flag_keys)
+    plan.apply(settings).check_memory(mesh)
     print(plan.describe(settings))
     while True:
         with primary_first():

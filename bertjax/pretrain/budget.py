@@ -27,6 +27,7 @@ from bertjax.files.small_files import read_json_or_none
 from bertjax.model.config import DTYPES, GATED_MLPS, train_flops_per_sequence
 from bertjax.model.layers import dot
 from bertjax.parallel.distributed import is_primary
+from bertjax.parallel.mesh import row_shards
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.remote.paths import user_path
 from bertjax.train.health.goodput import Goodput, read_goodput
@@ -48,6 +49,9 @@ _EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large m
 # warm-up and the intervals in percent.
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.447, 11.7, 0.2, 2800.0, 0.493
 _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, so that tiny models do not warm up for too long
+# See `grown_batch`. On an H200 (12 layers of width 512), the learning rate for 64 rows was also stable with 512
+# (docs/results/h200.json).
+_MAX_STEPS, _MAX_POSITIONS = 30_000, 16_384
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
 _OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative to the estimated steps of the run
 
@@ -82,6 +86,7 @@ class BudgetPlan:
       estimate: The estimated number of steps of the run.
       warmup, stable, decay: The steps of the three phases. With a budget in time, `stable` and `decay` are None until
         the clock ends the second phase.
+      batch_size: The number of rows per update; None for that of the config.
     """
 
     budget: str
@@ -90,6 +95,7 @@ class BudgetPlan:
     warmup: int
     stable: int | None = None
     decay: int | None = None
+    batch_size: int | None = None
 
     def apply(self, settings: PretrainingSettings) -> PretrainingSettings:
         """Returns the settings with the size, the phases and the steps of this plan."""
@@ -105,18 +111,20 @@ class BudgetPlan:
         return dataclasses.replace(
             settings,
             model=dataclasses.replace(settings.model, **self.model),
+            batch_size=self.batch_size or settings.batch_size,
             steps=sum(lengths),
             phases=tuple(PhaseKeys(steps=steps, **keys) for steps, keys in zip(lengths, values, strict=True)),
             **{name: in_steps(value, name, total=self.estimate, minimum=1) for name, value in intervals.items()},
         )
 
     def describe(self, settings: PretrainingSettings) -> str:
-        """Returns one line about the size and the steps."""
-        model = self.apply(settings).model
+        """Returns one line about the size, the batch and the steps."""
+        applied = self.apply(settings)
+        model = applied.model
         size = f'{model.num_layers} layers of width {model.width} in {model.dtype}'
         return (
             f'budget {self.budget}: {size}, about {self.estimate:,} steps '
-            f'of {settings.batch_size} x {settings.seq_len}: '
+            f'of {applied.batch_size} x {applied.seq_len}: '
             f'{self.warmup:,} to warm up, the last {settings.schedule.decay_fraction:.0%} to decay'
         )
 
@@ -190,11 +198,13 @@ def _check_plan(
     if plan.budget != settings.budget:
         fix = f'set --config.budget={plan.budget}, or {fix}'
         raise UserError('config.budget', repr(settings.budget), f'{plan.budget}, as in {source}', fix)
-    for key, value in plan.model.items():
-        configured = getattr(settings.model, key)
-        if f'model.{key}' in flag_keys and configured != value:
+    planned = {f'model.{key}': (getattr(settings.model, key), value) for key, value in plan.model.items()}
+    if plan.batch_size is not None:
+        planned['batch_size'] = (settings.batch_size, plan.batch_size)
+    for key, (configured, value) in planned.items():
+        if key in flag_keys and configured != value:
             fix = f'leave it out, or {fix}'
-            raise UserError(f'config.model.{key}', str(configured), f'{value}, as in {source}', fix)
+            raise UserError(f'config.{key}', str(configured), f'{value}, as in {source}', fix)
 
 
 def _check(settings: PretrainingSettings, flag_keys: Collection[str]) -> None:
@@ -237,17 +247,20 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
             for layers, width, heads in SIZES
         ]
     length, predictions = settings.first_shape
+    grows = settings.architecture_from == 'budget' and 'batch_size' not in flag_keys and not _on_cpu(mesh)
     plans = {}  # by expected loss
     for size in sizes:
         model = dataclasses.replace(settings.model, **size)
         config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
-        steps = operations / (settings.batch_size * train_flops_per_sequence(config, length, predictions))
-        steps = min(steps, seconds / _MIN_STEP_SECONDS)
+        rows, sequences = settings.batch_size, operations / train_flops_per_sequence(config, length, predictions)
+        rows = grown_batch(rows, sequences, length, row_shards(mesh)) if grows else rows
+        steps = min(sequences / rows, seconds / _MIN_STEP_SECONDS)
         inner = inner_parameters(config.num_layers, config.width)
-        loss = expected_loss(inner, max(steps * settings.batch_size * length, 1))
+        loss = expected_loss(inner, max(steps * rows * length, 1))
         estimate = max(round(min(steps, COUNT)), 3)
         warmup = max(round(settings.warmup_fraction * estimate), 1)
-        plans[loss] = BudgetPlan(settings.budget, size | chosen, estimate, warmup)
+        batch_size = rows if grows else None
+        plans[loss] = BudgetPlan(settings.budget, size | chosen, estimate, warmup, batch_size=batch_size)
     plan = plans[min(plans)]
     if plan.estimate > COUNT // 4:
         found, fix = f'{settings.budget}, which allows too many steps', 'lower it, or raise batch_size'
@@ -258,9 +271,24 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
     return dataclasses.replace(plan, stable=max(plan.estimate - plan.warmup - decay, 1), decay=decay)
 
 
+def grown_batch(rows: int, sequences: float, seq_len: int, shards: int) -> int:
+    """Returns the batch size of an accelerator, which is slow with small batches.
+
+    A batch of `rows` doubles while `sequences` take more than 30,000 steps, up to 16,384 positions on each of `shards`.
+    """
+    while sequences > _MAX_STEPS * rows and 2 * rows * seq_len <= shards * _MAX_POSITIONS:
+        rows *= 2
+    return rows
+
+
+def _on_cpu(mesh: Mesh) -> bool:
+    return mesh.devices.flat[0].platform == 'cpu'
+
+
 def product_rate(mesh: Mesh, dtype: str) -> float:
     """Measures the FLOPs per second of a large matrix product on one device, and scales them to the whole mesh."""
-    rows, width = 4096, 1024
+    # On an H200 the smaller product takes 0.1 ms, most of which is the call.
+    rows, width = (4096, 1024) if _on_cpu(mesh) else (8192, 8192)
     with jax.default_device(mesh.local_devices[0]):
         left, right = jnp.ones((rows, width), dtype), jnp.ones((width, width), dtype)
         # The model also uses `dot` on CPUs, where `jnp.matmul` is slow with bfloat16.
@@ -271,5 +299,5 @@ def product_rate(mesh: Mesh, dtype: str) -> float:
             product(left, right).block_until_ready()
             times.append(time.perf_counter() - start)
     # Several CPU devices share the same cores.
-    count = 1 if mesh.local_devices[0].platform == 'cpu' else mesh.size
+    count = 1 if _on_cpu(mesh) else mesh.size
     return count * 2 * rows * width * width / min(times)

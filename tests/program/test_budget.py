@@ -13,7 +13,7 @@ from bertjax.commands import compile
 from bertjax.config.recipes import budget_config, vocabulary_size
 from bertjax.errors import UserError
 from bertjax.parallel.mesh import make_mesh
-from bertjax.pretrain.budget import BudgetPlan, make_plan
+from bertjax.pretrain.budget import BudgetPlan, grown_batch, make_plan
 from bertjax.pretrain.settings import pretraining_settings
 
 SMALL = (
@@ -182,27 +182,42 @@ def test_the_decay_is_planned_without_a_log_of_the_time(tmp_path):
 
 def test_a_budget_of_any_length_is_refused_in_one_line(tmp_path):
     settings = pretraining_settings(budget_config('9' * 290 + 'e9'))
-    with pytest.raises(UserError, match='which allows too many steps, expected at most 536,870,911 steps; lower it'):
-        make_plan(settings, tmp_path, None, ('model.dtype',))
-    settings = dataclasses.replace(settings, budget='9' * 400 + 'm')
     mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.local_devices()[:1])
+    with pytest.raises(UserError, match='which allows too many steps, expected at most 536,870,911 steps; lower it'):
+        make_plan(settings, tmp_path, mesh, ('model.dtype',))
+    settings = dataclasses.replace(settings, budget='9' * 400 + 'm')
     with pytest.raises(UserError, match='which allows too many steps'):
         make_plan(settings, tmp_path, mesh, ('model.dtype',))
 
 
 @pytest.mark.slow
 def test_the_size_follows_from_the_operations(tmp_path):
-    """More operations give a larger model, unless a flag sets the size."""
+    """More operations give a larger model, unless a flag sets the size. On a CPU, the batch is that of the config."""
     mesh, plans = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.local_devices()[:1]), []
     for number, budget in enumerate(('1e11', '1e15', '1e19')):
         settings = pretraining_settings(budget_config(budget))
         plans.append(make_plan(settings, tmp_path / str(number), mesh, ()))
     widths = [plan.model['width'] for plan in plans]
     assert widths == sorted(set(widths))
+    assert {plan.batch_size for plan in plans} == {None}
     assert make_plan(settings, tmp_path / 'set', mesh, ('model.width', 'model.dtype')).model == {}
     fast = {'budget': '4s', 'batch_size': 1, 'seq_len': 8, 'max_predictions': 1}
     plan = make_plan(dataclasses.replace(settings, **fast), tmp_path / 'fast', mesh, ('model.width', 'model.dtype'))
     assert plan.warmup == 100  # 5 % of the steps that fit into four seconds if there is hardly anything to compute
+
+
+def test_the_batch_of_an_accelerator_grows_with_the_budget(tmp_path):
+    assert [grown_batch(64, 30_000 * rows, 64, 1) for rows in (10, 64, 65, 200, 9999)] == [64, 64, 128, 256, 256]
+    assert grown_batch(64, 1e9, 64, 16) == 4096
+    settings = pretraining_settings(budget_config('1e15'))
+    plan = BudgetPlan('1e15', {}, 300, 10, 100, 190, batch_size=128)
+    assert plan.apply(settings).resolve_phases(300)[-1].batch_size == 128
+    assert ' of 128 x 64: ' in plan.describe(settings)
+    plan.save(tmp_path)
+    replay = dataclasses.replace(settings, replay=str(tmp_path))
+    assert make_plan(replay, tmp_path / 'again', None, ()) == plan
+    with pytest.raises(UserError, match=r'config\.batch_size: found 64, expected 128, as in '):
+        make_plan(replay, tmp_path / 'other', None, ('batch_size',))
 
 
 @pytest.mark.parametrize(
