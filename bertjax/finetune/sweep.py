@@ -154,10 +154,9 @@ def _read_results(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
     if not path.exists():
         return None
     results = read_recorded_results(path)
+    # The name of a trial has only six digits of its epochs and learning rate.
     for field, value in dataclasses.asdict(trial).items():
-        if (
-            results.get(field, value) != value
-        ):  # the name of a trial has only six digits of its epochs and learning rate
+        if results.get(field, value) != value:
             fix = 'leave it out of the sweep, or give another --workdir'
             raise UserError(f'config.sweep, {field}', repr(value), f'{results[field]!r}, as in {path}', fix)
     return results

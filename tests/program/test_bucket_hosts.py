@@ -102,37 +102,29 @@ def test_the_second_process_reads_the_best_checkpoint(
 ):
     """Only the first process saves; the second one fetches the checkpoints."""
     caches = [tmp_path / name for name in ('first', 'second')]
-    arguments = (
-        f'--workdir={HERE}',
-        *tune,
-        ONE_LENGTH,
-        '--config.mesh.data=1',
-        '--config.mesh.fsdp=2',
-        '--config.use_checkpoint=best',
-    )
-    for process in hosts.start_together(
-        2, *arguments, '--config.epochs=4', '--config.eval_every=12', caches=caches, **GLUE
-    ):
+    mesh = ('--config.mesh.data=1', '--config.mesh.fsdp=2')
+    steps = ('--config.epochs=2', '--config.eval_every=6', '--config.checkpoint_every=6')
+    arguments = (f'--workdir={HERE}', *tune, ONE_LENGTH, *mesh, *steps, '--config.use_checkpoint=best')
+    for process in hosts.start_together(2, *arguments, caches=caches, **GLUE):
         wait_for_exit(process)
     (fetched,) = caches[1].glob('workdirs/*/process1/one/checkpoints')
-    assert {path.name for path in fetched.iterdir()} == {'12', '24'}
+    assert {path.name for path in fetched.iterdir()} == {'6', '12'}
     assert not list(caches[1].glob('workdirs/*/process1/one/export'))
     assert {'results.json', WEIGHTS} <= bucket.names('bucket/runs/one').keys()
 
 
 @pytest.mark.slow
-def test_a_sweep_publishes_its_best_model(
-    hosts: Program, bucket, tmp_path: pathlib.Path, tune: tuple[str, ...], swept: pathlib.Path
-):
+def test_a_sweep_publishes_its_best_model(hosts: Program, bucket, tmp_path: pathlib.Path, tune: tuple[str, ...]):
     """The bucket has the best export and the summary, and no unfinished files of the trials."""
-    caches = [tmp_path / name for name in ('first', 'second')]
-    arguments = (f'--workdir={HERE}', *tune, SWEEP[0], SWEEP[2], '--config.sweep.seeds=(1,)')
-    for process in hosts.start_together(2, *arguments, caches=caches, **GLUE):
+    caches, alone = [tmp_path / name for name in ('first', 'second')], tmp_path / 'alone'
+    arguments = (*tune, '--config.epochs=2', SWEEP[0], SWEEP[2], '--config.sweep.seeds=(1,)')
+    for process in hosts.start_together(2, f'--workdir={HERE}', *arguments, caches=caches, **GLUE):
         wait_for_exit(process)
+    hosts.spawn(f'--workdir={alone}', *arguments, **GLUE)
     trials = list(mirror(caches[0]).glob(f'{TRIALS}/*'))
     assert len(trials) == 2
     for trial in trials:
-        assert results(trial)['splits'] == results(swept / TRIALS / trial.name)['splits']
+        assert results(trial)['splits'] == results(alone / TRIALS / trial.name)['splits']
     names = bucket.names('bucket/runs/one')
     assert 'sweep.json' in names and WEIGHTS in names and not [name for name in names if '.unfinished' in name]
 
@@ -161,7 +153,7 @@ def test_a_failed_upload_ends_both_processes(hosts: Program, bucket, tmp_path: p
     """The mirror of the first process has all files."""
     caches = [tmp_path / name for name in ('first', 'second')]
     with bucket.failing('deny', 'PUT', 'export/', count=999):
-        processes = hosts.start_together(2, f'--workdir={HERE}', *RUN, caches=caches)
+        processes = hosts.start_together(2, f'--workdir={HERE}', *RUN, '--config.steps=8', caches=caches)
         first, second = (wait_for_exit(process, status=1) for process in processes)
     assert 'stopped: not all of the run is in s3://bucket/runs/one' in first.stderr.splitlines()[-1]
     assert second.stderr.strip().splitlines()[-1] == 'stopped: see the message of the first process (status 1)'

@@ -119,7 +119,7 @@ class EmbeddingTask(TextPairTask):
 
     def check_training(self, train: str) -> None:
         if train == 'head':
-            expected = "'all' or 'last_K', because the pooling has no parameters"
+            expected = "'all' or 'last_K', because the vectors come from the encoder"
             raise UserError('config.trainable', "'head'", expected, 'choose a part of the encoder')
 
     def features(self, records: Records, tokenizer: Tokenizer, *, training: bool) -> Features:
