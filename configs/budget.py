@@ -3,9 +3,9 @@
     python -m bertjax.main --config=configs/budget.py:25m --workdir=out/mine --config.corpus='texts/*.txt'
 
 The argument is a wall time (90s, 25m, 2h, 1d) or a number of floating-point operations (3e15). The run trains a
-vocabulary, chooses the size of the model, and trains the model. For a wall time, the size depends on the measured speed
-of this machine. The learning rate reaches 0 when the time or the operations are used up. The last evaluation and the
-export follow. Without config.corpus, the run reads the documentation of Python.
+vocabulary, chooses the size of the model and of its batches, and trains the model. For a wall time, the sizes depend on
+the measured speed of this machine. The learning rate reaches 0 when the time or the operations are used up. The last
+evaluation and the export follow. Without config.corpus, the run reads the documentation of Python.
 
 The architecture is ModernBERT's without local attention: pre-norm, rotary positions, gated MLPs, no biases. The
 optimiser is Muon with AdamW. Rows are contiguous text, and 40 % of their tokens are masked. docs/pretraining.md gives

@@ -43,8 +43,8 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
         raise UserError('config.topology', 'nothing', 'a TPU slice or GPUs', 'for example --config.topology=v5e:4x4')
     console = Console(highlight=False, soft_wrap=True)
     if chooses_size(settings, flag_keys) and not has_checkpoints(pathlib.Path(workdir)):
-        size = f'{settings.model.num_layers} layers of width {settings.model.width}'
-        console.print(f'the run will choose its size for config.budget; compile uses the size in the config, {size}')
+        size = f'{settings.model.num_layers} layers of width {settings.model.width}, {settings.batch_size} rows'
+        console.print(f'the run will choose size and batch for config.budget; compile uses those in the config: {size}')
     search = MemorySearch(settings, settings.topology)
     results, errors = [], []
     for phase in settings.resolve_phases(settings.total_steps(None)):

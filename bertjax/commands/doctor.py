@@ -90,7 +90,7 @@ def _pretraining_checks(
         return
     yield plan.disk(settings, model, folder)
     if settings.budget:
-        message = f'config.budget={settings.budget}: the run chooses its steps, and its size if no key sets it'
+        message = f'config.budget={settings.budget}: the run chooses its steps, and size and batch if no key sets them'
         yield [Check('hours', OK, message)]
     elif settings.topology:
         yield plan.on_slice(settings, done, total)

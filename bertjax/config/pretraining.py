@@ -112,8 +112,8 @@ class PretrainingKeys(RunKeys):
     architecture_from: str = key(
         'model',
         one_of(('model', 'init', 'budget')),
-        'the source of the architecture: the keys of `model`, the model of `init`, or the keys of `model` with a size '
-        'for `budget`',
+        'the source of the architecture: the keys of `model`, the model of `init`, or the keys of `model` with a size, '
+        'a dtype and a batch for `budget`',
     )
     embeddings: str = key('', TEXT, 'a .npy or .safetensors file with the initial token embeddings')
     heldout_texts: str = key(
@@ -146,7 +146,7 @@ class PretrainingKeys(RunKeys):
         '', _BUDGET, 'the wall time or the floating-point operations of the run, instead of `steps`', change=STATE
     )
     replay: str = key(
-        '', TEXT, 'the workdir of a finished run with the same `budget`, to repeat its size and steps', change=VERB
+        '', TEXT, 'the workdir of a finished run with the same `budget`, to repeat its decisions', change=VERB
     )
     warmup_fraction: float = override(RunKeys, 'warmup_fraction', 0.01)
     optimizer: Optimizer = group(Optimizer(name='bert_adam'), change=TRAINING)

@@ -64,13 +64,13 @@ def make_recipe(name: str, config: ConfigDict, flag_keys: Collection[str] = ()) 
     """Returns the recipe `name` (as the user spells it), with its `config`.
 
     The keys that a saved config changes are added to `flag_keys`. For the saved config of a run with a budget, the keys
-    of its size and dtype are added, so that a new run keeps them.
+    that the budget chose are added, so that a new run keeps their values.
     """
     keys, base = {*flag_keys}, name
     while find_recipe(base).startswith(f'{SAVED_CONFIG}:'):
         inner, values = _read(base)
         if inner is None:
-            keys |= {f'model.{key}' for key in BUDGET_CHOICES} if values.get('budget') else set()
+            keys |= {'batch_size', *(f'model.{key}' for key in BUDGET_CHOICES)} if values.get('budget') else set()
             break
         keys |= _flat(values).keys()
         base = inner

@@ -1,4 +1,4 @@
-"""Plans a pre-training run with config.budget: chooses the model size and the steps for a limit in time or in FLOPs.
+"""Plans a pre-training run with config.budget: chooses sizes and steps for a limit in time or in FLOPs.
 
 The run has three phases: the learning rate warms up, stays constant, and decays to 0 (the schedule 'wsd'). A budget in
 FLOPs determines the steps of all phases at the start. With a budget in time, the clock ends the second phase, and the
@@ -49,8 +49,8 @@ _EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large m
 # warm-up and the intervals in percent.
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.447, 11.7, 0.2, 2800.0, 0.493
 _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, so that tiny models do not warm up for too long
-# See `grown_batch`. On an H200 (12 layers of width 512), the learning rate for 64 rows was also stable with 512
-# (docs/results/h200.json).
+# The limits in `grown_batch` are choices, not measurements. The learning rate is that of 64 rows. It was also stable
+# with 512 rows (12 layers of width 512 on an H200, docs/results/h200.json). More rows were not tried.
 _MAX_STEPS, _MAX_POSITIONS = 30_000, 16_384
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
 _OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative to the estimated steps of the run
@@ -86,7 +86,7 @@ class BudgetPlan:
       estimate: The estimated number of steps of the run.
       warmup, stable, decay: The steps of the three phases. With a budget in time, `stable` and `decay` are None until
         the clock ends the second phase.
-      batch_size: The number of rows per update; None for that of the config.
+      batch_size: The number of rows per update; None for that of the config, as on a CPU.
     """
 
     budget: str
@@ -98,7 +98,7 @@ class BudgetPlan:
     batch_size: int | None = None
 
     def apply(self, settings: PretrainingSettings) -> PretrainingSettings:
-        """Returns the settings with the size, the phases and the steps of this plan."""
+        """Returns the settings with the sizes, the phases and the steps of this plan."""
         constant = {'schedule': 'wsd', 'decay_fraction': 0.0, 'final_mask_rate': settings.masking.rate}
         stable = self.stable or min(_OPEN_END_FACTOR * self.estimate, COUNT // 2)
         lengths = (self.warmup, stable, self.decay or self.estimate)
@@ -252,14 +252,14 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
     for size in sizes:
         model = dataclasses.replace(settings.model, **size)
         config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
-        rows, sequences = settings.batch_size, operations / train_flops_per_sequence(config, length, predictions)
-        rows = grown_batch(rows, sequences, length, row_shards(mesh)) if grows else rows
+        sequences = operations / train_flops_per_sequence(config, length, predictions)
+        batch_size = grown_batch(settings.batch_size, sequences, length, row_shards(mesh)) if grows else None
+        rows = batch_size or settings.batch_size
         steps = min(sequences / rows, seconds / _MIN_STEP_SECONDS)
         inner = inner_parameters(config.num_layers, config.width)
         loss = expected_loss(inner, max(steps * rows * length, 1))
         estimate = max(round(min(steps, COUNT)), 3)
         warmup = max(round(settings.warmup_fraction * estimate), 1)
-        batch_size = rows if grows else None
         plans[loss] = BudgetPlan(settings.budget, size | chosen, estimate, warmup, batch_size=batch_size)
     plan = plans[min(plans)]
     if plan.estimate > COUNT // 4:
@@ -274,7 +274,8 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
 def grown_batch(rows: int, sequences: float, seq_len: int, shards: int) -> int:
     """Returns the batch size of an accelerator, which is slow with small batches.
 
-    A batch of `rows` doubles while `sequences` take more than 30,000 steps, up to 16,384 positions on each of `shards`.
+    A batch of `rows` doubles while a run of `sequences` rows would have more than 30,000 steps, up to 16,384 positions
+    per row shard.
     """
     while sequences > _MAX_STEPS * rows and 2 * rows * seq_len <= shards * _MAX_POSITIONS:
         rows *= 2

@@ -7,10 +7,12 @@ import signal
 
 import jax
 import pytest
+from ml_collections import ConfigDict
 from running import SLOW_STEPS, Program, wait_for_exit, wait_for_step
 
 from bertjax.commands import compile
 from bertjax.config.recipes import budget_config, vocabulary_size
+from bertjax.config.saved_config import make_recipe
 from bertjax.errors import UserError
 from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.budget import BudgetPlan, grown_batch, make_plan
@@ -140,6 +142,7 @@ def test_the_size_of_a_plan_stays_until_it_conflicts(program, tmp_path):
     assert 'step 3 exported to ' in run('--config.run=export')
     saved = program.run(f'--workdir={tmp_path / "run"}', recipe=str(tmp_path / 'run' / 'config.json'), small=False)
     assert 'all 3 steps are done' in saved.stdout
+    assert 'batch_size' in make_recipe(str(tmp_path / 'run' / 'config.json'), ConfigDict()).flag_keys
     other = program.run(f'--workdir={tmp_path / "other"}', recipe=str(tmp_path / 'run' / 'config.json'), small=False)
     assert '1 layers of width 16 in float32' in other.stdout
     assert error(replay, '--config.budget=4e9').endswith('or give another --workdir')
@@ -154,7 +157,7 @@ def test_compile_says_that_the_run_chooses_the_size(tmp_path, capsys):
     config.topology = 'v99:4x4'
     with pytest.raises(UserError, match='v99'):
         compile.run(config, str(tmp_path))
-    assert 'for config.budget; compile uses the size in the config' in capsys.readouterr().out
+    assert 'for config.budget; compile uses those in the config: 2 layers of' in capsys.readouterr().out
     with pytest.raises(UserError, match='v99'):
         compile.run(config, str(tmp_path), ('model.width',))
     assert not capsys.readouterr().out
@@ -206,18 +209,22 @@ def test_the_size_follows_from_the_operations(tmp_path):
     assert plan.warmup == 100  # 5 % of the steps that fit into four seconds if there is hardly anything to compute
 
 
-def test_the_batch_of_an_accelerator_grows_with_the_budget(tmp_path):
+def test_the_batch_of_an_accelerator_grows_with_the_budget(tmp_path, monkeypatch):
     assert [grown_batch(64, 30_000 * rows, 64, 1) for rows in (10, 64, 65, 200, 9999)] == [64, 64, 128, 256, 256]
     assert grown_batch(64, 1e9, 64, 16) == 4096
-    settings = pretraining_settings(budget_config('1e15'))
-    plan = BudgetPlan('1e15', {}, 300, 10, 100, 190, batch_size=128)
-    assert plan.apply(settings).resolve_phases(300)[-1].batch_size == 128
-    assert ' of 128 x 64: ' in plan.describe(settings)
-    plan.save(tmp_path)
-    replay = dataclasses.replace(settings, replay=str(tmp_path))
-    assert make_plan(replay, tmp_path / 'again', None, ()) == plan
-    with pytest.raises(UserError, match=r'config\.batch_size: found 64, expected 128, as in '):
-        make_plan(replay, tmp_path / 'other', None, ('batch_size',))
+    monkeypatch.setattr('bertjax.pretrain.budget._on_cpu', lambda mesh: False)
+    mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.local_devices()[:1])
+    settings, flag_keys = pretraining_settings(budget_config('1e19')), ('model.dtype', 'model.width')
+    plan = make_plan(settings, tmp_path / 'new', mesh, flag_keys)
+    assert plan.batch_size == 256 and f'about {plan.estimate:,} steps of 256 x 64: ' in plan.describe(settings)
+    assert plan.apply(settings).resolve_phases(plan.estimate)[-1].batch_size == 256
+    unplanned = dataclasses.replace(settings, architecture_from='model')
+    assert make_plan(unplanned, tmp_path / 'unplanned', mesh, flag_keys).batch_size is None
+    assert make_plan(settings, tmp_path / 'set', mesh, (*flag_keys, 'batch_size')).batch_size is None
+    replay = dataclasses.replace(settings, replay=str(tmp_path / 'new'))
+    assert make_plan(replay, tmp_path / 'again', mesh, ()) == plan
+    with pytest.raises(UserError, match=r'config\.batch_size: found 64, expected 256, as in '):
+        make_plan(replay, tmp_path / 'other', mesh, ('batch_size',))
 
 
 @pytest.mark.parametrize(

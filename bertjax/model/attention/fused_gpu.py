@@ -10,8 +10,9 @@ this traffic is 2.4 GB per row and step. At 485 rows per second, the goal in ben
 the 4.8 TB/s of an H200.
 
 Because of this arithmetic, 'auto' prefers the kernels to `dot_product` for calls that `cudnn` does not support. On an
-H200 they compute the same (docs/results/h200.json), but their speed was not compared with that of `dot_product`. The
-compiler reports that they fit the registers of compute capability 9.0.
+H200, the results agree with float32 on the CPU to a relative error of 0.0045 (docs/results/h200.json). The speed has
+not been compared with that of `dot_product`. The compiler reports that the kernels fit the registers of compute
+capability 9.0.
 """
 
 import functools
