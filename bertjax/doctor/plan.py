@@ -28,7 +28,7 @@ from bertjax.finetune.task_model import prepare
 from bertjax.finetune.trials import make_trials
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.parallel.devices import device_memory
-from bertjax.parallel.mesh import make_mesh, row_shards
+from bertjax.parallel.mesh import is_cpu, make_mesh, row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.pretrain.heldout_pairs import read_heldout_pairs
 from bertjax.pretrain.heldout_texts import check_texts
@@ -107,7 +107,7 @@ def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, t
     settings.check_memory(mesh)
     setup = build_pretraining_setup(settings, model, mesh)
     state = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((setup.state, setup.state.params)))
-    on_cpu, free = _is_cpu(mesh), psutil.virtual_memory().available
+    on_cpu, free = is_cpu(mesh), psutil.virtual_memory().available
     message = f'{gib(state)} for the state and the gradients; {gib(device_memory(mesh))} on each device'
     if on_cpu and 2 * state > free:
         fix = 'end other programs, or choose a smaller model'
@@ -176,10 +176,6 @@ def _sizes(model: BertConfig) -> str:
     return f'{model.num_layers} layers of width {model.width}, {parameter_count(model):,} parameters'
 
 
-def _is_cpu(mesh: Mesh) -> bool:
-    return mesh.devices.flat[0].platform == 'cpu'
-
-
 def _round_to_shards(rows: int, shards: int) -> int:
     return max(shards, rows // shards * shards)
 
@@ -221,7 +217,7 @@ def _time_task(data: TaskData, mesh: Mesh) -> tuple[int, float]:
     """Times some steps of fine-tuning. Returns the rows of a step and the seconds of the fastest step."""
     settings = data.settings
     rows = settings.batch_size // settings.grad_accum_steps
-    if _is_cpu(mesh):
+    if is_cpu(mesh):
         rows = _round_to_shards(min(rows, _CPU_ROWS), row_shards(mesh))
     limits = {'max_train_records': _RECORDS, 'max_eval_records': 1, 'batch_size': rows, 'grad_accum_steps': 1}
     with tempfile.TemporaryDirectory() as scratch:

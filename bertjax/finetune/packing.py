@@ -12,7 +12,7 @@ from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import COMPILE_TIME, FLOPS, TaskData, TaskSplit
 from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.model.row_packing import PackedLayout
-from bertjax.parallel.mesh import row_shards
+from bertjax.parallel.mesh import is_cpu, row_shards
 
 # The values of config.model.attention that support several sequences in a row.
 _PACKED_ATTENTION = ('auto', 'dot_product', 'by_head_cpu')
@@ -61,7 +61,7 @@ def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, 
     if packing == 'auto' and not recorded:
         if settings.max_padded_lengths:
             return PackingChoice(None, f'config.max_padded_lengths={settings.max_padded_lengths} requires padded rows')
-        if mesh.devices.flat[0].platform != 'cpu':
+        if not is_cpu(mesh):
             return PackingChoice(None, 'packing has been measured only on CPUs')
     layout, packed_cost = _choose_layout(data, train, mesh, passes)
     if packing == 'on' or recorded:
@@ -74,7 +74,6 @@ def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, 
 def _choose_layout(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) -> tuple[PackedLayout, float]:
     """Returns the cheapest packed layout, and the cost of training and compilation with this layout, in FLOPs."""
     settings, encoder, features, shards = data.settings, data.encoder, train.features, row_shards(mesh)
-    on_cpu = mesh.devices.flat[0].platform == 'cpu'
     times = passes * count_batches(len(features), settings.batch_size) * shards * settings.grad_accum_steps
     cost = lambda length: times * _row_cost(encoder, length)  # noqa: E731
     group_cost = FLOPS * _GROUP_COMPILE_TIME * encoder.num_layers
@@ -85,7 +84,7 @@ def _choose_layout(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) 
         max_groups=settings.max_padded_lengths or MAX_LENGTHS,
         max_length=encoder.max_positions,
         # The attention kernels of other platforms do not support separate dropout for the sequences of a row.
-        shared=on_cpu and settings.model.attention in _PACKED_ATTENTION,
+        shared=is_cpu(mesh) and settings.model.attention in _PACKED_ATTENTION,
     )
     packed = PackedLayout(layout.row_groups, layout.slots)
     return packed, layout_cost(layout, cost, group_cost) + _compile_cost(encoder)

@@ -19,7 +19,7 @@ from bertjax.data.length_buckets import best_length_count, choose_lengths, find_
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.data.packing_plan import Cost, PackingPlan, choose_batch_rows, choose_plan, plan_single_rows
 from bertjax.loading.load_model import LoadedModel
-from bertjax.parallel.mesh import row_shards
+from bertjax.parallel.mesh import is_cpu, row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import Advance, ensure_progress
 from bertjax.train.predict import Forward, Predictor
@@ -45,7 +45,7 @@ class Runner:
     def __init__(self, model: LoadedModel, *, batch_size: int = 64):
         longest = model.config.max_positions
         self.model = model
-        self._is_cpu = model.mesh.devices.flat[0].platform == 'cpu'
+        self._is_cpu = is_cpu(model.mesh)
         self._cost = Cost.of(model.config.width, model.config.num_layers)
         self.lengths = (*(length for length in LENGTHS if length < longest), longest)
         self._sizes = (*(size for size in _SMALL_SIZES if size < batch_size), batch_size)

@@ -75,6 +75,11 @@ def row_shards(mesh: Mesh) -> int:
     return int(np.prod([mesh.shape[name] for name in BATCH_AXES]))
 
 
+def is_cpu(mesh: Mesh) -> bool:
+    """Returns whether the devices of the mesh are CPUs."""
+    return mesh.devices.flat[0].platform == 'cpu'
+
+
 def describe_mesh(mesh: Mesh) -> str:
     """Describes devices and axes: `8 x TPU v5 lite, mesh data=8 x fsdp=1 x tensor=1`."""
     axes = ' x '.join(f'{name}={size}' for name, size in mesh.shape.items())

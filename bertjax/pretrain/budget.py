@@ -27,7 +27,7 @@ from bertjax.files.small_files import read_json_or_none
 from bertjax.model.config import DTYPES, GATED_MLPS, train_flops_per_sequence
 from bertjax.model.layers import dot
 from bertjax.parallel.distributed import is_primary
-from bertjax.parallel.mesh import row_shards
+from bertjax.parallel.mesh import is_cpu, row_shards
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.remote.paths import user_path
 from bertjax.train.health.goodput import Goodput, read_goodput
@@ -171,8 +171,9 @@ def make_plan(
     The plan is saved to the workdir. A saved plan without a checkpoint is replaced, because nothing depends on it.
 
     Raises:
-      UserError: The budget conflicts with other keys or allows too many steps. The plan is for another budget or model.
-        The run in config.replay has no complete plan, or another plan than the workdir. A checkpoint has no plan.
+      UserError: The budget conflicts with other keys or allows too many steps. The plan is for another budget, model
+        or batch. The run in config.replay has no complete plan, or another plan than the workdir. A checkpoint has no
+        plan.
     """
     _check(settings, flag_keys)
     path = folder / FILE
@@ -247,7 +248,7 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
             for layers, width, heads in SIZES
         ]
     length, predictions = settings.first_shape
-    grows = settings.architecture_from == 'budget' and 'batch_size' not in flag_keys and not _on_cpu(mesh)
+    grows = settings.architecture_from == 'budget' and 'batch_size' not in flag_keys and not is_cpu(mesh)
     plans = {}  # by expected loss
     for size in sizes:
         model = dataclasses.replace(settings.model, **size)
@@ -282,14 +283,10 @@ def grown_batch(rows: int, sequences: float, seq_len: int, shards: int) -> int:
     return rows
 
 
-def _on_cpu(mesh: Mesh) -> bool:
-    return mesh.devices.flat[0].platform == 'cpu'
-
-
 def product_rate(mesh: Mesh, dtype: str) -> float:
     """Measures the FLOPs per second of a large matrix product on one device, and scales them to the whole mesh."""
     # On an H200 the smaller product takes 0.1 ms, most of which is the call.
-    rows, width = (4096, 1024) if _on_cpu(mesh) else (8192, 8192)
+    rows, width = (4096, 1024) if is_cpu(mesh) else (8192, 8192)
     with jax.default_device(mesh.local_devices[0]):
         left, right = jnp.ones((rows, width), dtype), jnp.ones((width, width), dtype)
         # The model also uses `dot` on CPUs, where `jnp.matmul` is slow with bfloat16.
@@ -300,5 +297,5 @@ def product_rate(mesh: Mesh, dtype: str) -> float:
             product(left, right).block_until_ready()
             times.append(time.perf_counter() - start)
     # Several CPU devices share the same cores.
-    count = 1 if _on_cpu(mesh) else mesh.size
+    count = 1 if is_cpu(mesh) else mesh.size
     return count * 2 * rows * width * width / min(times)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.data.batch import BatchSpec
+from bertjax.parallel.mesh import is_cpu
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.train.setup import PhaseSettings, Setup
 from bertjax.train.state import TrainState, shardings_of
@@ -187,7 +188,7 @@ def compile_steps(
     if key not in setup.compiled:
         setup.compiled.clear()  # programs of an earlier phase would stay in device memory
         lowering = StepLowering(setup, phase, members)
-        on_cpu = setup.mesh.devices.flat[0].platform == 'cpu'
+        on_cpu = is_cpu(setup.mesh)
         shared = on_cpu and setup.mesh.size == 1 and len(batches) > 1
         lower = lower_in_two(lowering, batches) if shared else lambda length: lowering.step(batches[length]).compile
         setup.compiled[key] = CompiledSteps(lower, batches, in_parallel=not on_cpu)

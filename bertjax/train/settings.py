@@ -80,10 +80,11 @@ def check_memory(
     hidden = seq_len * model.width * jnp.dtype(model.dtype).itemsize * (model.num_layers if moments else 1)
     logits = predictions * model.vocab_size * 4
     batch = (rows * seq_len * 12 + rows // parts * (hidden + logits)) // mesh.size
-    memory, lower_batch = device_memory(mesh), f'{key} or seq_len, or raise grad_accum_steps'
+    memory = device_memory(mesh)
+    batch_fix = f'{key} or seq_len, or raise grad_accum_steps'
     for where, what, needed, fix in (
         ('model', f'{parameter_count(model):,} parameters', weights, 'num_layers, width, mlp_dim, max_positions'),
-        (key, f'{rows:,} x {seq_len:,} in {parts:,} part(s)', weights + batch, lower_batch),
+        (key, f'{rows:,} x {seq_len:,} in {parts:,} part(s)', weights + batch, batch_fix),
     ):
         if needed > memory:
             found = f'{what}, which need at least {needed / 2**30:,.1f} GiB per device'

@@ -212,7 +212,7 @@ def test_the_size_follows_from_the_operations(tmp_path):
 def test_the_batch_of_an_accelerator_grows_with_the_budget(tmp_path, monkeypatch):
     assert [grown_batch(64, 30_000 * rows, 64, 1) for rows in (10, 64, 65, 200, 9999)] == [64, 64, 128, 256, 256]
     assert grown_batch(64, 1e9, 64, 16) == 4096
-    monkeypatch.setattr('bertjax.pretrain.budget._on_cpu', lambda mesh: False)
+    monkeypatch.setattr('bertjax.pretrain.budget.is_cpu', lambda mesh: False)
     mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.local_devices()[:1])
     settings, flag_keys = pretraining_settings(budget_config('1e19')), ('model.dtype', 'model.width')
     plan = make_plan(settings, tmp_path / 'new', mesh, flag_keys)
