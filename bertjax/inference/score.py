@@ -89,12 +89,12 @@ def compute_scores(
             advance(len(part) // 2)
         else:
             with AtomicFile(path) as file:
-                np.save(file, score_pairs(runner, part, lengths, advance))
+                np.save(file, score_minimal_pairs(runner, part, lengths, advance))
         scores.append(np.load(path))
     return np.concatenate(scores)
 
 
-def score_pairs(
+def score_minimal_pairs(
     runner: Runner, sequences: Sequence[np.ndarray], lengths: tuple[int, ...], advance: Advance
 ) -> np.ndarray:
     """Computes the pseudo-log-likelihoods of N pairs together, float64 [N, 2].

@@ -83,7 +83,7 @@ def test_parts_are_computed_once_and_other_results_are_not_replaced(
     monkeypatch.setattr(score, '_PART', 16)
     command = (f'--config.init={trained}', f'--config.input={pairs}')
     program.run(f'--workdir={tmp_path}/whole', *command, **RECIPE)
-    compute, calls = score.score_pairs, []
+    compute, calls = score.score_minimal_pairs, []
 
     def interrupt_third(*arguments):
         calls.append(arguments)
@@ -91,7 +91,7 @@ def test_parts_are_computed_once_and_other_results_are_not_replaced(
             raise KeyboardInterrupt
         return compute(*arguments)
 
-    monkeypatch.setattr(score, 'score_pairs', interrupt_third)
+    monkeypatch.setattr(score, 'score_minimal_pairs', interrupt_third)
     command = (f'--workdir={tmp_path}/killed', *command)
     program.run(*command, status=None, **RECIPE)
     assert len(list((tmp_path / 'killed' / 'minimal_pairs').rglob('*.npy'))) == 2
