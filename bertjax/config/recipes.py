@@ -81,7 +81,7 @@ def modern_phase(seq_len: int, **values: Any) -> ConfigDict:
 
 _MIN_PIECES = 2048
 # Rows of (maximum seconds, maximum operations, pieces). The first row that a budget fits gives its vocabulary size.
-_VOCABULARIES = ((300, 1e13, _MIN_PIECES), (3600, 3e14, 4096), (8 * 3600, 3e15, 8192), (math.inf, math.inf, 16384))
+_VOCABULARIES = ((300, 1e13, _MIN_PIECES), (1800, 1e14, 4096), (8 * 3600, 3e15, 8192), (math.inf, math.inf, 16384))
 
 
 def vocabulary_size(budget: str) -> int:
