@@ -1,5 +1,6 @@
 """run=compile: compile the train step for TPUs or GPUs that need not be attached; print whether it fits in memory."""
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -13,7 +14,7 @@ from bertjax.cost.memory_search import MemorySearch, format_flags
 from bertjax.cost.step_cost import cost_lines, cost_tables
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
-from bertjax.pretrain.budget import chooses_size
+from bertjax.pretrain.budget import read_plan
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.warm_start import with_architecture
@@ -38,13 +39,17 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
       UserError: The topology is empty or unknown, its compiler is missing, or the number of chips does not fit the
         mesh or the batch. Or a phase does not fit the memory of a chip; the file is written before this error.
     """
-    settings = with_architecture(pretraining_settings(config), pathlib.Path(workdir), flag_keys)
+    folder = pathlib.Path(workdir)
+    settings = with_architecture(pretraining_settings(config), folder, flag_keys)
     if not settings.topology:
         raise UserError('config.topology', 'nothing', 'a TPU slice or GPUs', 'for example --config.topology=v5e:4x4')
     console = Console(highlight=False, soft_wrap=True)
-    if chooses_size(settings, flag_keys) and not has_checkpoints(pathlib.Path(workdir)):
+    plan = read_plan(folder) if settings.budget and has_checkpoints(folder) else None
+    if plan and plan.batch_size and 'batch_size' not in flag_keys:
+        settings = dataclasses.replace(settings, batch_size=plan.batch_size)
+    if not plan and settings.architecture_from == 'budget':
         size = f'{settings.model.num_layers} layers of width {settings.model.width}, {settings.batch_size} rows'
-        console.print(f'the run will choose size and batch for config.budget; compile uses those in the config: {size}')
+        console.print(f'the run chooses the size and the batch that no key sets; compile uses {size}')
     search = MemorySearch(settings, settings.topology)
     results, errors = [], []
     for phase in settings.resolve_phases(settings.total_steps(None)):

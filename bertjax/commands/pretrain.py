@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from bertjax.config.verb import Verb
 from bertjax.parallel.distributed import is_primary, primary_first
 from bertjax.parallel.mesh import make_mesh
-from bertjax.pretrain.budget import make_plan
+from bertjax.pretrain.budget import make_plan, split_batch
 from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining
@@ -54,6 +54,7 @@ def _train(
         return training, fit(folder, training)[0]
     with primary_first():
         plan = make_plan(settings, folder, mesh, flag_keys)
+    settings = split_batch(settings, plan, mesh, flag_keys)
     plan.apply(settings).check_memory(mesh)
     print(plan.describe(settings))
     while True:

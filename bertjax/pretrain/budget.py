@@ -49,9 +49,11 @@ _EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large m
 # warm-up and the intervals in percent.
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.447, 11.7, 0.2, 2800.0, 0.493
 _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, so that tiny models do not warm up for too long
-# The limits in `grown_batch` are choices, not measurements. The learning rate is that of 64 rows. It was also stable
-# with 512 rows (12 layers of width 512 on an H200, docs/results/h200.json). More rows were not tried.
-_MAX_STEPS, _MAX_POSITIONS = 30_000, 16_384
+# See `choose_batch_size`. With 4 layers of width 256 and a learning rate of 0.02, 5,500 steps of 128 rows of 64 train
+# better than 10,000 of 64 rows, and 3,500 steps of 512 rows as well as 12,500 of 128 (docs/results/batch.json). With 12
+# layers of width 512, 512 rows were also stable (docs/results/h200.json). Larger batches were not tried.
+_MAX_STEPS, _MAX_CPU_POSITIONS, _MAX_DEVICE_POSITIONS = 8_000, 32_768, 16_384
+_CPU_PART_POSITIONS = 2_048  # see `split_batch`
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
 _OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative to the estimated steps of the run
 
@@ -86,7 +88,7 @@ class BudgetPlan:
       estimate: The estimated number of steps of the run.
       warmup, stable, decay: The steps of the three phases. With a budget in time, `stable` and `decay` are None until
         the clock ends the second phase.
-      batch_size: The number of rows per update; None for that of the config, as on a CPU.
+      batch_size: The number of rows per update; None for that of the config.
     """
 
     budget: str
@@ -158,9 +160,9 @@ class BudgetPlan:
         write_atomic(folder / FILE, json.dumps(dataclasses.asdict(self), indent=1) + '\n')
 
 
-def chooses_size(settings: PretrainingSettings, flag_keys: Collection[str]) -> bool:
-    """Returns whether a new run chooses its size: architecture_from is 'budget', and the command line sets no size."""
-    return settings.architecture_from == 'budget' and not {f'model.{key}' for key in BUDGET_SIZE} & {*flag_keys}
+def read_plan(folder: pathlib.Path) -> BudgetPlan | None:
+    """Returns the plan in a workdir; None if there is no readable plan."""
+    return read_json_or_none(folder / FILE, lambda facts: BudgetPlan(**facts))
 
 
 def make_plan(
@@ -177,7 +179,7 @@ def make_plan(
     """
     _check(settings, flag_keys)
     path = folder / FILE
-    saved = _read(path) if has_checkpoints(folder) or not is_primary() else None
+    saved = read_plan(folder) if has_checkpoints(folder) or not is_primary() else None
     if saved is None and not settings.replay and has_checkpoints(folder):
         fix = 'restore the file from a copy, or give another --workdir'
         raise UserError(str(path), 'no readable plan beside the checkpoints', 'the plan of this run', fix)
@@ -220,48 +222,46 @@ def _check(settings: PretrainingSettings, flag_keys: Collection[str]) -> None:
         raise UserError(f'config.{conflicts[0]}', 'a value', 'none, because of config.budget', fix)
 
 
-def _read(path: pathlib.Path) -> BudgetPlan | None:
-    return read_json_or_none(path, lambda facts: BudgetPlan(**facts))
-
-
 def _read_replayed(workdir: str, *, required: bool) -> BudgetPlan | None:
-    source = user_path(workdir, 'config.replay') / FILE
-    plan = _read(source)
+    folder = user_path(workdir, 'config.replay')
+    plan = read_plan(folder)
     if required and (plan is None or plan.decay is None):
         found = 'no readable plan' if plan is None else 'a run whose second phase has not ended'
-        raise UserError(str(source), found, 'the decisions of a finished run', 'give the workdir of a finished run')
+        expected, fix = 'the decisions of a finished run', 'give the workdir of a finished run'
+        raise UserError(str(folder / FILE), found, expected, fix)
     return plan
 
 
 def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[str]) -> BudgetPlan:
     seconds, operations = parse_budget(settings.budget)
     chosen: dict[str, Any] = {}
-    if settings.architecture_from == 'budget' and 'model.dtype' not in flag_keys:
+    chooses = settings.architecture_from == 'budget'
+    chooses_batch = chooses and 'batch_size' not in flag_keys
+    if chooses and 'model.dtype' not in flag_keys:
         chosen['dtype'] = max(DTYPES, key=lambda dtype: product_rate(mesh, dtype) / _MIN_SPEEDUP[dtype])
     if operations == math.inf:
         operations = _EFFICIENCY * seconds * product_rate(mesh, chosen.get('dtype', settings.model.dtype))
     sizes: list[dict[str, int]] = [{}]
-    if chooses_size(settings, flag_keys):
+    if chooses and not {f'model.{key}' for key in BUDGET_SIZE} & {*flag_keys}:
         mlp_dim = gated_width if settings.model.mlp in GATED_MLPS else lambda width: 4 * width
         sizes = [
             {'num_layers': layers, 'width': width, 'num_heads': heads, 'mlp_dim': mlp_dim(width)}
             for layers, width, heads in SIZES
         ]
     length, predictions = settings.first_shape
-    grows = settings.architecture_from == 'budget' and 'batch_size' not in flag_keys and not is_cpu(mesh)
     plans = {}  # by expected loss
     for size in sizes:
         model = dataclasses.replace(settings.model, **size)
         config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
         sequences = operations / train_flops_per_sequence(config, length, predictions)
-        batch_size = grown_batch(settings.batch_size, sequences, length, row_shards(mesh)) if grows else None
-        rows = batch_size or settings.batch_size
+        chosen_rows = choose_batch_size(settings.batch_size, sequences, length, mesh) if chooses_batch else None
+        rows = chosen_rows or settings.batch_size
         steps = min(sequences / rows, seconds / _MIN_STEP_SECONDS)
         inner = inner_parameters(config.num_layers, config.width)
         loss = expected_loss(inner, max(steps * rows * length, 1))
         estimate = max(round(min(steps, COUNT)), 3)
         warmup = max(round(settings.warmup_fraction * estimate), 1)
-        plans[loss] = BudgetPlan(settings.budget, size | chosen, estimate, warmup, batch_size=batch_size)
+        plans[loss] = BudgetPlan(settings.budget, size | chosen, estimate, warmup, batch_size=chosen_rows)
     plan = plans[min(plans)]
     if plan.estimate > COUNT // 4:
         found, fix = f'{settings.budget}, which allows too many steps', 'lower it, or raise batch_size'
@@ -272,15 +272,34 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
     return dataclasses.replace(plan, stable=max(plan.estimate - plan.warmup - decay, 1), decay=decay)
 
 
-def grown_batch(rows: int, sequences: float, seq_len: int, shards: int) -> int:
-    """Returns the batch size of an accelerator, which is slow with small batches.
+def choose_batch_size(rows: int, sequences: float, seq_len: int, mesh: Mesh) -> int:
+    """Returns the batch size of a run of `sequences` rows.
 
-    A batch of `rows` doubles while a run of `sequences` rows would have more than 30,000 steps, up to 16,384 positions
-    per row shard.
+    A batch of `rows` doubles while the run would have more than 8,000 steps. The limit is 32,768 positions on a CPU,
+    and 16,384 positions per row shard on other devices.
     """
-    while sequences > _MAX_STEPS * rows and 2 * rows * seq_len <= shards * _MAX_POSITIONS:
+    limit = _MAX_CPU_POSITIONS if is_cpu(mesh) else row_shards(mesh) * _MAX_DEVICE_POSITIONS
+    while sequences > _MAX_STEPS * rows and 2 * rows * seq_len <= limit:
         rows *= 2
     return rows
+
+
+def split_batch(
+    settings: PretrainingSettings, plan: BudgetPlan, mesh: Mesh, flag_keys: Collection[str]
+) -> PretrainingSettings:
+    """Returns the settings with grad_accum_steps for the batch of the plan, unless the config sets it.
+
+    On a CPU, a part of the batch has at most 2,048 positions per row shard. Parts of this size were the fastest with 4
+    layers of width 256 (docs/results/batch.json).
+    """
+    sets_parts = settings.grad_accum_steps > 1 or 'grad_accum_steps' in flag_keys
+    if settings.architecture_from != 'budget' or sets_parts or not is_cpu(mesh):
+        return settings
+    rows, parts, shards = plan.batch_size or settings.batch_size, 1, row_shards(mesh)
+    positions = rows * settings.first_shape[0]
+    while positions > parts * shards * _CPU_PART_POSITIONS and rows % (2 * parts * shards) == 0:
+        parts *= 2
+    return dataclasses.replace(settings, grad_accum_steps=parts)
 
 
 def product_rate(mesh: Mesh, dtype: str) -> float:

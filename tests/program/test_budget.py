@@ -7,6 +7,7 @@ import signal
 
 import jax
 import pytest
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from running import SLOW_STEPS, Program, wait_for_exit, wait_for_step
 
@@ -15,7 +16,7 @@ from bertjax.config.recipes import budget_config, vocabulary_size
 from bertjax.config.saved_config import make_recipe
 from bertjax.errors import UserError
 from bertjax.parallel.mesh import make_mesh
-from bertjax.pretrain.budget import BudgetPlan, grown_batch, make_plan
+from bertjax.pretrain.budget import BudgetPlan, choose_batch_size, make_plan, split_batch
 from bertjax.pretrain.settings import pretraining_settings
 
 SMALL = (
@@ -38,6 +39,10 @@ def _plan(folder: pathlib.Path) -> dict:
 def _spawn(program: Program, folder: pathlib.Path, *more: str, budget: str = '5s', **options) -> str:
     arguments = _arguments(program, folder, *more)
     return program.spawn(*arguments, recipe=f'configs/budget.py:{budget}', small=False, **options).stdout
+
+
+def _mesh(devices: int) -> Mesh:
+    return make_mesh({'data': devices, 'fsdp': 1, 'tensor': 1}, jax.local_devices()[:devices])
 
 
 @pytest.fixture(scope='module')
@@ -93,13 +98,13 @@ def test_two_processes_follow_one_clock(program, tmp_path):
     assert config['steps'] == plan['warmup'] + plan['stable'] + plan['decay'] and 'goodput' in ends[0].stdout
 
 
-def test_a_budget_of_operations_decides_the_steps(program, tmp_path):
+def test_a_budget_of_operations_decides_the_steps(program, tmp_path, monkeypatch):
     """A finished run has all its steps, so the same command does not train again. It has pairs and segments."""
+    monkeypatch.setattr('bertjax.pretrain.budget._CPU_PART_POSITIONS', 512)
 
     def run() -> str:
-        return program.run(
-            *_arguments(program, tmp_path / 'run'), recipe='configs/budget.py:2e9,pairs', small=False
-        ).stdout
+        arguments = _arguments(program, tmp_path / 'run', '--config.batch_size=32')
+        return program.run(*arguments, recipe='configs/budget.py:2e9,pairs', small=False).stdout
 
     out, plan = run(), _plan(tmp_path / 'run')
     assert plan['warmup'] + plan['stable'] + plan['decay'] == plan['estimate'] and plan['model'].keys() == {'dtype'}
@@ -107,6 +112,7 @@ def test_a_budget_of_operations_decides_the_steps(program, tmp_path):
     assert 'masked positions: 40%, then 40% to 15% in training' in out and 'IsNext' in out
     model = json.loads((tmp_path / 'run' / 'export' / 'orbax' / 'model.json').read_text())
     assert model['nsp'] and model['num_segments'] == 2
+    assert json.loads((tmp_path / 'run' / 'config.json').read_text())['grad_accum_steps'] == 2
 
 
 @pytest.mark.slow
@@ -152,14 +158,25 @@ def test_the_size_of_a_plan_stays_until_it_conflicts(program, tmp_path):
     assert error(replay).startswith('config.replay: found ')
 
 
-def test_compile_says_that_the_run_chooses_the_size(tmp_path, capsys):
+def test_compile_takes_the_batch_of_the_plan_or_says_that_the_run_chooses_it(tmp_path, capsys, monkeypatch):
+    class StopError(Exception):
+        pass
+
+    def stop(settings, topology):
+        raise StopError(f'{settings.batch_size} rows')
+
+    monkeypatch.setattr(compile, 'MemorySearch', stop)
     config = budget_config('5m')
-    config.topology = 'v99:4x4'
-    with pytest.raises(UserError, match='v99'):
+    config.topology = 'v5e:4x4'
+    with pytest.raises(StopError, match='16 rows'):
         compile.run(config, str(tmp_path))
-    assert 'for config.budget; compile uses those in the config: 2 layers of' in capsys.readouterr().out
-    with pytest.raises(UserError, match='v99'):
-        compile.run(config, str(tmp_path), ('model.width',))
+    assert 'that no key sets; compile uses 2 layers of width 128, 16 rows' in capsys.readouterr().out
+    BudgetPlan('5m', {}, 300, 10, batch_size=128).save(tmp_path)
+    monkeypatch.setattr(compile, 'has_checkpoints', lambda folder: True)
+    with pytest.raises(StopError, match='128 rows'):
+        compile.run(config, str(tmp_path))
+    with pytest.raises(StopError, match='16 rows'):
+        compile.run(config, str(tmp_path), ('batch_size',))
     assert not capsys.readouterr().out
 
 
@@ -185,7 +202,7 @@ def test_the_decay_is_planned_without_a_log_of_the_time(tmp_path):
 
 def test_a_budget_of_any_length_is_refused_in_one_line(tmp_path):
     settings = pretraining_settings(budget_config('9' * 290 + 'e9'))
-    mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.local_devices()[:1])
+    mesh = _mesh(1)
     with pytest.raises(UserError, match='which allows too many steps, expected at most 536,870,911 steps; lower it'):
         make_plan(settings, tmp_path, mesh, ('model.dtype',))
     settings = dataclasses.replace(settings, budget='9' * 400 + 'm')
@@ -195,35 +212,59 @@ def test_a_budget_of_any_length_is_refused_in_one_line(tmp_path):
 
 @pytest.mark.slow
 def test_the_size_follows_from_the_operations(tmp_path):
-    """More operations give a larger model, unless a flag sets the size. On a CPU, the batch is that of the config."""
-    mesh, plans = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.local_devices()[:1]), []
+    """More operations give a larger model, unless a flag sets the size."""
+    mesh, plans = _mesh(1), []
     for number, budget in enumerate(('1e11', '1e15', '1e19')):
         settings = pretraining_settings(budget_config(budget))
         plans.append(make_plan(settings, tmp_path / str(number), mesh, ()))
     widths = [plan.model['width'] for plan in plans]
     assert widths == sorted(set(widths))
-    assert {plan.batch_size for plan in plans} == {None}
     assert make_plan(settings, tmp_path / 'set', mesh, ('model.width', 'model.dtype')).model == {}
     fast = {'budget': '4s', 'batch_size': 1, 'seq_len': 8, 'max_predictions': 1}
     plan = make_plan(dataclasses.replace(settings, **fast), tmp_path / 'fast', mesh, ('model.width', 'model.dtype'))
     assert plan.warmup == 100  # 5 % of the steps that fit into four seconds if there is hardly anything to compute
 
 
-def test_the_batch_of_an_accelerator_grows_with_the_budget(tmp_path, monkeypatch):
-    assert [grown_batch(64, 30_000 * rows, 64, 1) for rows in (10, 64, 65, 200, 9999)] == [64, 64, 128, 256, 256]
-    assert grown_batch(64, 1e9, 64, 16) == 4096
+def test_the_batch_grows_with_the_budget(monkeypatch):
+    one, eight = _mesh(1), _mesh(8)
+    assert [choose_batch_size(64, 8_000 * n, 64, one) for n in (10, 64, 65, 200, 1e6)] == [64, 64, 128, 256, 512]
+    assert choose_batch_size(64, 1e9, 64, eight) == 512
+    assert choose_batch_size(64, 1e9, 128, one) == 256
     monkeypatch.setattr('bertjax.pretrain.budget.is_cpu', lambda mesh: False)
-    mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.local_devices()[:1])
+    assert [choose_batch_size(64, 1e9, 64, mesh) for mesh in (one, eight)] == [256, 2048]
+
+
+def test_a_batch_on_a_cpu_is_split(monkeypatch):
+    """A part has at most 2,048 positions per shard, if the rows can be divided so."""
+    settings, plan = pretraining_settings(budget_config('1h')), BudgetPlan('1h', {}, 300, 10, batch_size=512)
+
+    def parts(shards=1, flag_keys=(), plan=plan, **values):
+        changed = dataclasses.replace(settings, **values)
+        return split_batch(changed, plan, _mesh(shards), flag_keys).grad_accum_steps
+
+    assert [parts(), parts(8), parts(seq_len=128)] == [16, 2, 32]
+    own = dataclasses.replace(plan, batch_size=None)
+    assert [parts(plan=own), parts(plan=own, batch_size=48), parts(plan=own, batch_size=72)] == [2, 2, 4]
+    assert [parts(plan=own, batch_size=33), parts(8, plan=own, batch_size=8, seq_len=4096)] == [1, 1]
+    assert [parts(flag_keys=('grad_accum_steps',)), parts(grad_accum_steps=4)] == [1, 4]
+    assert parts(architecture_from='model') == 1
+    monkeypatch.setattr('bertjax.pretrain.budget.is_cpu', lambda mesh: False)
+    assert parts() == 1
+
+
+def test_a_plan_keeps_the_batch(tmp_path):
+    mesh = _mesh(1)
     settings, flag_keys = pretraining_settings(budget_config('1e19')), ('model.dtype', 'model.width')
     plan = make_plan(settings, tmp_path / 'new', mesh, flag_keys)
-    assert plan.batch_size == 256 and f'about {plan.estimate:,} steps of 256 x 64: ' in plan.describe(settings)
-    assert plan.apply(settings).resolve_phases(plan.estimate)[-1].batch_size == 256
+    assert plan.batch_size == 512
+    assert f'about {plan.estimate:,} steps of 512 x 64: ' in plan.describe(settings)
+    assert plan.apply(settings).resolve_phases(plan.estimate)[-1].batch_size == 512
     unplanned = dataclasses.replace(settings, architecture_from='model')
     assert make_plan(unplanned, tmp_path / 'unplanned', mesh, flag_keys).batch_size is None
     assert make_plan(settings, tmp_path / 'set', mesh, (*flag_keys, 'batch_size')).batch_size is None
     replay = dataclasses.replace(settings, replay=str(tmp_path / 'new'))
     assert make_plan(replay, tmp_path / 'again', mesh, ()) == plan
-    with pytest.raises(UserError, match=r'config\.batch_size: found 64, expected 256, as in '):
+    with pytest.raises(UserError, match=r'config\.batch_size: found 64, expected 512, as in '):
         make_plan(replay, tmp_path / 'other', mesh, ('batch_size',))
 
 
@@ -246,6 +287,17 @@ def test_settings_that_conflict_with_a_budget_are_refused(program, tmp_path, fla
 def test_another_budget_in_a_workdir_is_refused(program, timed):
     message = program.error(*_arguments(program, timed), recipe='configs/budget.py:7s', small=False)
     assert message.startswith("error: config.budget: found '7s', expected 5s, as in ")
+
+
+@pytest.mark.parametrize(
+    ('budget', 'pieces'),
+    [
+        *[('5m', 2048), ('301s', 4096), ('30m', 4096), ('31m', 8192), ('8h', 8192), ('9h', 16384)],
+        *[('1e13', 2048), ('1e14', 4096), ('3e15', 8192), ('4e15', 16384)],
+    ],
+)
+def test_the_vocabulary_grows_with_the_budget(budget, pieces):
+    assert vocabulary_size(budget) == pieces
 
 
 @pytest.mark.parametrize('budget', ['', '25', '25x', 'm', '0m', '3e', '-3m', '1e999'])
