@@ -254,14 +254,14 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
         model = dataclasses.replace(settings.model, **size)
         config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
         sequences = operations / train_flops_per_sequence(config, length, predictions)
-        chosen_rows = choose_batch_size(settings.batch_size, sequences, length, mesh) if chooses_batch else None
-        rows = chosen_rows or settings.batch_size
+        batch_size = choose_batch_size(settings.batch_size, sequences, length, mesh) if chooses_batch else None
+        rows = batch_size or settings.batch_size
         steps = min(sequences / rows, seconds / _MIN_STEP_SECONDS)
         inner = inner_parameters(config.num_layers, config.width)
         loss = expected_loss(inner, max(steps * rows * length, 1))
         estimate = max(round(min(steps, COUNT)), 3)
         warmup = max(round(settings.warmup_fraction * estimate), 1)
-        plans[loss] = BudgetPlan(settings.budget, size | chosen, estimate, warmup, batch_size=chosen_rows)
+        plans[loss] = BudgetPlan(settings.budget, size | chosen, estimate, warmup, batch_size=batch_size)
     plan = plans[min(plans)]
     if plan.estimate > COUNT // 4:
         found, fix = f'{settings.budget}, which allows too many steps', 'lower it, or raise batch_size'
