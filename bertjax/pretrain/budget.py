@@ -50,8 +50,9 @@ _EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large m
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.447, 11.7, 0.2, 2800.0, 0.493
 _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, so that tiny models do not warm up for too long
 # See `choose_batch_size`. With 4 layers of width 256 and a learning rate of 0.02, 5,500 steps of 128 rows of 64 train
-# better than 10,000 of 64 rows, and 3,500 steps of 512 rows as well as 12,500 of 128 (docs/results/batch.json). With 12
-# layers of width 512, 512 rows were also stable (docs/results/h200.json). Larger batches were not tried.
+# better than 10,000 of 64 rows. With a changed objective, 3,500 steps of 512 rows train as well as 12,500 of 128
+# (docs/results/batch.json). With 12 layers of width 512, 512 rows were also stable (docs/results/h200.json). Larger
+# batches were not tried.
 _MAX_STEPS, _MAX_CPU_POSITIONS, _MAX_DEVICE_POSITIONS = 8_000, 32_768, 16_384
 _CPU_PART_POSITIONS = 2_048  # see `split_batch`
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
@@ -235,14 +236,14 @@ def _read_replayed(workdir: str, *, required: bool) -> BudgetPlan | None:
 def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[str]) -> BudgetPlan:
     seconds, operations = parse_budget(settings.budget)
     chosen: dict[str, Any] = {}
-    chooses = settings.architecture_from == 'budget'
-    chooses_batch = chooses and 'batch_size' not in flag_keys
-    if chooses and 'model.dtype' not in flag_keys:
+    from_budget = settings.architecture_from == 'budget'
+    chooses_batch = from_budget and 'batch_size' not in flag_keys
+    if from_budget and 'model.dtype' not in flag_keys:
         chosen['dtype'] = max(DTYPES, key=lambda dtype: product_rate(mesh, dtype) / _MIN_SPEEDUP[dtype])
     if operations == math.inf:
         operations = _EFFICIENCY * seconds * product_rate(mesh, chosen.get('dtype', settings.model.dtype))
     sizes: list[dict[str, int]] = [{}]
-    if chooses and not {f'model.{key}' for key in BUDGET_SIZE} & {*flag_keys}:
+    if from_budget and not {f'model.{key}' for key in BUDGET_SIZE} & {*flag_keys}:
         mlp_dim = gated_width if settings.model.mlp in GATED_MLPS else lambda width: 4 * width
         sizes = [
             {'num_layers': layers, 'width': width, 'num_heads': heads, 'mlp_dim': mlp_dim(width)}
@@ -273,7 +274,7 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
 
 
 def choose_batch_size(rows: int, sequences: float, seq_len: int, mesh: Mesh) -> int:
-    """Returns the batch size of a run of `sequences` rows.
+    """Returns the batch size of a run that has time for `sequences` rows of `seq_len` positions.
 
     A batch of `rows` doubles while the run would have more than 8,000 steps. The limit is 32,768 positions on a CPU,
     and 16,384 positions per row shard on other devices.
@@ -287,7 +288,7 @@ def choose_batch_size(rows: int, sequences: float, seq_len: int, mesh: Mesh) -> 
 def split_batch(
     settings: PretrainingSettings, plan: BudgetPlan, mesh: Mesh, flag_keys: Collection[str]
 ) -> PretrainingSettings:
-    """Returns the settings with grad_accum_steps for the batch of the plan, unless the config sets it.
+    """Returns the settings with a value of grad_accum_steps for the batch of the plan, unless the config has its own.
 
     On a CPU, a part of the batch has at most 2,048 positions per row shard. Parts of this size were the fastest with 4
     layers of width 256 (docs/results/batch.json).
