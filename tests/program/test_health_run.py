@@ -1,6 +1,7 @@
 """A hanging run ends and can be resumed, and goodput counts the time of both processes; steps are traced."""
 
 import pathlib
+import re
 
 import pytest
 from running import RUN, Program, rows
@@ -51,3 +52,4 @@ def test_the_selected_steps_are_traced(program: Program, tmp_path: pathlib.Path)
     assert f'traced steps 3 to 5: xprof --logdir={tmp_path / "profile"}' in out
     (trace,) = (tmp_path / 'profile').rglob('*.xplane.pb')
     assert b'step_num' in trace.read_bytes()
+    assert not re.search(rb'\$\w+\.py:\d', trace.read_bytes()), 'calls of Python functions, which can end the process'
