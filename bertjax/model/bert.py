@@ -13,9 +13,9 @@ from bertjax.model.layers import (
     Embedding,
     Norm,
     Projection,
-    add_bias,
     dot,
     dot_over_rows,
+    sum_rows,
 )
 from bertjax.model.lookup import gather_positions
 from bertjax.model.row_packing import BatchLayout, PackedLayout
@@ -68,7 +68,7 @@ class MlmHead(Transform):
         bias_init = with_axes(nn.initializers.zeros_init(), 'vocab')
         bias = self.param('bias', bias_init, (c.padded_vocab_size,), jnp.dtype(c.param_dtype))
         if platform() == 'cpu':
-            logits = add_bias(product_with_rows(x, table), bias, True)  # [B, P, V]
+            logits = logits_on_cpu(x, table, bias)  # [B, P, V]
         else:
             logits = jnp.einsum('BPD,VD->BPV', x, table, preferred_element_type=jnp.float32)  # [B, P, V]
             logits = logits + bias.astype(jnp.float32)
@@ -77,22 +77,23 @@ class MlmHead(Transform):
 
 
 @jax.custom_vjp
-def product_with_rows(x: jax.Array, table: jax.Array) -> jax.Array:
-    """Multiplies x [B, P, D] with each row of table [V, D] -> float32 [B, P, V].
+def logits_on_cpu(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
+    """Multiplies x [B, P, D] with each row of table [V, D] and adds bias [V] -> float32 [B, P, V].
 
     Without the optimization barrier in the backward pass, XLA:CPU would compute the cotangent [B, P, V] again for each
     use, and transpose one of the copies.
     """
-    return jnp.einsum('BPD,VD->BPV', x, table, preferred_element_type=jnp.float32)
+    return jnp.einsum('BPD,VD->BPV', x, table, preferred_element_type=jnp.float32) + bias.astype(jnp.float32)
 
 
-def _product_with_rows_gradient(residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, ...]:
-    x, table = residuals
+def _logits_gradient(residuals: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple[jax.Array, ...]:
+    x, table, bias = residuals
     cotangent = jax.lax.optimization_barrier(cotangent.astype(x.dtype))
-    return dot(cotangent, table, (2,), (0,)), dot_over_rows(cotangent, x)
+    d_bias = sum_rows(cotangent).astype(bias.dtype)
+    return dot(cotangent, table, (2,), (0,)), dot_over_rows(cotangent, x), d_bias
 
 
-product_with_rows.defvjp(lambda x, table: (product_with_rows(x, table), (x, table)), _product_with_rows_gradient)
+logits_on_cpu.defvjp(lambda *inputs: (logits_on_cpu(*inputs), inputs), _logits_gradient)
 
 
 class PairHead(Projection):

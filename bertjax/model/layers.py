@@ -74,19 +74,24 @@ def add_bias(x: jax.Array, bias: jax.Array, sum_by_matmul: bool) -> jax.Array:
 
     With `sum_by_matmul`, a matmul with ones sums this gradient. On TPU, this is faster if a Pallas kernel computes the
     gradient of x: the compiler cannot fuse a sum into the kernel, so a sum would read the gradient from memory once
-    more. On CPU, the matmul is faster if D is large.
+    more.
     """
     return x + bias.astype(x.dtype)
 
 
 def _add_bias_gradient(sum_by_matmul: bool, bias: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
-    rows = cotangent.reshape(-1, cotangent.shape[-1])
     if sum_by_matmul:
-        ones = jnp.ones((8, len(rows)), rows.dtype)  # the compiler would replace a matmul with one row by a sum
-        columns = jnp.matmul(ones, rows, precision='highest', preferred_element_type=jnp.float32)[0]
+        columns = sum_rows(cotangent)
     else:
-        columns = rows.astype(jnp.float32).sum(0)
+        columns = cotangent.astype(jnp.float32).reshape(-1, cotangent.shape[-1]).sum(0)
     return cotangent, columns.astype(bias.dtype)
+
+
+def sum_rows(x: jax.Array) -> jax.Array:
+    """Sums x [..., D] -> float32 [D] by a matmul with ones."""
+    rows = x.reshape(-1, x.shape[-1])
+    ones = jnp.ones((8, len(rows)), rows.dtype)  # the compiler would replace a matmul with one row by a sum
+    return jnp.matmul(ones, rows, precision='highest', preferred_element_type=jnp.float32)[0]
 
 
 add_bias.defvjp(lambda x, bias, sum_by_matmul: (add_bias(x, bias, sum_by_matmul), bias), _add_bias_gradient)
@@ -117,6 +122,8 @@ def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
     if platform() == 'cpu' and x.dtype == jnp.float32:
         # Without this, XLA would transpose x to merge the row dimensions, which pays off only for bfloat16.
         x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
+    elif platform() == 'cpu' and x.shape[-1] > y.shape[-1]:
+        return jax.lax.optimization_barrier(dot_over_rows(y, x)).T  # XLA then transposes y and the result, not x
     rows = tuple(range(x.ndim - 1))
     return dot(x, y, rows, rows)
 

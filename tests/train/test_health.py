@@ -245,7 +245,7 @@ def test_the_requested_steps_are_traced(tmp_path: pathlib.Path, clock: Clock, mo
     world, traced = World(tmp_path, clock, eval_every=0, checkpoint_every=0), []
     world.profiled = profiled_steps('4:7')
 
-    def start(folder: pathlib.Path) -> None:
+    def start(folder: pathlib.Path, **options) -> None:
         folder.mkdir()
         traced.append((folder.name, world.done))
 
@@ -258,7 +258,7 @@ def test_the_requested_steps_are_traced(tmp_path: pathlib.Path, clock: Clock, mo
 
 
 def test_an_early_end_is_the_last_traced_step(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(profiler.jax.profiler, 'start_trace', lambda folder: None)
+    monkeypatch.setattr(profiler.jax.profiler, 'start_trace', lambda folder, **options: None)
     monkeypatch.setattr(profiler.jax.profiler, 'stop_trace', lambda: None)
     lines: list[str] = []
     stopped = profiler.Profiler(tmp_path, range(4, 9), lines.append)
