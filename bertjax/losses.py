@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.data.features import INPUTS
-from bertjax.parallel.partition import platform
+from bertjax.model.config import VOCABULARY_MULTIPLE
+from bertjax.parallel.partition import platform, shard_count
 
 Arrays = Mapping[str, jax.Array]  # the outputs of a model, or a batch
 Losses = dict[str, tuple[jax.Array, jax.Array]]  # {name of a loss or an accuracy: (sum, weight)}
@@ -17,7 +18,7 @@ Losses = dict[str, tuple[jax.Array, jax.Array]]  # {name of a loss or an accurac
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """Returns -log softmax(logits)[label], float32 [...], for float32 logits [..., C] and int32 labels [...]."""
-    if platform() == 'cpu':
+    if _has_all_classes_on_cpu():
         return _cross_entropy_on_cpu(logits, labels)
     # If C is sharded, a gather would need the full logits on each device. A comparison does not.
     is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
@@ -28,8 +29,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 def _cross_entropy_on_cpu(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """Computes `cross_entropy` and its gradient in fewer passes over the logits.
 
-    It gathers the logits of the labels. The backward pass computes the exponentials again, because writing and reading
-    them takes longer.
+    The backward pass computes the exponentials again, because writing and reading them takes longer.
     """
     return _cross_entropy_forward(logits, labels)[0]
 
@@ -38,8 +38,10 @@ def _cross_entropy_forward(logits: jax.Array, labels: jax.Array) -> tuple[jax.Ar
     blocks, maxima = _blocks(logits)
     largest = maxima.max(-1, keepdims=True)
     total = jnp.exp(blocks - largest[..., None]).sum((-2, -1))[..., None]
-    loss = largest + jnp.log(total) - jnp.take_along_axis(logits, labels[..., None], axis=-1)
-    return loss[..., 0], (logits, labels, largest, total)
+    # Like a comparison with all classes, this gives 0 for a label that is no class. A negative index would wrap.
+    index = jnp.where(labels < 0, logits.shape[-1], labels)[..., None]
+    own = jnp.take_along_axis(logits, index, axis=-1, mode='fill', fill_value=0.0)
+    return (largest + jnp.log(total) - own)[..., 0], (logits, labels, largest, total)
 
 
 def _cross_entropy_gradient(residuals: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple[jax.Array, None]:
@@ -53,16 +55,23 @@ def _cross_entropy_gradient(residuals: tuple[jax.Array, ...], cotangent: jax.Arr
 _cross_entropy_on_cpu.defvjp(_cross_entropy_forward, _cross_entropy_gradient)
 
 
+def _has_all_classes_on_cpu() -> bool:
+    """Returns whether the trace is for CPUs of which each holds the logits of all classes."""
+    return platform() == 'cpu' and shard_count('act_vocab') == 1
+
+
 def _blocks(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns logits [..., C] in N blocks [..., N, C / N], and the maxima [..., N] of the blocks."""
     count = logits.shape[-1]
-    blocks = logits.reshape(*logits.shape[:-1], -1, 128 if count % 128 == 0 else count)
+    size = VOCABULARY_MULTIPLE if count % VOCABULARY_MULTIPLE == 0 else count
+    blocks = logits.reshape(*logits.shape[:-1], count // size, size)
+    # Without the barrier, XLA would merge these maxima with the next maximum. Loss and accuracy could not share them.
     return blocks, jax.lax.optimization_barrier(blocks.max(-1))
 
 
 def _argmax_on_cpu(logits: jax.Array) -> jax.Array:
     """Computes `logits.argmax(-1)`. XLA:CPU computes maxima several times faster than an argmax."""
-    blocks, maxima = _blocks(logits)
+    blocks, maxima = _blocks(jax.lax.stop_gradient(logits))
     block = maxima.argmax(-1)[..., None]
     within = jnp.take_along_axis(blocks, block[..., None], axis=-2)[..., 0, :].argmax(-1)
     return block[..., 0] * blocks.shape[-1] + within
@@ -72,7 +81,7 @@ def classification_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array
     """Returns {PREFIXloss: (sum, weight), PREFIXaccuracy: (sum, weight)} of a classification, as float32 scalars."""
     logits, weights = logits.astype(jnp.float32), weights.astype(jnp.float32)
     total = weights.sum()
-    most_probable = _argmax_on_cpu(logits) if platform() == 'cpu' else logits.argmax(-1)
+    most_probable = _argmax_on_cpu(logits) if _has_all_classes_on_cpu() else logits.argmax(-1)
     correct = (most_probable == labels).astype(jnp.float32)
     return {
         f'{prefix}loss': ((cross_entropy(logits, labels) * weights).sum(), total),

@@ -15,7 +15,7 @@ from bertjax.model.layers import (
     Projection,
     dot,
     dot_over_rows,
-    sum_rows,
+    sum_over_rows,
 )
 from bertjax.model.lookup import gather_positions
 from bertjax.model.row_packing import BatchLayout, PackedLayout
@@ -80,8 +80,8 @@ class MlmHead(Transform):
 def logits_on_cpu(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
     """Multiplies x [B, P, D] with each row of table [V, D] and adds bias [V] -> float32 [B, P, V].
 
-    Without the optimization barrier in the backward pass, XLA:CPU would compute the cotangent [B, P, V] again for each
-    use, and transpose one of the copies.
+    The backward pass rounds the cotangent [B, P, V] to the dtype of x once for the three gradients. Without the
+    optimization barrier, XLA:CPU would compute it again for each of them.
     """
     return jnp.einsum('BPD,VD->BPV', x, table, preferred_element_type=jnp.float32) + bias.astype(jnp.float32)
 
@@ -89,7 +89,7 @@ def logits_on_cpu(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
 def _logits_gradient(residuals: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple[jax.Array, ...]:
     x, table, bias = residuals
     cotangent = jax.lax.optimization_barrier(cotangent.astype(x.dtype))
-    d_bias = sum_rows(cotangent).astype(bias.dtype)
+    d_bias = sum_over_rows(cotangent).astype(bias.dtype)
     return dot(cotangent, table, (2,), (0,)), dot_over_rows(cotangent, x), d_bias
 
 

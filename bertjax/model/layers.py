@@ -81,13 +81,13 @@ def add_bias(x: jax.Array, bias: jax.Array, sum_by_matmul: bool) -> jax.Array:
 
 def _add_bias_gradient(sum_by_matmul: bool, bias: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
     if sum_by_matmul:
-        columns = sum_rows(cotangent)
+        columns = sum_over_rows(cotangent)
     else:
         columns = cotangent.astype(jnp.float32).reshape(-1, cotangent.shape[-1]).sum(0)
     return cotangent, columns.astype(bias.dtype)
 
 
-def sum_rows(x: jax.Array) -> jax.Array:
+def sum_over_rows(x: jax.Array) -> jax.Array:
     """Sums x [..., D] -> float32 [D] by a matmul with ones."""
     rows = x.reshape(-1, x.shape[-1])
     ones = jnp.ones((8, len(rows)), rows.dtype)  # the compiler would replace a matmul with one row by a sum
@@ -119,11 +119,12 @@ def dot(x: jax.Array, y: jax.Array, x_dims: tuple[int, ...], y_dims: tuple[int, 
 
 def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
     """Sums the outer products of all rows of x [..., M] and y [..., N] -> [M, N], in their common dtype."""
-    if platform() == 'cpu' and x.dtype == jnp.float32:
-        # Without this, XLA would transpose x to merge the row dimensions, which pays off only for bfloat16.
-        x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
-    elif platform() == 'cpu' and x.shape[-1] > y.shape[-1]:
-        return jax.lax.optimization_barrier(dot_over_rows(y, x)).T  # XLA then transposes y and the result, not x
+    if platform() == 'cpu':
+        # XLA:CPU transposes x to merge the row dimensions.
+        if x.dtype == jnp.float32:  # The transpose pays off only for bfloat16.
+            x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
+        elif x.shape[-1] > y.shape[-1]:  # A transpose of the smaller y and of the result takes less time.
+            return jax.lax.optimization_barrier(dot_over_rows(y, x)).T
     rows = tuple(range(x.ndim - 1))
     return dot(x, y, rows, rows)
 

@@ -98,26 +98,23 @@ def test_the_output_of_a_kernel_is_saved_without_a_rounded_copy():
     ('ours', 'plain', 'shapes'),
     [
         (product, jnp.matmul, ((2, 3, 4), (4, 5))),
-        (
-            lambda x, y: logits_on_cpu(x, y, jnp.zeros(len(y))),
-            lambda x, y: jnp.einsum('BPD,VD->BPV', x, y),
-            ((2, 3, 4), (7, 4)),
-        ),
+        (product, jnp.matmul, ((2, 3, 5), (5, 4))),
+        (logits_on_cpu, lambda x, y, z: jnp.einsum('BPD,VD->BPV', x, y) + z, ((2, 3, 4), (7, 4), (7,))),
         (dot_product.scores_on_cpu, lambda q, k: jnp.einsum('BQHK,BSHK->BHQS', q, k), ((2, 3, 2, 4), (2, 5, 2, 4))),
         (dot_product.mix_on_cpu, lambda w, v: jnp.einsum('BHQS,BSHK->BQHK', w, v), ((2, 2, 3, 5), (2, 5, 2, 4))),
     ],
-    ids=['product', 'rows', 'scores', 'mix'],
+    ids=['product', 'narrow', 'logits', 'scores', 'mix'],
 )
 def test_products_for_cpus_equal_plain_products(ours, plain, shapes, dtype):
-    x, y = (_random(*shape, seed=i).astype(dtype) for i, shape in enumerate(shapes))
-    actual, pull = jax.vjp(ours, x, y)
-    expected, reference = jax.vjp(plain, *(a.astype(jnp.float32) for a in (x, y)))
-    cotangent = _random(*expected.shape, seed=2).astype(actual.dtype)
+    arrays = [_random(*shape, seed=i).astype(dtype) for i, shape in enumerate(shapes)]
+    actual, pull = jax.vjp(ours, *arrays)
+    expected, reference = jax.vjp(plain, *(x.astype(jnp.float32) for x in arrays))
+    cotangent = _random(*expected.shape, seed=3).astype(actual.dtype)
     bound = 2.0**-6 if dtype == 'bfloat16' else 1e-5
     gradients = pull(cotangent), reference(cotangent.astype(jnp.float32))
     for a, b in zip((actual, *gradients[0]), (expected, *gradients[1]), strict=True):
         np.testing.assert_allclose(a.astype(jnp.float32), b, rtol=bound, atol=bound)
-    assert [a.dtype for a in gradients[0]] == [x.dtype, y.dtype]
+    assert [a.dtype for a in gradients[0]] == [x.dtype for x in arrays]
 
 
 def test_remat_auto_depends_on_the_platform():

@@ -11,6 +11,7 @@ from bertjax.losses import (
     REGRESSION,
     SPANS,
     TOKENS,
+    classification_sums,
     cross_entropy,
     pretraining_losses,
     with_z_loss,
@@ -177,9 +178,11 @@ def test_the_padded_length_does_not_change_the_loss(task):
         assert float(two[name][0]) == pytest.approx(float(total), rel=1e-6) and float(two[name][1]) == float(weight)
 
 
-def test_cross_entropy_and_its_gradient_equal_the_plain_formula():
-    logits = jnp.asarray(np.random.default_rng(0).normal(0, 20, (3, 4, 7)), jnp.float32).at[..., -1].set(-1e9)
-    labels = jnp.asarray([[0, 1, 2, 3], [4, 5, 0, 1], [2, 3, 4, 5]])
+@pytest.mark.parametrize('classes', [7, 384])  # On CPUs, 384 classes are three blocks.
+def test_cross_entropy_and_its_gradient_equal_the_plain_formula(classes):
+    rng = np.random.default_rng(0)
+    logits = jnp.asarray(rng.normal(0, 20, (3, 4, classes)), jnp.float32).at[..., -1].set(-1e9)
+    labels = jnp.asarray(rng.integers(0, classes - 1, (3, 4)))
 
     def plain(logits):
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)[..., 0]
@@ -188,3 +191,24 @@ def test_cross_entropy_and_its_gradient_equal_the_plain_formula():
     expected, reference = jax.vjp(plain, logits)
     np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-5)
     np.testing.assert_allclose(pull(actual)[0], reference(actual)[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize('classes', [7, 384])
+def test_the_first_of_equal_logits_is_the_prediction(classes):
+    rng = np.random.default_rng(0)
+    logits = rng.integers(0, 4, (500, classes)).astype(np.float32)  # Most rows have several largest logits.
+    logits[0] = 0.0
+    labels = np.where(rng.random(500) < 0.5, logits.argmax(-1), rng.integers(0, classes, 500))
+    accuracy, _ = classification_sums(logits, labels, np.ones(500))['accuracy']
+    assert float(accuracy) == (logits.argmax(-1) == labels).sum()
+
+
+@pytest.mark.parametrize('classes', [7, 384])
+def test_unused_rows_may_have_labels_that_are_no_classes(classes):
+    logits = np.random.default_rng(0).normal(size=(5, classes)).astype(np.float32)
+    labels, weights = np.array([3, -100, -1, classes, 1000]), np.array([1.0, 0.0, 0.0, 0.0, 0.0])
+    sums, gradient = jax.value_and_grad(lambda x: classification_sums(x, labels, weights)['loss'][0])(logits)
+    assert float(sums) == pytest.approx(float(cross_entropy(logits[:1], labels[:1])[0]))
+    assert not gradient[1:].any() and gradient[0].any()
+    empty = classification_sums(logits[:0], labels[:0], weights[:0])
+    assert [float(x) for pair in empty.values() for x in pair] == [0.0] * 4

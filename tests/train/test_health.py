@@ -6,6 +6,7 @@ import re
 import threading
 import time
 
+import jax
 import pytest
 from loop_world import EVALUATION_SECONDS, SAVE_SECONDS, STEP_SECONDS, Clock, World
 
@@ -245,7 +246,8 @@ def test_the_requested_steps_are_traced(tmp_path: pathlib.Path, clock: Clock, mo
     world, traced = World(tmp_path, clock, eval_every=0, checkpoint_every=0), []
     world.profiled = profiled_steps('4:7')
 
-    def start(folder: pathlib.Path, **options) -> None:
+    def start(folder: pathlib.Path, profiler_options: jax.profiler.ProfileOptions) -> None:
+        assert profiler_options.python_tracer_level == 0
         folder.mkdir()
         traced.append((folder.name, world.done))
 
