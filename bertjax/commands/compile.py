@@ -1,6 +1,5 @@
 """run=compile: compile the train step for TPUs or GPUs that need not be attached; print whether it fits in memory."""
 
-import dataclasses
 import json
 import math
 import pathlib
@@ -14,12 +13,11 @@ from bertjax.cost.memory_search import MemorySearch, format_flags
 from bertjax.cost.step_cost import cost_lines, cost_tables
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
-from bertjax.pretrain.budget import read_plan
+from bertjax.pretrain.budget import find_plan
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.warm_start import with_architecture
 from bertjax.terminal import Console
-from bertjax.workdir.lock import has_checkpoints
 
 VERB = Verb(needs='corpus', teacher=False, bucket='look')
 
@@ -44,10 +42,10 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     if not settings.topology:
         raise UserError('config.topology', 'nothing', 'a TPU slice or GPUs', 'for example --config.topology=v5e:4x4')
     console = Console(highlight=False, soft_wrap=True)
-    plan = read_plan(folder) if settings.budget and has_checkpoints(folder) else None
-    if plan and plan.batch_size and 'batch_size' not in flag_keys:
-        settings = dataclasses.replace(settings, batch_size=plan.batch_size)
-    if not plan and settings.architecture_from == 'budget':
+    plan = find_plan(settings, folder)
+    if plan:
+        settings = plan.with_sizes(settings, flag_keys)
+    elif settings.architecture_from == 'budget':
         size = f'{settings.model.num_layers} layers of width {settings.model.width}, {settings.batch_size} rows'
         console.print(f'the run chooses the size and the batch that no key sets; compile uses {size}')
     search = MemorySearch(settings, settings.topology)

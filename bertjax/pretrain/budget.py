@@ -112,13 +112,17 @@ class BudgetPlan:
         )
         intervals = {name: getattr(settings, name) for name in ('eval_every', 'checkpoint_every')}
         return dataclasses.replace(
-            settings,
-            model=dataclasses.replace(settings.model, **self.model),
-            batch_size=self.batch_size or settings.batch_size,
+            self.with_sizes(settings),
             steps=sum(lengths),
             phases=tuple(PhaseKeys(steps=steps, **keys) for steps, keys in zip(lengths, values, strict=True)),
             **{name: in_steps(value, name, total=self.estimate, minimum=1) for name, value in intervals.items()},
         )
+
+    def with_sizes(self, settings: PretrainingSettings, flag_keys: Collection[str] = ()) -> PretrainingSettings:
+        """Returns the settings with the model and the batch of this plan, except for the keys in `flag_keys`."""
+        model = {key: value for key, value in self.model.items() if f'model.{key}' not in flag_keys}
+        rows = settings.batch_size if 'batch_size' in flag_keys else self.batch_size or settings.batch_size
+        return dataclasses.replace(settings, model=dataclasses.replace(settings.model, **model), batch_size=rows)
 
     def describe(self, settings: PretrainingSettings) -> str:
         """Returns one line about the size, the batch and the steps."""
@@ -161,9 +165,21 @@ class BudgetPlan:
         write_atomic(folder / FILE, json.dumps(dataclasses.asdict(self), indent=1) + '\n')
 
 
-def read_plan(folder: pathlib.Path) -> BudgetPlan | None:
+def _read_plan(folder: pathlib.Path) -> BudgetPlan | None:
     """Returns the plan in a workdir; None if there is no readable plan."""
     return read_json_or_none(folder / FILE, lambda facts: BudgetPlan(**facts))
+
+
+def find_plan(settings: PretrainingSettings, folder: pathlib.Path) -> BudgetPlan | None:
+    """Returns the plan of a run with checkpoints in the workdir `folder`, else that of the run in config.replay.
+
+    Returns None if there is neither.
+
+    Raises:
+      UserError: The run in config.replay has no complete plan.
+    """
+    plan = _read_plan(folder) if settings.budget and has_checkpoints(folder) else None
+    return _read_replayed(settings.replay, required=True) if plan is None and settings.replay else plan
 
 
 def make_plan(
@@ -180,7 +196,7 @@ def make_plan(
     """
     _check(settings, flag_keys)
     path = folder / FILE
-    saved = read_plan(folder) if has_checkpoints(folder) or not is_primary() else None
+    saved = _read_plan(folder) if has_checkpoints(folder) or not is_primary() else None
     if saved is None and not settings.replay and has_checkpoints(folder):
         fix = 'restore the file from a copy, or give another --workdir'
         raise UserError(str(path), 'no readable plan beside the checkpoints', 'the plan of this run', fix)
@@ -225,7 +241,7 @@ def _check(settings: PretrainingSettings, flag_keys: Collection[str]) -> None:
 
 def _read_replayed(workdir: str, *, required: bool) -> BudgetPlan | None:
     folder = user_path(workdir, 'config.replay')
-    plan = read_plan(folder)
+    plan = _read_plan(folder)
     if required and (plan is None or plan.decay is None):
         found = 'no readable plan' if plan is None else 'a run whose second phase has not ended'
         expected, fix = 'the decisions of a finished run', 'give the workdir of a finished run'

@@ -158,12 +158,12 @@ def test_the_size_of_a_plan_stays_until_it_conflicts(program, tmp_path):
     assert error(replay).startswith('config.replay: found ')
 
 
-def test_compile_takes_the_batch_of_the_plan_or_says_that_the_run_chooses_it(tmp_path, capsys, monkeypatch):
+def test_compile_takes_the_sizes_of_the_plan_or_says_that_the_run_chooses_them(tmp_path, capsys, monkeypatch):
     class StopError(Exception):
         pass
 
     def stop(settings, topology):
-        raise StopError(f'{settings.batch_size} rows')
+        raise StopError(f'{settings.batch_size} rows, width {settings.model.width}')
 
     monkeypatch.setattr(compile, 'MemorySearch', stop)
     config = budget_config('5m')
@@ -171,12 +171,20 @@ def test_compile_takes_the_batch_of_the_plan_or_says_that_the_run_chooses_it(tmp
     with pytest.raises(StopError, match='16 rows'):
         compile.run(config, str(tmp_path))
     assert 'that no key sets; compile uses 2 layers of width 128, 16 rows' in capsys.readouterr().out
-    BudgetPlan('5m', {}, 300, 10, batch_size=128).save(tmp_path)
-    monkeypatch.setattr(compile, 'has_checkpoints', lambda folder: True)
-    with pytest.raises(StopError, match='128 rows'):
+    plan = BudgetPlan('5m', {'width': 192}, 300, 10, batch_size=128)
+    plan.save(tmp_path)
+    config.replay = str(tmp_path)
+    with pytest.raises(UserError, match='found a run whose second phase has not ended'):
+        compile.run(config, str(tmp_path / 'new'))
+    dataclasses.replace(plan, stable=1, decay=1).save(tmp_path)
+    with pytest.raises(StopError, match='128 rows, width 192'):
+        compile.run(config, str(tmp_path / 'new'))
+    config.replay = ''
+    monkeypatch.setattr('bertjax.pretrain.budget.has_checkpoints', lambda folder: True)
+    with pytest.raises(StopError, match='128 rows, width 192'):
         compile.run(config, str(tmp_path))
-    with pytest.raises(StopError, match='16 rows'):
-        compile.run(config, str(tmp_path), ('batch_size',))
+    with pytest.raises(StopError, match='16 rows, width 128'):
+        compile.run(config, str(tmp_path), ('batch_size', 'model.width'))
     assert not capsys.readouterr().out
 
 
