@@ -17,10 +17,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from bertjax.config.pretraining import BUDGET_SIZE, PhaseKeys
 from bertjax.config.ranges import COUNT, in_steps, parse_budget
+from bertjax.data.batch import padding_rows
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
@@ -28,8 +30,10 @@ from bertjax.model.config import DTYPES, GATED_MLPS, train_flops_per_sequence
 from bertjax.model.layers import dot
 from bertjax.parallel.distributed import is_primary
 from bertjax.parallel.mesh import is_cpu, row_shards
+from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.remote.paths import user_path
+from bertjax.train.compiled_steps import compile_steps
 from bertjax.train.health.goodput import Goodput, read_goodput
 from bertjax.train.health.goodput_clock import COMPILE, DATA, EVALUATION, SAVE, STEP
 from bertjax.train.time_limit import TimeLimit
@@ -44,6 +48,7 @@ SIZES = (
 # {dtype: the minimum speed of its matrix products, relative to float32, at which the dtype is chosen}.
 _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 _EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large matrix product
+_MIN_TIMED_SECONDS = 1_200  # in shorter budgets, the compilation of a step for `step_seconds` takes too large a part
 # The constants of `expected_loss`, from a fit to runs with 0.4 to 3.2 million parameters (benchmarks/ladder_report.py).
 # For larger models they are an extrapolation. With a budget in time, they and _EFFICIENCY determine only the size, the
 # warm-up and the intervals in percent.
@@ -51,9 +56,11 @@ _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONE
 _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, so that tiny models do not warm up for too long
 # See `choose_batch_size`. With 4 layers of width 256 and a learning rate of 0.02, 5,500 steps of 128 rows of 64 train
 # better than 10,000 of 64 rows. With a changed objective, 3,500 steps of 512 rows train as well as 12,500 of 128
-# (docs/results/batch.json). With 12 layers of width 512, 512 rows were also stable (docs/results/h200.json). Larger
-# batches were not tried.
-_MAX_STEPS, _MAX_CPU_POSITIONS, _MAX_DEVICE_POSITIONS = 8_000, 32_768, 16_384
+# (docs/results/batch.json). With 3 layers of width 192, 2,277 steps of 256 rows reach a lower loss than 4,546 of 128
+# (docs/pretraining.md). With 12 layers of width 512, 512 rows were also stable (docs/results/h200.json). Larger batches
+# were not tried.
+_MAX_STEPS, _MAX_CPU_POSITIONS, _MAX_DEVICE_POSITIONS = 4_000, 32_768, 16_384
+_MAX_ESTIMATED_STEPS = 2 * _MAX_STEPS  # an estimate from `product_rate` is up to twice the real number of steps
 _CPU_PART_POSITIONS = 2_048  # see `split_batch`
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
 _OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative to the estimated steps of the run
@@ -266,37 +273,44 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
             for layers, width, heads in SIZES
         ]
     length, predictions = settings.first_shape
-    plans = {}  # by expected loss
+
+    def plan_steps(size: dict[str, int], sequences: float, max_steps: int) -> BudgetPlan:
+        rows = settings.batch_size
+        batch_size = choose_batch_size(rows, sequences, length, mesh, max_steps) if chooses_batch else None
+        steps = min(sequences / (batch_size or rows), seconds / _MIN_STEP_SECONDS)
+        estimate = max(round(min(steps, COUNT)), 3)
+        warmup = max(round(settings.warmup_fraction * estimate), 1)
+        return BudgetPlan(settings.budget, size | chosen, estimate, warmup, batch_size=batch_size)
+
+    plans = {}  # {expected loss: (size, plan)}
     for size in sizes:
         model = dataclasses.replace(settings.model, **size)
         config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
         sequences = operations / train_flops_per_sequence(config, length, predictions)
-        batch_size = choose_batch_size(settings.batch_size, sequences, length, mesh) if chooses_batch else None
-        rows = batch_size or settings.batch_size
-        steps = min(sequences / rows, seconds / _MIN_STEP_SECONDS)
-        inner = inner_parameters(config.num_layers, config.width)
-        loss = expected_loss(inner, max(steps * rows * length, 1))
-        estimate = max(round(min(steps, COUNT)), 3)
-        warmup = max(round(settings.warmup_fraction * estimate), 1)
-        plans[loss] = BudgetPlan(settings.budget, size | chosen, estimate, warmup, batch_size=batch_size)
-    plan = plans[min(plans)]
+        plan = plan_steps(size, sequences, _MAX_STEPS if seconds == math.inf else _MAX_ESTIMATED_STEPS)
+        positions = plan.estimate * (plan.batch_size or settings.batch_size) * length
+        plans[expected_loss(inner_parameters(config.num_layers, config.width), positions)] = size, plan
+    size, plan = plans[min(plans)]
     if plan.estimate > COUNT // 4:
         found, fix = f'{settings.budget}, which allows too many steps', 'lower it, or raise batch_size'
         raise UserError('config.budget', found, f'at most {COUNT // 4:,} steps', fix)
-    if seconds < math.inf:
+    if seconds == math.inf:
+        decay = max(round(settings.schedule.decay_fraction * plan.estimate), 1)
+        return dataclasses.replace(plan, stable=max(plan.estimate - plan.warmup - decay, 1), decay=decay)
+    if seconds < _MIN_TIMED_SECONDS or jax.process_count() > 1:  # only one process makes the plan
         return plan
-    decay = max(round(settings.schedule.decay_fraction * plan.estimate), 1)
-    return dataclasses.replace(plan, stable=max(plan.estimate - plan.warmup - decay, 1), decay=decay)
+    timed = plan.apply(split_batch(settings, plan, mesh, flag_keys))
+    return plan_steps(size, seconds / step_seconds(timed, mesh) * timed.batch_size, _MAX_STEPS)
 
 
-def choose_batch_size(rows: int, sequences: float, seq_len: int, mesh: Mesh) -> int:
+def choose_batch_size(rows: int, sequences: float, seq_len: int, mesh: Mesh, max_steps: int) -> int:
     """Returns the batch size of a run that has time for `sequences` rows of `seq_len` positions.
 
-    A batch of `rows` doubles while the run would have more than 8,000 steps. The limit is 32,768 positions on a CPU,
-    and 16,384 positions per row shard on other devices.
+    A batch of `rows` doubles while the run would have more than `max_steps` steps. The limit is 32,768 positions on a
+    CPU, and 16,384 positions per row shard on other devices.
     """
     limit = _MAX_CPU_POSITIONS if is_cpu(mesh) else row_shards(mesh) * _MAX_DEVICE_POSITIONS
-    while sequences > _MAX_STEPS * rows and 2 * rows * seq_len <= limit:
+    while sequences > max_steps * rows and 2 * rows * seq_len <= limit:
         rows *= 2
     return rows
 
@@ -317,6 +331,21 @@ def split_batch(
     while positions > parts * shards * _CPU_PART_POSITIONS and rows % (2 * parts * shards) == 0:
         parts *= 2
     return dataclasses.replace(settings, grad_accum_steps=parts)
+
+
+def step_seconds(settings: PretrainingSettings, mesh: Mesh) -> float:
+    """Compiles the train step of the first phase, and measures its time with a batch of padding."""
+    setup = build_pretraining_setup(settings, settings.model_config(settings.vocab.size), mesh)
+    phase = settings.resolve_phases(settings.steps)[0]
+    program = compile_steps(setup, phase, phase.batches)[phase.seq_len]
+    state, batch = setup.create(0), padding_rows(phase.batches[phase.seq_len])
+    times = []
+    for step in range(5):
+        start = time.perf_counter()
+        state, metrics = program(state, batch, np.uint32(step), np.float32(0), np.uint32(0))
+        jax.block_until_ready(metrics)
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
 def product_rate(mesh: Mesh, dtype: str) -> float:

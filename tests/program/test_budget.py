@@ -188,6 +188,29 @@ def test_compile_takes_the_sizes_of_the_plan_or_says_that_the_run_chooses_them(t
     assert not capsys.readouterr().out
 
 
+def test_the_steps_of_a_longer_budget_follow_from_the_time_of_a_real_step(tmp_path, monkeypatch):
+    timed = []
+
+    def time_step(settings, mesh):
+        timed.append(settings)
+        return settings.batch_size * 1e-3
+
+    monkeypatch.setattr('bertjax.pretrain.budget.product_rate', lambda mesh, dtype: 1e12)
+    settings = pretraining_settings(budget_config('30m'))
+    with monkeypatch.context() as patch:
+        patch.setattr('bertjax.pretrain.budget.step_seconds', time_step)
+        plan = make_plan(settings, tmp_path / 'long', _mesh(1), ())
+        make_plan(dataclasses.replace(settings, budget='10m'), tmp_path / 'short', _mesh(1), ())
+    (used,) = timed
+    assert used.model.width == plan.model['width'] and used.batch_size == used.grad_accum_steps * 32
+    # 1.8 million rows: 512 is the smallest batch with at most 4,000 steps.
+    assert (plan.batch_size, plan.estimate, plan.warmup) == (512, 3516, 176)
+    small = dataclasses.replace(settings.model, num_layers=1, width=32, num_heads=2, mlp_dim=64)
+    settings = dataclasses.replace(settings, model=small, batch_size=8)
+    plan = make_plan(settings, tmp_path / 'small', _mesh(1), ('model.width', 'batch_size'))
+    assert 180 < plan.estimate < 900_000  # a step takes between 2 ms, the assumed minimum, and 10 s
+
+
 def test_the_decay_ends_with_the_budget_although_its_step_is_compiled_again(tmp_path):
     row = {'step': 100, 'after': 0, 'began': 0.0, 'seconds': {'start': 2.0, 'compile': 8.0, 'step': 20.0}}
     (tmp_path / 'time.jsonl').write_text(json.dumps(row) + '\n')
@@ -235,11 +258,11 @@ def test_the_size_follows_from_the_operations(tmp_path):
 
 def test_the_batch_grows_with_the_budget(monkeypatch):
     one, eight = _mesh(1), _mesh(8)
-    assert [choose_batch_size(64, 8_000 * n, 64, one) for n in (10, 64, 65, 200, 1e6)] == [64, 64, 128, 256, 512]
-    assert choose_batch_size(64, 1e9, 64, eight) == 512
-    assert choose_batch_size(64, 1e9, 128, one) == 256
+    assert [choose_batch_size(64, 8_000 * n, 64, one, 8_000) for n in (10, 64, 65, 200, 1e6)] == [64, 64, 128, 256, 512]
+    assert choose_batch_size(64, 1e9, 64, eight, 4_000) == 512
+    assert choose_batch_size(64, 1e9, 128, one, 4_000) == 256
     monkeypatch.setattr('bertjax.pretrain.budget.is_cpu', lambda mesh: False)
-    assert [choose_batch_size(64, 1e9, 64, mesh) for mesh in (one, eight)] == [256, 2048]
+    assert [choose_batch_size(64, 1e9, 64, mesh, 4_000) for mesh in (one, eight)] == [256, 2048]
 
 
 def test_a_batch_on_a_cpu_is_split(monkeypatch):
