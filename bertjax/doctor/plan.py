@@ -7,9 +7,7 @@ import contextlib
 import dataclasses
 import pathlib
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -29,15 +27,15 @@ from bertjax.finetune.trials import make_trials
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.parallel.devices import device_memory
 from bertjax.parallel.mesh import is_cpu, make_mesh, row_shards
-from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.parallel.partition import mesh_context
 from bertjax.pretrain.heldout_pairs import read_heldout_pairs
 from bertjax.pretrain.heldout_texts import check_texts
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.report.run_record import quiet
-from bertjax.train.compiled_steps import compile_steps
 from bertjax.train.settings import check_row_count
+from bertjax.train.step_time import TIMED_STEPS, time_phase, time_steps
 from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats, check_push_to
 from bertjax.workdir.resolve_path import huggingface_directory
@@ -45,7 +43,6 @@ from bertjax.workdir.resolve_path import huggingface_directory
 _CPU_FLOPS = 3e11  # a step that is timed on a CPU has at most about this many FLOPs, and takes a few seconds
 _CPU_ROWS = 16  # the maximum rows of a fine-tuning step that is timed on a CPU
 _RECORDS = 256  # the maximum number of records for the timed steps of fine-tuning
-_STEPS = 3  # the number of timed steps
 _LONG = 30 * 24  # hours; a longer run gets a warning
 _ASSUMED_STEPS = 1_000_000  # the assumed length of a run whose corpus determines the number of steps
 
@@ -121,7 +118,8 @@ def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, t
             flops = train_flops_per_sequence(model, phase.seq_len, phase.max_predictions)
             rows = _round_to_shards(min(rows, int(_CPU_FLOPS / flops)), row_shards(mesh))
         try:
-            seconds = _time_phase(setup, dataclasses.replace(phase, batch_size=rows, grad_accum_steps=1))
+            part = dataclasses.replace(phase, batch_size=rows, grad_accum_steps=1)
+            seconds = time_phase(setup, part, part.batches)
         except jax.errors.JaxRuntimeError as error:
             if 'RESOURCE_EXHAUSTED' not in str(error):
                 raise
@@ -190,29 +188,6 @@ def _steps_left(phase: PretrainingPhase, done: int) -> float:
     return sum(steps * part.batch_size / phase.batch_size for part, steps in parts if steps > 0)
 
 
-def _time_steps(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Iterable[Any]) -> float:
-    """Runs `1 + _STEPS` steps, and returns the seconds of the fastest step. The first step does not count."""
-    seconds = []
-    for _, batch in zip(range(1 + _STEPS), batches, strict=False):
-        start = time.perf_counter()
-        state, metrics = step(state, batch)
-        jax.block_until_ready((state, metrics))
-        seconds.append(time.perf_counter() - start)
-    return min(seconds[1:])
-
-
-def _time_phase(setup: Any, phase: PretrainingPhase) -> float:
-    """Times some steps on a batch filled with ones, and returns the seconds of the fastest step."""
-    ((length, spec),) = phase.batches.items()
-    program = compile_steps(setup, phase, phase.batches)[length]
-    sharding = batch_sharding(setup.mesh)
-    batch = {name: jax.device_put(np.ones(shape, dtype), sharding) for name, (shape, dtype) in spec.items()}
-    number, *constants = jax.device_put((np.uint32(0), np.float32(1e-4), np.uint32(0)), replicated(setup.mesh))
-    with mesh_context(setup.mesh):
-        step = lambda state, batch: program(state, batch, number, *constants)  # noqa: E731
-        return _time_steps(step, setup.create(0), [batch] * (1 + _STEPS))
-
-
 def _time_task(data: TaskData, mesh: Mesh) -> tuple[int, float]:
     """Times some steps of fine-tuning. Returns the rows of a step and the seconds of the fastest step."""
     settings = data.settings
@@ -224,9 +199,9 @@ def _time_task(data: TaskData, mesh: Mesh) -> tuple[int, float]:
         part = data_from_source(dataclasses.replace(settings, **limits), pathlib.Path(scratch))
         train, model = prepare(part, mesh, 1)
         examples = model.examples(train.features, 0)
-        phase = model.phase([VmappedRun(examples, settings.learning_rate, 0)], examples, 1 + _STEPS)
+        phase = model.phase([VmappedRun(examples, settings.learning_rate, 0)], examples, 1 + TIMED_STEPS)
         with mesh_context(mesh), contextlib.closing(phase.load(0)) as batches:
-            return rows, _time_steps(phase.compile(), model.fresh_state(0)[0], batches)
+            return rows, time_steps(phase.compile(), model.fresh_state(0)[0], batches)
 
 
 def _hours(hours: float, total: int | None, source: str) -> Check:

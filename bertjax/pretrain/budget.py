@@ -17,12 +17,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 
 from bertjax.config.pretraining import BUDGET_SIZE, PhaseKeys
 from bertjax.config.ranges import COUNT, in_steps, parse_budget
-from bertjax.data.batch import padding_rows
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
@@ -33,9 +31,10 @@ from bertjax.parallel.mesh import is_cpu, row_shards
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.remote.paths import user_path
-from bertjax.train.compiled_steps import compile_steps
 from bertjax.train.health.goodput import Goodput, read_goodput
 from bertjax.train.health.goodput_clock import COMPILE, DATA, EVALUATION, SAVE, STEP
+from bertjax.train.settings import check_row_count
+from bertjax.train.step_time import time_phase
 from bertjax.train.time_limit import TimeLimit
 from bertjax.workdir.lock import has_checkpoints
 
@@ -50,8 +49,8 @@ _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 _EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large matrix product
 _MIN_TIMED_SECONDS = 1_200  # in shorter budgets, the compilation of a step for `step_seconds` takes too large a part
 # The constants of `expected_loss`, from a fit to runs with 0.4 to 3.2 million parameters (benchmarks/ladder_report.py).
-# For larger models they are an extrapolation. With a budget in time, they and _EFFICIENCY determine only the size, the
-# warm-up and the intervals in percent.
+# For larger models they are an extrapolation. With a budget in time, they and _EFFICIENCY determine only the size and,
+# if no step is timed, the batch, the warm-up and the intervals in percent.
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.447, 11.7, 0.2, 2800.0, 0.493
 _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, so that tiny models do not warm up for too long
 # See `choose_batch_size`. With 4 layers of width 256 and a learning rate of 0.02, 5,500 steps of 128 rows of 64 train
@@ -60,7 +59,9 @@ _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, so that tiny mod
 # (docs/pretraining.md). With 12 layers of width 512, 512 rows were also stable (docs/results/h200.json). Larger batches
 # were not tried.
 _MAX_STEPS, _MAX_CPU_POSITIONS, _MAX_DEVICE_POSITIONS = 4_000, 32_768, 16_384
-_MAX_ESTIMATED_STEPS = 2 * _MAX_STEPS  # an estimate from `product_rate` is up to twice the real number of steps
+# On an Intel Xeon with AMX, the estimate from `product_rate` was 1.3 to 1.8 times the real number of steps
+# (docs/results/budget-60m.json).
+_MAX_ESTIMATED_STEPS = 2 * _MAX_STEPS
 _CPU_PART_POSITIONS = 2_048  # see `split_batch`
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
 _OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative to the estimated steps of the run
@@ -274,33 +275,38 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
         ]
     length, predictions = settings.first_shape
 
-    def plan_steps(size: dict[str, int], sequences: float, max_steps: int) -> BudgetPlan:
+    def count_steps(sequences: float, max_steps: int) -> tuple[int, float]:
+        """Returns the batch size and the steps of a run that has time for `sequences` rows."""
         rows = settings.batch_size
-        batch_size = choose_batch_size(rows, sequences, length, mesh, max_steps) if chooses_batch else None
-        steps = min(sequences / (batch_size or rows), seconds / _MIN_STEP_SECONDS)
+        rows = choose_batch_size(rows, sequences, length, mesh, max_steps) if chooses_batch else rows
+        return rows, min(sequences / rows, seconds / _MIN_STEP_SECONDS)
+
+    def make(rows: int, steps: float) -> BudgetPlan:
         estimate = max(round(min(steps, COUNT)), 3)
         warmup = max(round(settings.warmup_fraction * estimate), 1)
-        return BudgetPlan(settings.budget, size | chosen, estimate, warmup, batch_size=batch_size)
+        return BudgetPlan(settings.budget, size | chosen, estimate, warmup, batch_size=rows if chooses_batch else None)
 
-    plans = {}  # {expected loss: (size, plan)}
+    candidates = []
     for size in sizes:
         model = dataclasses.replace(settings.model, **size)
         config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
         sequences = operations / train_flops_per_sequence(config, length, predictions)
-        plan = plan_steps(size, sequences, _MAX_STEPS if seconds == math.inf else _MAX_ESTIMATED_STEPS)
-        positions = plan.estimate * (plan.batch_size or settings.batch_size) * length
-        plans[expected_loss(inner_parameters(config.num_layers, config.width), positions)] = size, plan
-    size, plan = plans[min(plans)]
+        rows, steps = count_steps(sequences, _MAX_STEPS if seconds == math.inf else _MAX_ESTIMATED_STEPS)
+        inner = inner_parameters(config.num_layers, config.width)
+        candidates.append((expected_loss(inner, max(steps * rows * length, 1)), size, rows, steps))
+    _, size, rows, steps = min(candidates, key=lambda candidate: candidate[0])
+    plan = make(rows, steps)
     if plan.estimate > COUNT // 4:
         found, fix = f'{settings.budget}, which allows too many steps', 'lower it, or raise batch_size'
         raise UserError('config.budget', found, f'at most {COUNT // 4:,} steps', fix)
     if seconds == math.inf:
         decay = max(round(settings.schedule.decay_fraction * plan.estimate), 1)
         return dataclasses.replace(plan, stable=max(plan.estimate - plan.warmup - decay, 1), decay=decay)
-    if seconds < _MIN_TIMED_SECONDS or jax.process_count() > 1:  # only one process makes the plan
+    # Only the first process makes the plan, but a step needs all processes.
+    if not from_budget or seconds < _MIN_TIMED_SECONDS or jax.process_count() > 1:
         return plan
     timed = plan.apply(split_batch(settings, plan, mesh, flag_keys))
-    return plan_steps(size, seconds / step_seconds(timed, mesh) * timed.batch_size, _MAX_STEPS)
+    return make(*count_steps(seconds / step_seconds(timed, mesh) * timed.batch_size, _MAX_STEPS))
 
 
 def choose_batch_size(rows: int, sequences: float, seq_len: int, mesh: Mesh, max_steps: int) -> int:
@@ -334,18 +340,20 @@ def split_batch(
 
 
 def step_seconds(settings: PretrainingSettings, mesh: Mesh) -> float:
-    """Compiles the train step of the first phase, and measures its time with a batch of padding."""
-    setup = build_pretraining_setup(settings, settings.model_config(settings.vocab.size), mesh)
+    """Times the train step of the first phase.
+
+    The model has the vocabulary of config.vocab.size, because the text has not been read yet.
+
+    Raises:
+      UserError: The model does not fit the devices, or the row shards do not divide the batch.
+    """
+    settings.check_memory(mesh)
     phase = settings.resolve_phases(settings.steps)[0]
-    program = compile_steps(setup, phase, phase.batches)[phase.seq_len]
-    state, batch = setup.create(0), padding_rows(phase.batches[phase.seq_len])
-    times = []
-    for step in range(5):
-        start = time.perf_counter()
-        state, metrics = program(state, batch, np.uint32(step), np.float32(0), np.uint32(0))
-        jax.block_until_ready(metrics)
-        times.append(time.perf_counter() - start)
-    return min(times)
+    check_row_count(
+        phase.batch_size, phase.grad_accum_steps, row_shards(mesh), settings.phase_specs[0].keys['batch_size']
+    )
+    setup = build_pretraining_setup(settings, settings.model_config(settings.vocab.size), mesh)
+    return time_phase(setup, phase, phase.batches)
 
 
 def product_rate(mesh: Mesh, dtype: str) -> float:
