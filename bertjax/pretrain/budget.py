@@ -1,5 +1,7 @@
 """Plans a pre-training run with config.budget: chooses sizes and steps for a limit in time or in FLOPs.
 
+From 20 minutes on, the number of steps and the batch follow from the time of a real step.
+
 The run has three phases: the learning rate warms up, stays constant, and decays to 0 (the schedule 'wsd'). A budget in
 FLOPs determines the steps of all phases at the start. With a budget in time, the clock ends the second phase, and the
 steps of the third phase follow from the speed of the run so far. The decisions are saved in WORKDIR/budget.json. With
