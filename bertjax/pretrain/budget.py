@@ -61,7 +61,7 @@ _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, so that tiny mod
 # (docs/pretraining.md). With 12 layers of width 512, 512 rows were also stable (docs/results/h200.json). Larger batches
 # were not tried.
 _MAX_STEPS, _MAX_CPU_POSITIONS, _MAX_DEVICE_POSITIONS = 4_000, 32_768, 16_384
-# On an Intel Xeon with AMX, the estimate from `product_rate` was 1.3 to 1.8 times the real number of steps
+# On an Intel Xeon with AMX, the estimate from `product_rate` was 1.3 to 2.9 times the real number of steps
 # (docs/results/budget-60m.json).
 _MAX_ESTIMATED_STEPS = 2 * _MAX_STEPS
 _CPU_PART_POSITIONS = 2_048  # see `split_batch`
