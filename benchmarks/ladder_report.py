@@ -2,8 +2,8 @@
 
     python benchmarks/ladder_report.py --picture=docs/budget.png
 
-The fit is the loss as a function of size and tokens, for config.budget (bertjax/pretrain/budget.py). The picture shows
-the losses over the processor time.
+The fit is the loss as a function of size and tokens, for config.budget (bertjax/pretrain/budget_choice.py). The picture
+shows the losses over the processor time.
 """
 
 import json
@@ -16,7 +16,7 @@ import scipy.optimize
 from absl import app, flags
 from ladder_rungs import LADDER, Keys, rung_keys, size_keys
 
-from bertjax.pretrain.budget import SIZES, inner_parameters
+from bertjax.pretrain.budget_choice import SIZES, inner_parameters
 
 _RESULTS = flags.DEFINE_string('results', 'docs/results/ladder', 'The folder of the results, see ladder.py --kept.')
 _PICTURE = flags.DEFINE_string('picture', '', 'The picture; empty: none.')
@@ -79,7 +79,7 @@ def draw(results: list[Keys], path: str) -> None:
 
 
 def fit(results: list[Keys]) -> str:
-    """Fits the form of `bertjax.pretrain.budget.expected_loss` to the runs of all sizes, and describes it.
+    """Fits the form of `bertjax.pretrain.budget_choice.expected_loss` to the runs of all sizes, and describes it.
 
     Runs of less than 500 steps are left out: they have not left the plateau of the piece frequencies.
     """

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from bertjax.pretrain.budget import SIZES, gated_width
+from bertjax.pretrain.budget_choice import SIZES, gated_width
 
 Keys = dict[str, Any]
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import transformers
 
-from bertjax.pretrain.budget import gated_width
+from bertjax.pretrain.budget_choice import gated_width
 
 
 class _Clock(transformers.TrainerCallback):

@@ -9,7 +9,8 @@ from ml_collections import ConfigDict
 from bertjax.config.verb import Verb
 from bertjax.parallel.distributed import is_primary, primary_first
 from bertjax.parallel.mesh import make_mesh
-from bertjax.pretrain.budget import make_plan, split_batch
+from bertjax.pretrain.budget import make_plan
+from bertjax.pretrain.budget_choice import split_batch
 from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining

@@ -1,183 +1,21 @@
-"""Plans a pre-training run with config.budget: chooses sizes and steps for a limit in time or in FLOPs.
+"""Finds or makes the plan of a pre-training run with config.budget.
 
-From 20 minutes on, the number of steps and the batch follow from the time of a real step.
-
-The run has three phases: the learning rate warms up, stays constant, and decays to 0 (the schedule 'wsd'). A budget in
-FLOPs determines the steps of all phases at the start. With a budget in time, the clock ends the second phase, and the
-steps of the third phase follow from the speed of the run so far. The decisions are saved in WORKDIR/budget.json. With
-config.replay, a run repeats the decisions of another run and gets the same result, bit for bit.
+The plan is saved in the workdir. With config.replay, a run repeats the decisions of another run and gets the same
+result, bit for bit.
 """
 
-import dataclasses
-import functools
-import json
-import math
 import pathlib
-import time
 from collections.abc import Collection
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bertjax.config.pretraining import BUDGET_SIZE, PhaseKeys
-from bertjax.config.ranges import COUNT, in_steps, parse_budget
 from bertjax.errors import UserError
-from bertjax.files.atomic import write_atomic
-from bertjax.files.small_files import read_json_or_none
-from bertjax.model.config import DTYPES, GATED_MLPS, train_flops_per_sequence
-from bertjax.model.layers import dot
 from bertjax.parallel.distributed import is_primary
-from bertjax.parallel.mesh import is_cpu, row_shards
-from bertjax.pretrain.run import build_pretraining_setup
+from bertjax.pretrain.budget_choice import choose_plan
+from bertjax.pretrain.budget_plan import FILE, BudgetPlan, read_plan
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.remote.paths import user_path
-from bertjax.train.health.goodput import Goodput, read_goodput
-from bertjax.train.health.goodput_clock import COMPILE, DATA, EVALUATION, SAVE, STEP
-from bertjax.train.settings import check_row_count
-from bertjax.train.step_time import time_phase
-from bertjax.train.time_limit import TimeLimit
 from bertjax.workdir.lock import has_checkpoints
-
-FILE = 'budget.json'  # the file in the workdir with the plan
-# (layers, width, heads) of the sizes to choose from.
-SIZES = (
-    (2, 128, 2), (3, 192, 3), (4, 256, 4), (6, 320, 5), (6, 384, 6), (8, 512, 8), (12, 640, 10), (12, 768, 12),
-    (22, 768, 12),
-)  # fmt: skip
-# {dtype: the minimum speed of its matrix products, relative to float32, at which the dtype is chosen}.
-_MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
-_EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large matrix product
-_MIN_TIMED_SECONDS = 1_200  # in shorter budgets, the compilation of a step for `step_seconds` takes too large a part
-# The constants of `expected_loss`, from a fit to runs with 0.4 to 3.2 million parameters (benchmarks/ladder_report.py).
-# For larger models they are an extrapolation. With a budget in time, they and _EFFICIENCY determine only the size and,
-# if no step is timed, the batch, the warm-up and the intervals in percent.
-_FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.447, 11.7, 0.2, 2800.0, 0.493
-_MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, so that tiny models do not warm up for too long
-# See `choose_batch_size`. With 4 layers of width 256 and a learning rate of 0.02, 5,500 steps of 128 rows of 64 train
-# better than 10,000 of 64 rows. With a changed objective, 3,500 steps of 512 rows train as well as 12,500 of 128
-# (docs/results/batch.json). With 3 layers of width 192, 2,277 steps of 256 rows reach a lower loss than 4,546 of 128
-# (docs/pretraining.md). With 12 layers of width 512, 512 rows were also stable (docs/results/h200.json). Larger batches
-# were not tried.
-_MAX_STEPS, _MAX_CPU_POSITIONS, _MAX_DEVICE_POSITIONS = 4_000, 32_768, 16_384
-# On an Intel Xeon with AMX, the estimate from `product_rate` was 1.3 to 2.9 times the real number of steps
-# (docs/results/budget-60m.json).
-_MAX_ESTIMATED_STEPS = 2 * _MAX_STEPS
-_CPU_PART_POSITIONS = 2_048  # see `split_batch`
-_WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
-_OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative to the estimated steps of the run
-
-
-def expected_loss(parameters: float, tokens: float) -> float:
-    """Returns a rough held-out MLM loss in nats per piece, which is used only to compare sizes.
-
-    The formula is equation 2 of arXiv 2203.15556. For `parameters`, see `inner_parameters`; `tokens` is the number of
-    positions in training.
-    """
-    return _FLOOR + _PARAMETERS_FACTOR / parameters**_PARAMETERS_EXPONENT + _TOKENS_FACTOR / tokens**_TOKENS_EXPONENT
-
-
-def gated_width(width: int) -> int:
-    """Returns the width of a gated MLP: 8/3 of the model's width, rounded up to a multiple of 32."""
-    return -(-round(8 / 3 * width) // 32) * 32
-
-
-def inner_parameters(layers: int, width: int) -> int:
-    """Returns the number of parameters in the matrices of all blocks, for gated MLPs."""
-    return layers * (4 * width * width + 3 * width * gated_width(width))
-
-
-@dataclasses.dataclass(frozen=True)
-class BudgetPlan:
-    """The decisions for a budget.
-
-    Attributes:
-      budget: The value of config.budget.
-      model: {key of config.model: chosen value}; empty unless config.architecture_from is 'budget'. The dtype is chosen
-        unless the command line sets it. The size is chosen unless the command line sets one of its keys.
-      estimate: The estimated number of steps of the run.
-      warmup, stable, decay: The steps of the three phases. With a budget in time, `stable` and `decay` are None until
-        the clock ends the second phase.
-      batch_size: The number of rows per update; None for that of the config.
-    """
-
-    budget: str
-    model: dict[str, Any]
-    estimate: int
-    warmup: int
-    stable: int | None = None
-    decay: int | None = None
-    batch_size: int | None = None
-
-    def apply(self, settings: PretrainingSettings) -> PretrainingSettings:
-        """Returns the settings with the sizes, the phases and the steps of this plan."""
-        constant = {'schedule': 'wsd', 'decay_fraction': 0.0, 'final_mask_rate': settings.masking.rate}
-        stable = self.stable or min(_OPEN_END_FACTOR * self.estimate, COUNT // 2)
-        lengths = (self.warmup, stable, self.decay or self.estimate)
-        values: tuple[dict[str, Any], ...] = (
-            {**constant, 'warmup_fraction': _WARMUP_FRACTION},
-            {**constant, 'warmup_fraction': 0.0},
-            {'schedule': 'wsd', 'decay_fraction': 1.0, 'warmup_fraction': 0.0},
-        )
-        intervals = {name: getattr(settings, name) for name in ('eval_every', 'checkpoint_every')}
-        return dataclasses.replace(
-            self.with_sizes(settings),
-            steps=sum(lengths),
-            phases=tuple(PhaseKeys(steps=steps, **keys) for steps, keys in zip(lengths, values, strict=True)),
-            **{name: in_steps(value, name, total=self.estimate, minimum=1) for name, value in intervals.items()},
-        )
-
-    def with_sizes(self, settings: PretrainingSettings, flag_keys: Collection[str] = ()) -> PretrainingSettings:
-        """Returns the settings with the model and the batch of this plan, except for the keys in `flag_keys`."""
-        model = {key: value for key, value in self.model.items() if f'model.{key}' not in flag_keys}
-        rows = settings.batch_size if 'batch_size' in flag_keys else self.batch_size or settings.batch_size
-        return dataclasses.replace(settings, model=dataclasses.replace(settings.model, **model), batch_size=rows)
-
-    def describe(self, settings: PretrainingSettings) -> str:
-        """Returns one line about the size, the batch and the steps."""
-        applied = self.apply(settings)
-        model = applied.model
-        size = f'{model.num_layers} layers of width {model.width} in {model.dtype}'
-        return (
-            f'budget {self.budget}: {size}, about {self.estimate:,} steps '
-            f'of {applied.batch_size} x {applied.seq_len}: '
-            f'{self.warmup:,} to warm up, the last {settings.schedule.decay_fraction:.0%} to decay'
-        )
-
-    def time_limit(self, settings: PretrainingSettings) -> TimeLimit | None:
-        """Returns the time limit of the run, or None for a budget in FLOPs."""
-        seconds, _ = parse_budget(self.budget)
-        if seconds == math.inf:
-            return None
-        if self.stable is not None:
-            return TimeLimit(seconds)
-        ends = (1 - settings.schedule.decay_fraction) * seconds
-        return TimeLimit(seconds, phase=1, ends=ends)
-
-    def decide(self, folder: pathlib.Path, step: int, elapsed: float, *, evaluates: bool) -> None:
-        """Saves the plan of a run whose second phase ended at `step`, after `elapsed` seconds.
-
-        `evaluates` says whether the run evaluates during training.
-        """
-        seconds, _ = parse_budget(self.budget)
-        goodput = read_goodput(folder) or Goodput({STEP: elapsed}, processes=1)  # the log may have failed
-        kinds = (STEP, DATA, SAVE, EVALUATION) if evaluates else (STEP, DATA, SAVE)
-        per_step = sum(goodput.seconds.get(kind, 0.0) for kind in kinds) / step
-        # The third phase compiles the train step once more. So far, each process of the run (a restart is a new
-        # process) has compiled it once, and one of them again for the second phase.
-        compilation = goodput.seconds.get(COMPILE, 0.0) / (goodput.processes + 1)
-        decay = max(round((seconds - elapsed - compilation) / per_step), 1)
-        dataclasses.replace(self, stable=step - self.warmup, decay=decay).save(folder)
-
-    def save(self, folder: pathlib.Path) -> None:
-        """Writes the plan to a workdir."""
-        write_atomic(folder / FILE, json.dumps(dataclasses.asdict(self), indent=1) + '\n')
-
-
-def _read_plan(folder: pathlib.Path) -> BudgetPlan | None:
-    """Returns the plan in a workdir; None if there is no readable plan."""
-    return read_json_or_none(folder / FILE, lambda facts: BudgetPlan(**facts))
 
 
 def find_plan(settings: PretrainingSettings, folder: pathlib.Path) -> BudgetPlan | None:
@@ -188,7 +26,7 @@ def find_plan(settings: PretrainingSettings, folder: pathlib.Path) -> BudgetPlan
     Raises:
       UserError: The run in config.replay has no complete plan.
     """
-    plan = _read_plan(folder) if settings.budget and has_checkpoints(folder) else None
+    plan = read_plan(folder) if settings.budget and has_checkpoints(folder) else None
     return _read_replayed(settings.replay, required=True) if plan is None and settings.replay else plan
 
 
@@ -206,7 +44,7 @@ def make_plan(
     """
     _check(settings, flag_keys)
     path = folder / FILE
-    saved = _read_plan(folder) if has_checkpoints(folder) or not is_primary() else None
+    saved = read_plan(folder) if has_checkpoints(folder) or not is_primary() else None
     if saved is None and not settings.replay and has_checkpoints(folder):
         fix = 'restore the file from a copy, or give another --workdir'
         raise UserError(str(path), 'no readable plan beside the checkpoints', 'the plan of this run', fix)
@@ -214,7 +52,7 @@ def make_plan(
     if saved and replayed not in (None, saved):
         fix = 'leave it out, or give another --workdir'
         raise UserError('config.replay', repr(settings.replay), f'a run with the decisions in {path}', fix)
-    plan = saved or replayed or _new_plan(settings, mesh, flag_keys)
+    plan = saved or replayed or choose_plan(settings, mesh, flag_keys)
     from_replay = (settings.replay, 'leave config.replay out')
     _check_plan(plan, settings, flag_keys, *(from_replay if plan is replayed else (path, 'give another --workdir')))
     if plan is not saved:
@@ -251,126 +89,9 @@ def _check(settings: PretrainingSettings, flag_keys: Collection[str]) -> None:
 
 def _read_replayed(workdir: str, *, required: bool) -> BudgetPlan | None:
     folder = user_path(workdir, 'config.replay')
-    plan = _read_plan(folder)
+    plan = read_plan(folder)
     if required and (plan is None or plan.decay is None):
         found = 'no readable plan' if plan is None else 'a run whose second phase has not ended'
         expected, fix = 'the decisions of a finished run', 'give the workdir of a finished run'
         raise UserError(str(folder / FILE), found, expected, fix)
     return plan
-
-
-def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[str]) -> BudgetPlan:
-    seconds, operations = parse_budget(settings.budget)
-    chosen: dict[str, Any] = {}
-    from_budget = settings.architecture_from == 'budget'
-    chooses_batch = from_budget and 'batch_size' not in flag_keys
-    if from_budget and 'model.dtype' not in flag_keys:
-        chosen['dtype'] = max(DTYPES, key=lambda dtype: product_rate(mesh, dtype) / _MIN_SPEEDUP[dtype])
-    if operations == math.inf:
-        operations = _EFFICIENCY * seconds * product_rate(mesh, chosen.get('dtype', settings.model.dtype))
-    sizes: list[dict[str, int]] = [{}]
-    if from_budget and not {f'model.{key}' for key in BUDGET_SIZE} & {*flag_keys}:
-        mlp_dim = gated_width if settings.model.mlp in GATED_MLPS else lambda width: 4 * width
-        sizes = [
-            {'num_layers': layers, 'width': width, 'num_heads': heads, 'mlp_dim': mlp_dim(width)}
-            for layers, width, heads in SIZES
-        ]
-    length, predictions = settings.first_shape
-
-    def count_steps(sequences: float, max_steps: int) -> tuple[int, float]:
-        """Returns the batch size and the steps of a run that has time for `sequences` rows."""
-        rows = settings.batch_size
-        rows = choose_batch_size(rows, sequences, length, mesh, max_steps) if chooses_batch else rows
-        return rows, min(sequences / rows, seconds / _MIN_STEP_SECONDS)
-
-    def make(rows: int, steps: float) -> BudgetPlan:
-        estimate = max(round(min(steps, COUNT)), 3)
-        warmup = max(round(settings.warmup_fraction * estimate), 1)
-        return BudgetPlan(settings.budget, size | chosen, estimate, warmup, batch_size=rows if chooses_batch else None)
-
-    candidates = []
-    for size in sizes:
-        model = dataclasses.replace(settings.model, **size)
-        config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
-        sequences = operations / train_flops_per_sequence(config, length, predictions)
-        rows, steps = count_steps(sequences, _MAX_STEPS if seconds == math.inf else _MAX_ESTIMATED_STEPS)
-        inner = inner_parameters(config.num_layers, config.width)
-        candidates.append((expected_loss(inner, max(steps * rows * length, 1)), size, rows, steps))
-    _, size, rows, steps = min(candidates, key=lambda candidate: candidate[0])
-    plan = make(rows, steps)
-    if plan.estimate > COUNT // 4:
-        found, fix = f'{settings.budget}, which allows too many steps', 'lower it, or raise batch_size'
-        raise UserError('config.budget', found, f'at most {COUNT // 4:,} steps', fix)
-    if seconds == math.inf:
-        decay = max(round(settings.schedule.decay_fraction * plan.estimate), 1)
-        return dataclasses.replace(plan, stable=max(plan.estimate - plan.warmup - decay, 1), decay=decay)
-    # Only the first process makes the plan, but a step needs all processes.
-    if not from_budget or seconds < _MIN_TIMED_SECONDS or jax.process_count() > 1:
-        return plan
-    timed = plan.apply(split_batch(settings, plan, mesh, flag_keys))
-    return make(*count_steps(seconds / step_seconds(timed, mesh) * timed.batch_size, _MAX_STEPS))
-
-
-def choose_batch_size(rows: int, sequences: float, seq_len: int, mesh: Mesh, max_steps: int) -> int:
-    """Returns the batch size of a run that has time for `sequences` rows of `seq_len` positions.
-
-    A batch of `rows` doubles while the run would have more than `max_steps` steps. The limit is 32,768 positions on a
-    CPU, and 16,384 positions per row shard on other devices.
-    """
-    limit = _MAX_CPU_POSITIONS if is_cpu(mesh) else row_shards(mesh) * _MAX_DEVICE_POSITIONS
-    while sequences > max_steps * rows and 2 * rows * seq_len <= limit:
-        rows *= 2
-    return rows
-
-
-def split_batch(
-    settings: PretrainingSettings, plan: BudgetPlan, mesh: Mesh, flag_keys: Collection[str]
-) -> PretrainingSettings:
-    """Returns the settings with a value of grad_accum_steps for the batch of the plan, unless the config has its own.
-
-    On a CPU, a part of the batch has at most 2,048 positions per row shard. Parts of this size were the fastest with 4
-    layers of width 256 (docs/results/batch.json).
-    """
-    sets_parts = settings.grad_accum_steps > 1 or 'grad_accum_steps' in flag_keys
-    if settings.architecture_from != 'budget' or sets_parts or not is_cpu(mesh):
-        return settings
-    rows, parts, shards = plan.batch_size or settings.batch_size, 1, row_shards(mesh)
-    positions = rows * settings.first_shape[0]
-    while positions > parts * shards * _CPU_PART_POSITIONS and rows % (2 * parts * shards) == 0:
-        parts *= 2
-    return dataclasses.replace(settings, grad_accum_steps=parts)
-
-
-def step_seconds(settings: PretrainingSettings, mesh: Mesh) -> float:
-    """Times the train step of the first phase.
-
-    The model has the vocabulary of config.vocab.size, because the text has not been read yet.
-
-    Raises:
-      UserError: The model does not fit the devices, or the row shards do not divide the batch.
-    """
-    settings.check_memory(mesh)
-    phase = settings.resolve_phases(settings.steps)[0]
-    check_row_count(
-        phase.batch_size, phase.grad_accum_steps, row_shards(mesh), settings.phase_specs[0].keys['batch_size']
-    )
-    setup = build_pretraining_setup(settings, settings.model_config(settings.vocab.size), mesh)
-    return time_phase(setup, phase, phase.batches)
-
-
-def product_rate(mesh: Mesh, dtype: str) -> float:
-    """Measures the FLOPs per second of a large matrix product on one device, and scales them to the whole mesh."""
-    # On an H200 the smaller product takes 0.1 ms, most of which is the call.
-    rows, width = (4096, 1024) if is_cpu(mesh) else (8192, 8192)
-    with jax.default_device(mesh.local_devices[0]):
-        left, right = jnp.ones((rows, width), dtype), jnp.ones((width, width), dtype)
-        # The model also uses `dot` on CPUs, where `jnp.matmul` is slow with bfloat16.
-        product = jax.jit(functools.partial(dot, x_dims=(1,), y_dims=(0,))).lower(left, right).compile()
-        times = []
-        for _ in range(8):
-            start = time.perf_counter()
-            product(left, right).block_until_ready()
-            times.append(time.perf_counter() - start)
-    # Several CPU devices share the same cores.
-    count = 1 if is_cpu(mesh) else mesh.size
-    return count * 2 * rows * width * width / min(times)

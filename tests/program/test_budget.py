@@ -16,7 +16,9 @@ from bertjax.config.recipes import budget_config, vocabulary_size
 from bertjax.config.saved_config import make_recipe
 from bertjax.errors import UserError
 from bertjax.parallel.mesh import make_mesh
-from bertjax.pretrain.budget import BudgetPlan, choose_batch_size, make_plan, split_batch
+from bertjax.pretrain.budget import make_plan
+from bertjax.pretrain.budget_choice import choose_batch_size, split_batch
+from bertjax.pretrain.budget_plan import BudgetPlan
 from bertjax.pretrain.settings import pretraining_settings
 
 SMALL = (
@@ -100,7 +102,7 @@ def test_two_processes_follow_one_clock(program, tmp_path):
 
 def test_a_budget_of_operations_decides_the_steps(program, tmp_path, monkeypatch):
     """A finished run has all its steps, so the same command does not train again. It has pairs and segments."""
-    monkeypatch.setattr('bertjax.pretrain.budget._CPU_PART_POSITIONS', 512)
+    monkeypatch.setattr('bertjax.pretrain.budget_choice._CPU_PART_POSITIONS', 512)
 
     def run() -> str:
         arguments = _arguments(program, tmp_path / 'run', '--config.batch_size=32')
@@ -195,10 +197,10 @@ def test_the_steps_of_a_longer_budget_follow_from_the_time_of_a_real_step(tmp_pa
         timed.append(settings)
         return settings.batch_size * 1e-3
 
-    monkeypatch.setattr('bertjax.pretrain.budget.product_rate', lambda mesh, dtype: 1e12)
+    monkeypatch.setattr('bertjax.pretrain.budget_choice.product_rate', lambda mesh, dtype: 1e12)
     settings = pretraining_settings(budget_config('30m'))
     with monkeypatch.context() as patch:
-        patch.setattr('bertjax.pretrain.budget.step_seconds', time_step)
+        patch.setattr('bertjax.pretrain.budget_choice.step_seconds', time_step)
         plan = make_plan(settings, tmp_path / 'long', _mesh(1), ())
         make_plan(dataclasses.replace(settings, budget='10m'), tmp_path / 'short', _mesh(1), ())
         for budget, keys in (('1e15', {}), ('30m', {'architecture_from': 'model'})):
@@ -266,7 +268,7 @@ def test_the_batch_grows_with_the_budget(monkeypatch):
     assert [choose_batch_size(64, 8_000 * n, 64, one, 8_000) for n in (10, 64, 65, 200, 1e6)] == [64, 64, 128, 256, 512]
     assert choose_batch_size(64, 1e9, 64, eight, 4_000) == 512
     assert choose_batch_size(64, 1e9, 128, one, 4_000) == 256
-    monkeypatch.setattr('bertjax.pretrain.budget.is_cpu', lambda mesh: False)
+    monkeypatch.setattr('bertjax.pretrain.budget_choice.is_cpu', lambda mesh: False)
     assert [choose_batch_size(64, 1e9, 64, mesh, 4_000) for mesh in (one, eight)] == [256, 2048]
 
 
@@ -284,7 +286,7 @@ def test_a_batch_on_a_cpu_is_split(monkeypatch):
     assert [parts(plan=own, batch_size=33), parts(8, plan=own, batch_size=8, seq_len=4096)] == [1, 1]
     assert [parts(flag_keys=('grad_accum_steps',)), parts(grad_accum_steps=4)] == [1, 4]
     assert parts(architecture_from='model') == 1
-    monkeypatch.setattr('bertjax.pretrain.budget.is_cpu', lambda mesh: False)
+    monkeypatch.setattr('bertjax.pretrain.budget_choice.is_cpu', lambda mesh: False)
     assert parts() == 1
 
 
