@@ -102,7 +102,7 @@ def choose_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection
         rows = choose_batch_size(rows, sequences, length, mesh, max_steps) if chooses_batch else rows
         return rows, min(sequences / rows, seconds / _MIN_STEP_SECONDS)
 
-    def make(rows: int, steps: float) -> BudgetPlan:
+    def make(size: dict[str, int], rows: int, steps: float) -> BudgetPlan:
         estimate = max(round(min(steps, COUNT)), 3)
         warmup = max(round(settings.warmup_fraction * estimate), 1)
         return BudgetPlan(settings.budget, size | chosen, estimate, warmup, batch_size=rows if chooses_batch else None)
@@ -116,7 +116,7 @@ def choose_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection
         inner = inner_parameters(config.num_layers, config.width)
         candidates.append((expected_loss(inner, max(steps * rows * length, 1)), size, rows, steps))
     _, size, rows, steps = min(candidates, key=lambda candidate: candidate[0])
-    plan = make(rows, steps)
+    plan = make(size, rows, steps)
     if plan.estimate > COUNT // 4:
         found, fix = f'{settings.budget}, which allows too many steps', 'lower it, or raise batch_size'
         raise UserError('config.budget', found, f'at most {COUNT // 4:,} steps', fix)
@@ -127,7 +127,7 @@ def choose_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection
     if not from_budget or seconds < _MIN_TIMED_SECONDS or jax.process_count() > 1:
         return plan
     timed = plan.apply(split_batch(settings, plan, mesh, flag_keys))
-    return make(*count_steps(seconds / step_seconds(timed, mesh) * timed.batch_size, _MAX_STEPS))
+    return make(size, *count_steps(seconds / step_seconds(timed, mesh) * timed.batch_size, _MAX_STEPS))
 
 
 def choose_batch_size(rows: int, sequences: float, seq_len: int, mesh: Mesh, max_steps: int) -> int:
