@@ -92,7 +92,7 @@ def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
             jax.block_until_ready((state, metrics))
             turns.send(time.perf_counter() - start)
     turns.recv()
-    turns.send(phase.evaluator.run(state.params))
+    turns.send(phase.evaluator.run(state.params)[0])
 
 
 class InTurn(transformers.TrainerCallback):

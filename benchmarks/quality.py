@@ -151,7 +151,8 @@ class Comparison:
             figures |= {'points': [], 'times': times}
 
             def measure(step: int) -> None:
-                values = {name: phase.evaluator.run(side.params(pathlib.Path(folder))) for name, side in sides.items()}
+                params = {name: side.params(pathlib.Path(folder)) for name, side in sides.items()}
+                values = {name: phase.evaluator.run(tree)[0] for name, tree in params.items()}
                 figures['points'].append({'examples': step * batch, **values})
                 write_atomic(path_of(seed), json.dumps(figures, indent=1) + '\n')
                 print(f'seed {seed}, {step * batch:6,} examples: {_shown(values)}', flush=True)

@@ -50,8 +50,7 @@ class HostParams:
 def init_stacked(model: nn.Module, key: jax.Array) -> dict[str, jax.Array]:
     """Returns initial parameters of a model by path, with stacked layers."""
     model = model.clone(config=dataclasses.replace(model.config, scan_layers=True))
-    inputs = [np.zeros(shape, np.int32) for shape in model.smallest_inputs]
-    return flat_paths(nn.unbox(init_params(model, key, *inputs)))
+    return flat_paths(nn.unbox(init_params(model, key)))
 
 
 @functools.cache

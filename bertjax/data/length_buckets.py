@@ -1,7 +1,7 @@
 """Length bucketing: a batch contains sequences of similar length, padded to one of a few static lengths."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -130,15 +130,6 @@ class BucketedExamples:
         # This seed is a constant, so that all runs have the same sequence of padded lengths.
         shuffle = np.argsort(hash_bits(0, Stream.BATCH_ORDER, np.arange(self.batches), epoch), kind='stable')
         return rows.reshape(-1, self.batch_size)[shuffle].reshape(-1), shapes[shuffle]
-
-
-def sorted_batches(features: Features, *, batch_size: int, shapes: tuple[int, ...]) -> Iterator[tuple[np.ndarray, int]]:
-    """Yields (rows [B], padded length) of batches that contain every row once. An empty row is -1."""
-    rows, buckets = fill_last_batch(
-        np.arange(len(features)), find_buckets(features.lengths, shapes), len(shapes), batch_size
-    )
-    for row, bucket in zip(rows.reshape(-1, batch_size), buckets, strict=True):
-        yield row, shapes[bucket]
 
 
 def fill_last_batch(

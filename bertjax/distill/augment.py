@@ -21,8 +21,9 @@ from bertjax.data.augment import (
     token_positions,
 )
 from bertjax.data.features import Features, load_or_build
-from bertjax.data.length_buckets import choose_lengths, sorted_batches
+from bertjax.data.length_buckets import choose_lengths
 from bertjax.data.loader import global_arrays, local_rows
+from bertjax.data.packing_plan import plan_single_rows
 from bertjax.distill.objective import HAS_LABEL
 from bertjax.distill.run import student_encoder
 from bertjax.distill.settings import DistillationSettings
@@ -175,7 +176,7 @@ def _candidates(
     lengths = choose_lengths(affected.lengths, count=4, max_length=masked_lm.config.max_positions)
     size = -(-batch_size // shards) * shards
     local = local_rows(sharding, size)
-    for indices, length in sorted_batches(affected, batch_size=size, shapes=lengths):
+    for indices, length in plan_single_rows(affected.lengths, lengths, size).batches():
         sequences = affected.record[indices[indices >= 0]]
         where = [np.flatnonzero(chosen[slice(*rows.offsets[n : n + 2])]) for n in sequences]
         positions = np.zeros((len(indices), counts.max()), np.int32)

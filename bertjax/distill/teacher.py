@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from jax.sharding import Mesh
@@ -98,9 +97,8 @@ class Teacher:
           UserError: The teacher cannot be sharded over the mesh.
         """
         check_mesh(self.config, self.mesh)
-        inputs = [jnp.zeros(shape, jnp.int32) for shape in self.module.smallest_inputs]
         with mesh_context(self.mesh):
-            return abstract_state(lambda key: init_params(self.module, key, *inputs), self.mesh)
+            return abstract_state(lambda key: init_params(self.module, key), self.mesh)
 
     @functools.cached_property
     def params(self) -> Any:

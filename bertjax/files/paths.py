@@ -198,14 +198,3 @@ def existing_files(directory: epath.Path, names: Iterable[str]) -> Iterator[epat
         path = directory / name
         if path.exists() and not path.is_dir():
             yield path
-
-
-def single_file(paths: Sequence[epath.Path], where: str, split: str, fix: str) -> epath.Path | None:
-    """Returns the only file of a split; None if there is no file.
-
-    Raises:
-      UserError: There are several files.
-    """
-    if len(paths) > 1:
-        raise UserError(where, ' and '.join(path.name for path in paths), f'one file of the {split} split', fix)
-    return paths[0] if paths else None

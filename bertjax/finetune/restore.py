@@ -5,7 +5,6 @@ import pathlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import numpy as np
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 
@@ -119,14 +118,11 @@ def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> tuple[Task
       step is None if the model does not come from a checkpoint.
     """
     data = _task_data(settings, folder)
-    module, objective = data.task.build_module(data.encoder), data.task.objective
-    shapes = zip(objective.inputs, module.smallest_inputs, strict=True)
     setup = build_setup(
-        module,
-        objective,
+        data.task.build_module(data.encoder),
+        data.task.objective,
         make_optimizer(**vars(settings.optimizer)),
         make_mesh(settings.mesh_axes, claim_devices()),
-        {name: (shape, np.dtype(np.int32)) for name, shape in shapes},
         trained=make_selection(settings.trainable, data.encoder.num_layers),
     )
     return data, setup, *_params(data, setup, folder)

@@ -82,7 +82,6 @@ class Finetuning(Experiment):
             stage.objective(student.objective),
             student.optimizer,
             mesh,
-            self._train.features.spec(1, self.task_model.shapes[0]),
             trained=student.trained,
             layer_decay=student.layer_decay,
             ema_decay=student.ema_decay,

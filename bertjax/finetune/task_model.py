@@ -1,7 +1,7 @@
 """The model of a task with its head on a mesh, for training, evaluation and prediction."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jax.sharding import Mesh
@@ -62,7 +62,6 @@ class TaskModel:
             data.task.objective,
             make_optimizer(**vars(settings.optimizer)),
             mesh,
-            splits[0].features.spec(1, self.shapes[0]),
             trained=make_selection(settings.trainable, data.encoder.num_layers),
             layer_decay=settings.layer_decay,
             ema_decay=settings.ema_decay,
@@ -178,14 +177,14 @@ class TaskEvaluator:
     def __init__(self, task_model: TaskModel, split: TaskSplit):
         self._task_model, self._task, self._split = task_model, task_model.data.task, split
 
-    def run(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, float | None]:
-        """Returns all metrics of the task."""
-        return self._task.metrics(self._split.records, self._task_model.predictions(params, self._split, on_compile))
-
-    def cost(self, values: Mapping[str, float | None]) -> float | None:
-        """Returns the negated score of the task, or None if the score is undefined."""
+    def run(
+        self, params: Any, on_compile: OnCompile = contextlib.nullcontext
+    ) -> tuple[dict[str, float | None], float | None]:
+        """Returns all metrics of the task, and the negated score, or None if the score is undefined."""
+        predictions = self._task_model.predictions(params, self._split, on_compile)
+        values = self._task.metrics(self._split.records, predictions)
         score = values[self._task.score]
-        return None if score is None else -score
+        return values, None if score is None else -score
 
 
 def prepare(

@@ -36,12 +36,13 @@ def stack_layers(params: dict) -> dict:
     return {**params, 'encoder': encoder}
 
 
-def init_params(model: nn.Module, key: jax.Array, *inputs: jax.Array) -> dict:
-    """Initialises the boxed parameters of a model that has a `config` and an `encoder`.
+def init_params(model: nn.Module, key: jax.Array) -> dict:
+    """Initialises the boxed parameters of a model that has a `config`, an `encoder` and `smallest_inputs`.
 
     The layers are initialised as a stack. If the config unrolls the layers, the stack is then split, so both layouts
-    have the same initial values. `inputs` are the positional inputs of the model; small arrays of zeros suffice.
+    have the same initial values.
     """
     scanned = model.clone(config=dataclasses.replace(model.config, scan_layers=True))
+    inputs = [jnp.zeros(shape, jnp.int32) for shape in model.smallest_inputs]
     params = scanned.init(key, *inputs)['params']
     return params if model.config.scan_layers else unstack_layers(params)

@@ -1,7 +1,7 @@
 """Evaluates a pre-training run on config.heldout_pairs: computes the accuracy on minimal pairs."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,13 +59,12 @@ class PairsEvaluator:
             pad_id=tokenizer.pad_id,
         )
 
-    def run(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, float | None]:
-        """Computes `accuracy`, the mean over the sets of pairs, and its `standard_error`."""
+    def run(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> tuple[dict[str, float | None], None]:
+        """Returns `accuracy`, the mean over the sets of pairs, and its `standard_error`.
+
+        The second value is None, because pairs never select the best checkpoint.
+        """
         rows = self._predictor.outputs(params, self._features, on_compile)['log_probabilities']
         scores = np.bincount(self._features.record, np.concatenate(rows).astype(np.float64), self._count)
         figures = accuracies(self._pairs, scores[self._index].reshape(-1, 2))
-        return {name: figures[name] for name in ('accuracy', 'standard_error')}
-
-    def cost(self, values: Mapping[str, float | None]) -> None:
-        """Returns None, because pairs never select the best checkpoint."""
-        del values
+        return {name: figures[name] for name in ('accuracy', 'standard_error')}, None

@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 
 from bertjax.config.plain import to_plain
 from bertjax.convert.vocabulary import set_embedding_rows
-from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.mixture import ScheduledMasks
 from bertjax.data.plans import remove_leftovers
 from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, Objective, with_z_loss
@@ -65,7 +64,6 @@ def build_pretraining_setup(
         _objective(with_z_loss(objective, settings.z_loss), distillation),
         make_optimizer(**vars(settings.optimizer)),
         mesh,
-        pretraining_batch_spec(1, *settings.first_shape, packed=settings.packing),
         ema_decay=settings.ema_decay,
         teacher=() if distillation is None else (distillation.abstract_params,),
         zero1=settings.zero1,

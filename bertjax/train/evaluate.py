@@ -66,10 +66,9 @@ class Evaluator:
                 self._is_compiled = True
         return add_sums(jax.device_get(parts))
 
-    def run(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, float | None]:
-        """Computes the values of a metrics row."""
-        return self.values(self.sums(params, on_compile))
-
-    def cost(self, values: Mapping[str, float | None]) -> float | None:
-        """Returns the value `loss`."""
-        return values['loss']
+    def run(
+        self, params: Any, on_compile: OnCompile = contextlib.nullcontext
+    ) -> tuple[dict[str, float | None], float | None]:
+        """Returns the values of a metrics row, and the value `loss`."""
+        values = self.values(self.sums(params, on_compile))
+        return values, values['loss']

@@ -126,9 +126,9 @@ class Loop:
         costs = []
         for evaluator in (*main, *phase.other_evaluators):
             with self._interrupt.during(f'{evaluator.split} is being evaluated'), self._clock.during(EVALUATION):
-                values = evaluator.run(self._state.eval_params, self._recorder.report_compile)
+                values, cost = evaluator.run(self._state.eval_params, self._recorder.report_compile)
                 self._recorder.evaluation(self._position, evaluator.split, values)
-            costs.append(evaluator.cost(values))
+            costs.append(cost)
         return costs[0] if main else None
 
     def _save(self, cost: float | None, *, last: bool, stop: bool) -> None:

@@ -28,12 +28,13 @@ class EvaluatorProtocol(Protocol):
 
     split: str
 
-    def run(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, float | None]:
-        """Computes the values of a metrics row. Undefined values are None. Reports compilations to `on_compile`."""
-        ...
+    def run(
+        self, params: Any, on_compile: OnCompile = contextlib.nullcontext
+    ) -> tuple[dict[str, float | None], float | None]:
+        """Returns the values of a metrics row, and the value that selects the best checkpoint (lower is better).
 
-    def cost(self, values: Mapping[str, float | None]) -> float | None:
-        """Returns the value that selects the best checkpoint (lower is better), or None."""
+        Undefined values are None. Compilations are reported to `on_compile`.
+        """
         ...
 
 

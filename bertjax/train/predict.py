@@ -12,8 +12,8 @@ from flax import linen as nn
 from jax.sharding import Mesh
 
 from bertjax.data.features import INPUTS, Features
-from bertjax.data.length_buckets import sorted_batches
 from bertjax.data.loader import global_arrays, local_rows
+from bertjax.data.packing_plan import plan_single_rows
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.parallel.zero1 import unshard
@@ -88,7 +88,7 @@ class Predictor:
         Args:
           advance: A callback that is called after each batch with the number of rows of `features` in it.
           batches: (row indices, padded length) of each batch; the index -1 stands for padding. The batches must contain
-            every row of `features`. None for `sorted_batches`.
+            every row of `features`. None for those of `plan_single_rows`.
 
         Returns:
           {name: an array per row}; if `members` > 0, each array has one entry per model along its first axis.
@@ -107,7 +107,7 @@ class Predictor:
             advance(int((rows >= 0).sum()))
 
         if batches is None:
-            batches = sorted_batches(features, batch_size=self._batch_size, shapes=self._shapes)
+            batches = plan_single_rows(features.lengths, self._shapes, self._batch_size).batches()
         for rows, length in batches:
             batch = features.batch(rows[local], length, self._pad_id)
             arrays = global_arrays({name: batch[name] for name in self._inputs}, sharding, self._batch_size)

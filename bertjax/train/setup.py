@@ -10,7 +10,6 @@ import optax
 from flax import linen as nn
 from jax.sharding import Mesh
 
-from bertjax.data.batch import BatchSpec
 from bertjax.losses import AUX, Objective
 from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.trainable import Selection, partition, select_all
@@ -140,7 +139,6 @@ def build_setup(
     objective: Objective,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
-    batch: BatchSpec,
     *,
     trained: Selection = select_all,
     layer_decay: float = 1.0,
@@ -153,12 +151,10 @@ def build_setup(
     See `Setup` for the arguments that are not listed here.
 
     Args:
-      batch: The shapes and dtypes of a batch of the run, with any number of rows and any length.
       zero1: Whether to shard the state over the data axis, one of `parallel.zero1.ZERO1`.
     """
-    inputs = [jax.ShapeDtypeStruct(*batch[name]) for name in objective.inputs]
     # `abstract_state` and `Setup.create` both use `init`. A jitted function is traced only once.
-    init = jax.jit(make_init(module, optimizer, inputs, trained, objective.init_aux, ema=ema_decay > 0), inline=True)
+    init = jax.jit(make_init(module, optimizer, trained, objective.init_aux, ema=ema_decay > 0), inline=True)
     with mesh_context(mesh):
         state = abstract_state(init, mesh)
     exchange = moment_params = None

@@ -1,7 +1,7 @@
 """The train state, and the functions that create it."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -88,7 +88,6 @@ def update_ema(ema: Any, params: Any, decay: float, updates: jax.Array) -> Any:
 def make_init(
     model: nn.Module,
     optimizer: optax.GradientTransformation,
-    inputs: Sequence[jax.ShapeDtypeStruct],
     trained: Selection = select_all,
     init_aux: Callable[[jax.Array], Any] | None = None,
     *,
@@ -97,13 +96,12 @@ def make_init(
     """Builds a function from a key to a fresh state. The parameters in this state are in boxes with their logical axes.
 
     Args:
-      inputs: The shapes and dtypes of the model's inputs; their first dimension does not matter.
       trained: Selects the parameters for which the optimiser has moments.
       init_aux: See `losses.Objective`.
     """
 
     def init(key: jax.Array) -> TrainState:
-        params = init_params(model, key, *(jnp.zeros((1, *x.shape[1:]), x.dtype) for x in inputs))
+        params = init_params(model, key)
         if init_aux is not None:
             params = {**params, **init_aux_params(init_aux, key)}
         return fresh_state(optimizer, params, trained, ema=ema)

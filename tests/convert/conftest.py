@@ -43,8 +43,7 @@ def make_params(draw_params):
 
     def make(model, seed=0):
         model = BertForPreTraining(model) if isinstance(model, BertConfig) else model
-        inputs = [np.zeros(shape, np.int32) for shape in model.smallest_inputs]
-        return draw_params(lambda key: init_params(model, key, *inputs), stddev=0.2, seed=seed)
+        return draw_params(lambda key: init_params(model, key), stddev=0.2, seed=seed)
 
     return make
 

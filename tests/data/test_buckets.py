@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.features import FeatureBuilder
-from bertjax.data.length_buckets import (
-    MAX_LENGTHS,
-    BucketedExamples,
-    best_length_count,
-    choose_lengths,
-    sorted_batches,
-)
+from bertjax.data.length_buckets import MAX_LENGTHS, BucketedExamples, best_length_count, choose_lengths
 
 LENGTHS = np.random.default_rng(0).gamma(3.0, 12.0, 403).astype(int) + 3
 
@@ -137,13 +131,3 @@ def test_positions_in_the_order_are_uniform():
         order = np.concatenate([batch['labels'] for batch in epoch(data, number)])
         positions[order] += np.arange(64)
     assert np.abs(positions / 200 - 31.5).max() < 5 * np.sqrt((64**2 - 1) / 12 / 200)
-
-
-def test_evaluation_visits_every_row_once():
-    features = features_of(LENGTHS)
-    shapes = choose_lengths(LENGTHS, count=3, max_length=512)
-    batches = list(sorted_batches(features, batch_size=32, shapes=shapes))
-    rows = np.concatenate([rows for rows, _ in batches])
-    assert sorted(rows[rows >= 0]) == list(range(len(LENGTHS)))
-    assert len(batches) == -(-len(LENGTHS) // 32)
-    assert all((LENGTHS[rows[rows >= 0]] <= length).all() and length in shapes for rows, length in batches)

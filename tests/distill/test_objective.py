@@ -72,7 +72,7 @@ class DistillationRun:
         settings, student = pretraining_settings(config), BertConfig(vocab_size=VOCABULARY, **config.model)
         spec = DistillSpec(dict.fromkeys((*HIDDEN_LOSSES, *OUTPUT_LOSSES), 1.0) | {'soft': 5.0}, 2.0, (1, 3), True)
         model = BertForPreTraining(WIDER)
-        init = lambda key: init_params(model, key, *[jnp.zeros((1, 1), jnp.int32)] * 4)  # noqa: E731
+        init = lambda key: init_params(model, key)  # noqa: E731
         with mesh_context(self.mesh):
             abstract = abstract_state(init, self.mesh)
         stage = DistillationStage(lambda objective: distill_objective(objective, spec, model, student))

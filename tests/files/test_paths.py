@@ -45,10 +45,6 @@ def test_files_that_match_a_pattern_are_found(folder, monkeypatch):
 def test_files_under_one_of_several_names_are_found(folder):
     found = list(paths.existing_files(folder, ('c.txt', 'b.txt', 'sub', 'a.txt')))
     assert [path.name for path in found] == ['b.txt', 'a.txt']
-    assert paths.single_file(found[:1], 'here', 'dev', 'remove one') == found[0]
-    assert paths.single_file([], 'here', 'dev', 'remove one') is None
-    with pytest.raises(UserError, match=r'here: found b.txt and a.txt, expected one file of the dev split; remove one'):
-        paths.single_file(found, 'here', 'dev', 'remove one')
 
 
 def test_each_folder_is_read_once_despite_links(folder, caplog):

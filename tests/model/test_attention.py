@@ -143,7 +143,7 @@ def test_the_model_runs_the_choice_and_logs_it_once(with_limited, small_config, 
     inputs = [np.ones((2, 8), np.int32)] * 3 + [np.zeros((2, 1), np.int32)]
     config = small_config(scan_layers=False)
     model = BertForPreTraining(config)
-    params = make_params(model, *inputs)
+    params = make_params(model)
     lines.clear()
     select._log_once.cache_clear()
     outputs = {}

@@ -52,7 +52,7 @@ def test_unrolled_layers_are_in_order():
 @pytest.mark.slow
 def test_capture_with_first_only_has_all_positions(small_config, make_params, inputs):
     model = BertForClassification(small_config(scan_layers=False), outputs=3)
-    params = make_params(model, *inputs[:3])
+    params = make_params(model)
     outputs, captured = capture_all(model, params, inputs[:3])
     assert captured['hidden'].shape == (4, 8, 16, 32) and captured['scores'].shape == (3, 8, 4, 16, 16)
     plain = jax.jit(lambda p, i: model.apply({'params': p}, *i), compiler_options=QUICK)

@@ -115,7 +115,7 @@ def test_values_and_gradients_equal_the_reference(torch, make_params, choice, sc
     ids, segments = rng.integers(0, V, (B, S)).astype(np.int32), rng.integers(0, 2, (B, S)).astype(np.int32)
     positions = np.tile(np.arange(S, dtype=np.int32), (B, 1))
     model = BertForPreTraining(config)
-    params = make_params(model, *[np.zeros((1, 1), np.int32)] * 4)
+    params = make_params(model)
     flat = {
         name: (name[-1] == 'scale') + 0.2 * rng.standard_normal(x.shape).astype(np.float32)
         for name, x in flatten_dict(params).items()
@@ -143,9 +143,7 @@ def test_values_and_gradients_equal_the_reference(torch, make_params, choice, sc
 @pytest.mark.parametrize('choice', CHOICES)
 def test_parameter_count_equals_the_size_of_the_tree(choice):
     config = BertConfig(**{**SMALL, 'vocab_size': 128, **CHOICES[choice]})
-    inputs = [np.zeros((1, 1), np.int32)] * 4
-    model = BertForPreTraining(config)
-    shapes = jax.eval_shape(lambda: nn.unbox(init_params(model, jax.random.key(0), *inputs)))
+    shapes = jax.eval_shape(lambda: nn.unbox(init_params(BertForPreTraining(config), jax.random.key(0))))
     unused = 0 if config.first_attention_norm else (1 + config.norm_bias) * config.width
     assert parameter_count(config) == sum(x.size for x in jax.tree.leaves(shapes)) - unused
 
@@ -153,7 +151,7 @@ def test_parameter_count_equals_the_size_of_the_tree(choice):
 @pytest.mark.parametrize('init, factor', [('bert', 1.0), ('megatron', 6**-0.5), ('zero_output', 0.0)])
 def test_the_initial_scale_of_projections_into_the_residual_stream(make_params, init, factor):
     config = BertConfig(**{**SMALL, 'width': 192, 'mlp_dim': 400, 'init': init})
-    params = make_params(BertForPreTraining(config), *[np.zeros((1, 1), np.int32)] * 4)
+    params = make_params(BertForPreTraining(config))
     layers = params['encoder']['layers']
     truncated = 0.02 * 0.8796  # The standard deviation of a normal truncated at two deviations.
     for kernel in (layers['attention']['output']['kernel'], layers['mlp']['down']['kernel']):

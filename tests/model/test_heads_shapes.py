@@ -32,7 +32,7 @@ CASES = {
 
 @pytest.fixture(scope='session')
 def draw_head(draw_params):
-    return lambda model, *inputs: draw_params(lambda key: init_params(model, key, *inputs))
+    return lambda model: draw_params(lambda key: init_params(model, key))
 
 
 def _inputs(case, inputs):
@@ -45,7 +45,7 @@ def test_padding_has_no_effect_and_pretrained_parameters_fit(case, units, small_
     head, options = CASES[case]
     model = head(small_config(dropout=0.1), **options, bilstm_units=units)
     ids, segments, mask = _inputs(case, inputs)
-    params = draw_head(model, ids, segments, mask)
+    params = draw_head(model)
     _, pretrained = make_model()
     shapes = lambda tree: jax.tree.map(lambda x: x.shape, tree)  # noqa: E731
     assert shapes(params['encoder']) == shapes(pretrained['encoder'])
@@ -71,7 +71,7 @@ def test_padding_has_no_effect_and_pretrained_parameters_fit(case, units, small_
 def test_classification_depends_on_the_last_word(small_config, inputs, draw_head, causal, units):
     """[CLS] of a causal encoder attends only to itself, so the head must use another position."""
     model = BertForClassification(small_config(causal=causal), 3, bilstm_units=units)
-    params = draw_head(model, *inputs[:3])
+    params = draw_head(model)
     ids, segments, mask = (x[1:2] for x in inputs[:3])  # A row of 12 tokens.
     other = ids.copy()
     other[0, 11] = (ids[0, 11] + 1) % 150
@@ -82,7 +82,7 @@ def test_classification_depends_on_the_last_word(small_config, inputs, draw_head
 
 def test_head_dropout_needs_its_key_and_changes_the_logits(small_config, inputs, draw_head):
     model = BertForTokens(small_config(dropout=0.3), 4, bilstm_units=6)
-    params = draw_head(model, *inputs[:3])
+    params = draw_head(model)
     one, same, other = (_token_logits(model, params, inputs, jax.random.key(seed)) for seed in (0, 0, 1))
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
@@ -109,7 +109,7 @@ def _states(config, params, inputs):
 def test_the_head_uses_the_chosen_layers(small_config, inputs, draw_head, layers, scan):
     config = small_config(num_layers=5, scan_layers=scan)
     model = BertForTokens(config, 4, layers=layers)
-    params = draw_head(model, *inputs[:3])
+    params = draw_head(model)
     weights = None
     if layers.startswith('sum'):
         count = {'sum_last_four': 4, 'sum_all': 5}[layers]
@@ -138,7 +138,7 @@ def test_the_head_uses_the_chosen_layers(small_config, inputs, draw_head, layers
 @pytest.mark.slow
 def test_the_initial_mix_of_layers_is_the_mean(small_config, inputs, make_params):
     model = BertForTokens(small_config(), 4, layers='sum_all')
-    params = make_params(model, *inputs[:3])
+    params = make_params(model)
     features = _states(model.config, params, inputs)[1:].mean(0)
     expected = features @ np.asarray(params['head']['kernel'], np.float64)
     np.testing.assert_allclose(_token_logits(model, params, inputs), expected, rtol=1e-5, atol=1e-6)
@@ -152,7 +152,7 @@ def test_the_initial_mix_of_layers_is_the_mean(small_config, inputs, make_params
 def test_a_frozen_encoder_has_no_gradient(small_config, inputs, draw_head, layers, units):
     def gradient(frozen):
         model = BertForTokens(small_config(num_layers=4, dropout=0.3), 4, units, layers, frozen)
-        params = draw_head(model, *inputs[:3])
+        params = draw_head(model)
 
         def loss(params):
             dropout = Dropout.from_key(jax.random.key(3), len(inputs[0]))
@@ -172,7 +172,7 @@ def test_a_frozen_encoder_has_no_dropout(small_config, inputs, draw_head):
     """The test uses attention dropout, which only the encoder has; `config.dropout` also applies to the head."""
     config = small_config(dropout=0.0, attention_dropout=0.4)
     tuned, frozen = (BertForTokens(config, 4, frozen=value) for value in (False, True))
-    params = draw_head(tuned, *inputs[:3])
+    params = draw_head(tuned)
     plain = _token_logits(frozen, params, inputs)
     assert np.array_equal(_token_logits(frozen, params, inputs, jax.random.key(0)), plain)
     assert not np.array_equal(_token_logits(tuned, params, inputs, jax.random.key(0)), plain)
@@ -187,7 +187,7 @@ def test_a_layer_mix_works_on_a_mesh(small_config, inputs):
     model = BertForTokens(small_config(num_layers=4), 4, bilstm_units=6, layers='sum_last_four')
     mesh = make_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
     with mesh_context(mesh):
-        abstract = jax.eval_shape(lambda: init_params(model, jax.random.key(0), *inputs[:3]))
+        abstract = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
         shardings = state_shardings(abstract, mesh)
     assert {x.spec for x in jax.tree.leaves(shardings['mix'])} == {PartitionSpec(None)}
     assert shardings['head']['kernel'].spec == PartitionSpec('fsdp', None)

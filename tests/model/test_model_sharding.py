@@ -42,8 +42,8 @@ OTHERS = {
 }
 
 
-def _init(model, inputs):
-    return lambda key: init_params(model, key, *inputs)
+def _init(model):
+    return lambda key: init_params(model, key)
 
 
 @SCAN
@@ -51,9 +51,9 @@ def test_every_parameter_has_the_expected_sharding(small_config, inputs, scan):
     model = BertForPreTraining(small_config(scan_layers=scan, num_layers=2))
     mesh = make_mesh(MESHES['fsdp_tensor'])
     with mesh_context(mesh):
-        shardings = state_shardings(jax.eval_shape(_init(model, inputs), jax.random.key(0)), mesh)
+        shardings = state_shardings(jax.eval_shape(_init(model), jax.random.key(0)), mesh)
         # Initialises under the mesh, as a run does. A name on the wrong dimension would raise an error.
-        init = jax.jit(lambda key: nn.unbox(_init(model, inputs)(key)), out_shardings=shardings)
+        init = jax.jit(lambda key: nn.unbox(_init(model)(key)), out_shardings=shardings)
         params = init(jax.random.key(0))
     expected = dict(OTHERS)
     for name, spec in BLOCK.items():
@@ -91,7 +91,7 @@ def test_a_step_on_a_mesh_has_the_expected_collectives_and_the_same_loss(make_mo
 
     one_device = float(jax.jit(loss)(params, inputs, batch))
     with mesh_context(mesh):
-        shardings = state_shardings(jax.eval_shape(_init(model, inputs), jax.random.key(0)), mesh)
+        shardings = state_shardings(jax.eval_shape(_init(model), jax.random.key(0)), mesh)
         rows = batch_sharding(mesh)
         step = jax.jit(jax.value_and_grad(loss), in_shardings=(shardings, rows, rows), out_shardings=(None, shardings))
         arguments = jax.device_put((params, inputs, batch), (shardings, rows, rows))

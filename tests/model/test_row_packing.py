@@ -76,7 +76,7 @@ def test_losses_and_gradients_in_fixed_slots_equal_those_in_separate_rows(
 ):
     rows = rows_of(LENGTHS)
     model = head(small_config(dropout=0.2, attention_dropout=0.2, num_layers=2, **changes), outputs=2)
-    params = make_params(model, *rows)
+    params = make_params(model)
     packed = gradients(model, params, rows, layout_of(shared=shared))
     assert_close(packed, gradients(model, params, rows, None))
 
@@ -90,7 +90,7 @@ def test_long_packed_rows_with_by_head_cpu_equal_separate_rows(small_config, mak
     layout = PackedLayout(((2, 260),), ((0, 200), (200, 60), (260, 130), (390, 110)))
     for head in (BertForClassification, BertForTokens):
         model = head(config, outputs=2)
-        params = make_params(model, *rows)
+        params = make_params(model)
         assert_close(gradients(model, params, rows, layout), gradients(model, params, rows, None))
 
 
@@ -128,7 +128,7 @@ def test_states_of_four_sequences_per_row_equal_those_in_separate_rows(make_mode
 def test_a_classification_head_gets_the_first_position_of_each_sequence(small_config, make_params):
     rows = rows_of(FOUR_A_ROW)
     model = BertForClassification(small_config(scan_layers=False), outputs=3)
-    params = make_params(model, *rows)
+    params = make_params(model)
     alone, packed = (
         jax.jit(model.clone(packing=packing).apply)({'params': params}, *rows)['logits'] for packing in (None, 4)
     )

@@ -38,8 +38,7 @@ def _optimizer(name='adamw'):
 
 
 def _init(model, trained=select_all, optimizer='adamw'):
-    inputs = [jax.ShapeDtypeStruct((B, S), jnp.int32)] * 3
-    return make_init(model, _optimizer(optimizer), inputs, trained)
+    return make_init(model, _optimizer(optimizer), trained)
 
 
 def _state(model, trained, optimizer='adamw'):
@@ -63,7 +62,7 @@ def _batch():
 
 def _setup(model, optimizer='adamw', trained=select_all, layer_decay=1.0, **changes):
     optimizer = make_optimizer(**vars(Optimizer(optimizer, **changes)))
-    return setup_of(model, CLASSIFICATION, optimizer, _batch(), trained=trained, layer_decay=layer_decay)
+    return setup_of(model, CLASSIFICATION, optimizer, trained=trained, layer_decay=layer_decay)
 
 
 def _step(model, trained, optimizer='adamw', **changes):

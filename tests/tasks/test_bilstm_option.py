@@ -28,8 +28,7 @@ def left_to_right(
     """Returns the path of a small random model like the exports of configs/pretrain_base.py:ltr."""
     sizes = dict(num_layers=1, width=16, num_heads=2, mlp_dim=32, max_positions=32)
     config = BertConfig(vocab_size=tokenizer.vocab_size, causal=True, nsp=False, **sizes)
-    inputs = [np.zeros(shape, np.int32) for shape in BertForPreTraining.smallest_inputs]
-    params = draw_params(lambda key: init_params(BertForPreTraining(config), key, *inputs))
+    params = draw_params(lambda key: init_params(BertForPreTraining(config), key))
     path = tmp_path_factory.mktemp('ltr') / 'hf'
     export_huggingface(ExportContent(BertForPreTraining(config), params, tokenizer), path)
     return path

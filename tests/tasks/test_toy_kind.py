@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -132,8 +131,7 @@ def config(tmp_path: pathlib.Path, tokenizer: Tokenizer, draw_params: Callable) 
     encoder = BertConfig(
         vocab_size=tokenizer.vocab_size, num_layers=1, width=16, num_heads=2, mlp_dim=32, max_positions=32
     )
-    inputs = [jnp.zeros(shape, jnp.int32) for shape in BertForPreTraining.smallest_inputs]
-    params = draw_params(lambda key: init_params(BertForPreTraining(encoder), key, *inputs))
+    params = draw_params(lambda key: init_params(BertForPreTraining(encoder), key))
     export_huggingface(ExportContent(BertForPreTraining(encoder), params, tokenizer), tmp_path / 'encoder')
     draw = np.random.default_rng(0)
     for split, count in (('train', 64), ('dev', 12)):

@@ -43,9 +43,8 @@ def gradients(axes, parts=1, sharded='off', loss='info_nce', layout=None, pool='
     count = int(np.prod(list(axes.values())))
     mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1, **axes}, jax.devices()[:count])
     batch = make_batch()
-    spec = {name: (x.shape, x.dtype) for name, x in batch.items()}
     objective = build_objective(loss, **options)
-    setup = build_setup(BertForEmbedding(MODEL, pool=pool), objective, optax.identity(), mesh, spec, zero1=sharded)
+    setup = build_setup(BertForEmbedding(MODEL, pool=pool), objective, optax.identity(), mesh, zero1=sharded)
     compute = make_gradients(setup, phase_of(grad_accum_steps=parts, layout=layout))
     assert (setup.exchange is not None) == (sharded == 'on')
     arrays = global_arrays(batch, batch_sharding(mesh), B)
@@ -125,7 +124,7 @@ def test_other_losses_give_the_same_gradients(monkeypatch, loss):
 def test_microbatches_need_less_memory():
     """The similarities of all rows are small compared with the activations of the texts."""
     objective, batch = build_objective('info_nce'), make_batch()
-    setup = setup_of(BertForEmbedding(MODEL), objective, optax.identity(), batch)
+    setup = setup_of(BertForEmbedding(MODEL), objective, optax.identity())
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), setup.state.params)
     sizes = []
     for parts in (1, 8):

@@ -121,10 +121,10 @@ def loss_of(metrics):
     return sum(float(metrics['sums'][name][0] / metrics['sums'][name][1]) for name in ('mlm_loss', 'nsp_loss'))
 
 
-def setup_of(module, objective, optimizer, batch, **options):
-    """Builds a setup on one device, for batches with the shapes of `batch`."""
+def setup_of(module, objective, optimizer, **options):
+    """Builds a setup on one device."""
     mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1])
-    return build_setup(module, objective, optimizer, mesh, {n: (x.shape, x.dtype) for n, x in batch.items()}, **options)
+    return build_setup(module, objective, optimizer, mesh, **options)
 
 
 def phase_of(**changes):

@@ -107,7 +107,13 @@ def check_split(split: str) -> None:
 
 
 def split_files(
-    folder: epath.Path, split: str, *, stems: Collection[str] = (), suffixes: Collection[str] = (), fix: str = ''
+    folder: epath.Path,
+    split: str,
+    *,
+    stems: Collection[str] = (),
+    suffixes: Collection[str] = (),
+    fix: str = '',
+    first: Collection[epath.Path] = (),
 ) -> Files:
     """Returns the files of a split, or () if there are none.
 
@@ -121,12 +127,13 @@ def split_files(
       stems: The possible file names without suffix; () for STEMS[split].
       suffixes: The suffixes of the allowed formats; () for all in records.py:FORMATS.
       fix: The fix in the error message if several files match; '' for a default.
+      first: Files of the split that have priority over all others.
 
     Raises:
       UserError: Several files match the split, or a shard is missing.
     """
     stems, suffixes = tuple(stems) or STEMS[split], tuple(suffixes) or tuple(FORMATS)
-    candidates: dict[str, Files] = {}
+    candidates: dict[str, Files] = {path.name: (path,) for path in first}
     for parent in [path for path in (folder, folder / 'data') if path.is_dir()]:
         # Text files have priority, without an error. If a folder has both, they should contain the same records.
         for is_binary in (False, True):

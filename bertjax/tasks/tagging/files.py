@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from etils import epath
 from tokenizers import Regex, pre_tokenizers
 
-from bertjax.files.paths import single_file
 from bertjax.files.streams import has_compression_suffix
 from bertjax.tasks.reading.json_rows import is_object
 from bertjax.tasks.reading.layout import Record
@@ -59,9 +58,8 @@ class TaggedFiles(SplitFiles):
         return super().splits() if self._data else list(STEMS)
 
     def find(self, split: str) -> Files:
-        candidates = sorted(path for path in self.folder.iterdir() if _is_column_file(path, split))
-        columns = single_file(candidates, str(self.folder), split, 'move the others away')
-        return (columns,) if columns else split_files(self.folder, split, suffixes=NESTED)
+        columns = [path for path in self.folder.iterdir() if _is_column_file(path, split)]
+        return split_files(self.folder, split, suffixes=NESTED, first=columns)
 
     def read(self, split: str) -> list[Sentence]:
         """Reads the sentences of a split in file order."""
