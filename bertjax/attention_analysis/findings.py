@@ -9,9 +9,10 @@ from bertjax.attention_analysis.corpus_pass import Findings
 from bertjax.attention_analysis.heads import head_rows
 from bertjax.attention_analysis.page import attention_page
 from bertjax.attention_analysis.relations import best_heads_accuracy
-from bertjax.attention_analysis.shown_texts import ShownText, to_safetensors
+from bertjax.attention_analysis.shown_texts import to_safetensors
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
+from bertjax.inference.attention import Attention
 from bertjax.inference.input import STANDARD_INPUT
 
 PAGE, HEADS, RELATIONS, CHANGES = 'attention.html', 'heads.json', 'relations.json', 'changes.json'
@@ -33,7 +34,7 @@ def check_replaceable(folder: pathlib.Path, path: str) -> None:
         raise UserError(str(folder), found, expected, fix)
 
 
-def write_findings(folder: pathlib.Path, results: Findings, shown_texts: Sequence[ShownText], title: str) -> None:
+def write_findings(folder: pathlib.Path, results: Findings, shown_texts: Sequence[Attention], title: str) -> None:
     """Writes the JSON files, the weights and the page into a new folder, which replaces `folder`."""
     counts = {'unit': results.unit, 'texts': results.texts, 'positions': results.positions}
     counts |= {'cut': results.cut, 'left_out': results.left_out}

@@ -10,7 +10,8 @@ from bertjax.attention_analysis.changes import ALL_PARTS, NORMS, PARTS
 from bertjax.attention_analysis.corpus_pass import Findings
 from bertjax.attention_analysis.heads import MEASURES
 from bertjax.attention_analysis.relations import ALL, DIRECTIONS, WORDS, best_heads_accuracy
-from bertjax.attention_analysis.shown_texts import MAX_SHOWN_TOKENS, ShownText, encode_for_page
+from bertjax.attention_analysis.shown_texts import MAX_SHOWN_TOKENS, encode_for_page
+from bertjax.inference.attention import Attention
 from bertjax.pages.charts import Chart, Curve
 from bertjax.pages.page import Section, render_page
 
@@ -19,7 +20,7 @@ _FREQUENT = 100
 _ARROW = dict(zip(DIRECTIONS, ('dependent → head', 'head → dependent'), strict=True))
 
 
-def attention_page(title: str, about: str, findings: Findings, shown_texts: Sequence[ShownText]) -> str:
+def attention_page(title: str, about: str, findings: Findings, shown_texts: Sequence[Attention]) -> str:
     """Returns the text of the HTML file."""
     sections = [_texts_section(shown_texts, findings)] if shown_texts else []
     sections += [_heads_section(findings.means)]
@@ -29,7 +30,7 @@ def attention_page(title: str, about: str, findings: Findings, shown_texts: Sequ
     return render_page('attention.html.j2', title, about, sections, charts=charts, assets=['attention'])
 
 
-def _texts_section(shown_texts: Sequence[ShownText], findings: Findings) -> Section:
+def _texts_section(shown_texts: Sequence[Attention], findings: Findings) -> Section:
     entropy = findings.means['entropy']
     layers, heads = entropy.shape
     if findings.relations:  # The page first shows the best head for syntax.

@@ -1,7 +1,6 @@
 """Computes the attention in a few texts, for the HTML page of an analysis and for weights.safetensors."""
 
 import base64
-import dataclasses
 import gzip
 import json
 from collections.abc import Sequence
@@ -13,27 +12,14 @@ from safetensors.numpy import save
 from bertjax.attention_analysis.analysis_input import Chunk, Texts
 from bertjax.attention_analysis.corpus_pass import make_features
 from bertjax.attention_analysis.words import UNIT, merge_units
-from bertjax.inference.attention import compute_attention
+from bertjax.inference.attention import Attention, compute_attention
 from bertjax.inference.runner import Runner
 
 MAX_SHOWN_TOKENS = 64  # The maximum number of tokens of a shown text. More would be unreadable.
 
 
-@dataclasses.dataclass(frozen=True)
-class ShownText:
-    """The attention in one text, between pieces or between words.
-
-    Attributes:
-      units: The U pieces, or words and special tokens.
-      weights: float32 [L, H, U, U], see `inference.attention.Attention`.
-    """
-
-    units: list[str]
-    weights: np.ndarray
-
-
-def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], unit: str, count: int) -> list[ShownText]:
-    """Computes the attention in the first texts or trees of a chunk.
+def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], unit: str, count: int) -> list[Attention]:
+    """Computes the attention in the first texts or trees of a chunk, between pieces or between words.
 
     Texts with more than MAX_SHOWN_TOKENS tokens are truncated, and longer trees are skipped. The limit is lower if the
     model has fewer positions.
@@ -51,36 +37,35 @@ def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], uni
     features = make_features(tokenizer, chunk, relations, longest) if count else None
     if features is None:
         return []
+    attention = compute_attention(runner, features)
+    if unit == 'piece':
+        return attention
     tokens, units = (np.split(x, features.offsets[1:-1]) for x in (features.tokens, features.token[UNIT]))
     shown_texts = []
-    rows = zip(features.record, tokens, units, compute_attention(runner, features), strict=True)
-    for i, ids, unit_ids, (pieces, weights) in rows:
-        if unit == 'piece':
-            shown_texts.append(ShownText(pieces, weights))
-            continue
+    for i, ids, unit_ids, (_, weights) in zip(features.record, tokens, units, attention, strict=True):
         count = int(unit_ids.max()) + 1
         merged = merge_units(weights[:, None], unit_ids[None], np.ones_like(unit_ids)[None])[:, 0, :, :count, :count]
         words = [tokenizer.decode(ids[unit_ids == number]).strip() for number in range(count)]
         if not isinstance(chunk, Texts):  # The page shows the words as the treebank spells them.
             words[1:-1] = chunk[i].words
-        shown_texts.append(ShownText(words, np.asarray(merged)))
+        shown_texts.append(Attention(words, np.asarray(merged)))
     return shown_texts
 
 
-def to_safetensors(shown_texts: Sequence[ShownText]) -> bytes:
+def to_safetensors(shown_texts: Sequence[Attention]) -> bytes:
     """Returns the content of a safetensors file with one array of weights per text, float32 [L, H, U, U].
 
     The names of the arrays are `0`, `1`, …. The metadata entry `units` is a JSON list with one list of units per text.
     """
     arrays = {str(i): np.ascontiguousarray(text.weights) for i, text in enumerate(shown_texts)}
-    return save(arrays, {'units': json.dumps([text.units for text in shown_texts], ensure_ascii=False)})
+    return save(arrays, {'units': json.dumps([text.pieces for text in shown_texts], ensure_ascii=False)})
 
 
-def encode_for_page(text: ShownText) -> dict[str, Any]:
+def encode_for_page(text: Attention) -> dict[str, Any]:
     """Returns the `units` and the `weights` of a text. The weights are bytes, compressed with gzip, in base64.
 
     The byte of a weight w is 255·√w, rounded. The error of w is at most 0.004, and smaller for small weights.
     """
     quantised = np.rint(255 * np.sqrt(text.weights)).clip(0, 255).astype(np.uint8)
     data = gzip.compress(quantised.tobytes(), mtime=0)
-    return {'units': text.units, 'weights': base64.b64encode(data).decode('ascii')}
+    return {'units': text.pieces, 'weights': base64.b64encode(data).decode('ascii')}

@@ -10,12 +10,11 @@ from bertjax.config.inference import ExtractKeys, TextKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.inference.encode import check_encoding, resolve_encoding
-from bertjax.inference.extract import PART_SIZE, TOKEN_PART_SIZE, Extractor, item_columns
+from bertjax.inference.extract import Extractor, item_columns
 from bertjax.inference.extraction import Extraction
 from bertjax.inference.feature_files import format_json_rows, import_arrow
 from bertjax.inference.input import STANDARD_INPUT, InputSource, make_columns, spool_standard_input
 from bertjax.inference.runner import Runner
-from bertjax.inference.vector_files import VectorStorage
 from bertjax.loading.load_model import load_requested_model
 from bertjax.progress import show_progress
 from bertjax.tasks.reading.stream import stream_batches
@@ -55,7 +54,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         found = f'{options.part}, but texts are processed as they arrive'
         fix = 'set config.extract.format to write a file, or leave this key at 0'
         raise UserError('config.extract.part', found, '0', fix)
-    storage = _make_storage(options, streaming)
+    _check_storage(options, streaming)
     if options.format == 'parquet':
         import_arrow()
     with lock_workdir(folder, results_only=True):
@@ -67,25 +66,23 @@ def run(config: ConfigDict, workdir: str) -> None:
         extractor = _make_extractor(settings, folder)
         is_file = settings.input != STANDARD_INPUT
         with contextlib.nullcontext(source) if is_file else spool_standard_input(source, target.parent) as source:
-            _extract_file(settings, extractor, source, target, storage)
+            _extract_file(options, extractor, source, target)
 
 
-def _make_storage(options: ExtractKeys, streaming: bool) -> VectorStorage:
-    """Returns the options for storing vectors, or raises a UserError for an option without effect on the output."""
-    storage = VectorStorage(options.precision, options.calibration, options.shard)
+def _check_storage(options: ExtractKeys, streaming: bool) -> None:
+    """Raises a UserError for an option of the stored vectors that has no effect on the output."""
     format = 'JSON lines' if streaming else options.format or _DEFAULT_FORMAT
     for name in ('precision', 'calibration', 'shard'):
         value, where = getattr(options, name), f'config.extract.{name}'
-        if value == getattr(VectorStorage, name):
+        if value == getattr(ExtractKeys, name):
             continue
         if format != 'npy':
             raise UserError(where, f'{value!r} with {format}', 'the format npy', 'set --config.extract.format=npy')
         if options.pool == 'none':
             raise UserError(where, f'{value!r} with pool=none', 'one vector per text', 'choose a pooling')
-    if storage.calibration and storage.precision != 'int8':
-        found, fix = f'a file with precision={storage.precision}', 'set --config.extract.precision=int8'
+    if options.calibration and options.precision != 'int8':
+        found, fix = f'a file with precision={options.precision}', 'set --config.extract.precision=int8'
         raise UserError('config.extract.calibration', found, 'precision=int8', fix)
-    return storage
 
 
 def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
@@ -120,12 +117,8 @@ def _target(settings: TextKeys, folder: pathlib.Path, source: InputSource) -> pa
     return target
 
 
-def _extract_file(
-    settings: TextKeys, extractor: Extractor, source: InputSource, target: pathlib.Path, storage: VectorStorage
-) -> None:
-    options = settings.options
-    size = options.part or (TOKEN_PART_SIZE if extractor.per_token else PART_SIZE)
-    extraction = Extraction(extractor, source, target, options.id, size, storage)
+def _extract_file(options: ExtractKeys, extractor: Extractor, source: InputSource, target: pathlib.Path) -> None:
+    extraction = Extraction(extractor, source, target, options)
     texts = extraction.read()
     if extraction.is_done():
         print(f'{target} already has the features of these texts, computed by this model')

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.config.inference import FEATURE_FORMATS
+from bertjax.config.inference import FEATURE_FORMATS, ExtractKeys
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.inference import feature_files
-from bertjax.inference.extract import Extractor, item_columns
+from bertjax.inference.extract import PART_SIZE, TOKEN_PART_SIZE, Extractor, item_columns
 from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, split_chunks
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
-from bertjax.inference.vector_files import VectorStorage
+from bertjax.inference.vector_files import read_ranges
 from bertjax.tasks.reading.records import Row
 
 
@@ -36,19 +36,16 @@ class Extraction:
     Attributes:
       source: The texts, in a file or spooled from standard input.
       target: The path of the output file. Its suffix selects the format: .npy, .safetensors, .parquet or .jsonl.
-      id: The name of the field that identifies a record; '' for none.
-      size: The number of texts in a part.
-      storage: The precision of the vectors in .npy files, and their division into files.
+      options: The keys of config.extract. Those of the encoding are in `extractor`.
     """
 
     extractor: Extractor
     source: InputSource
     target: pathlib.Path
-    id: str
-    size: int
-    storage: VectorStorage
+    options: ExtractKeys
 
     def __post_init__(self):
+        self._size = self.options.part or (TOKEN_PART_SIZE if self.extractor.per_token else PART_SIZE)
         self._metadata_path = self.target.with_name(f'{self.target.name}.json')
         self._folder = self.target.parent / f'{self.source.name}.parts'
         self._input_path = self._folder / 'input.json'
@@ -59,7 +56,7 @@ class Extraction:
         self._files: list[pathlib.Path] = []  # the files to write
         self._vector_files: list[pathlib.Path] = []  # the .npy files of vectors, if there is one vector per text
         self._ranges_path = self.target.with_suffix(feature_files.RANGES)
-        self._ranges = self.storage.read_ranges(self.extractor.width)
+        self._ranges = read_ranges(self.options.precision, self.options.calibration, self.extractor.width)
 
     def read(self) -> int:
         """Reads all of the input and counts the texts.
@@ -67,13 +64,14 @@ class Extraction:
         Raises:
           UserError: The input is malformed; the message names the file and the line.
         """
-        stored = f'{self.storage.precision} {self.storage.shard} {self._ranges is not None and self._ranges.tolist()}'
-        digest, texts = hashlib.sha256(f'{self.target.name} {self.id!r} {stored}'.encode()), hashlib.sha256()
+        options, ranges = self.options, self._ranges is not None and self._ranges.tolist()
+        stored = f'{self.target.name} {options.id!r} {options.precision} {options.shard} {ranges}'
+        digest, texts = hashlib.sha256(stored.encode()), hashlib.sha256()
         for number, items in enumerate(self._chunks(quiet=False)):
             for item in items:
-                columns = item_columns(item, self.source, self.id)
+                columns = item_columns(item, self.source, options.id)
                 texts.update(json.dumps(item.values if isinstance(item, Row) else None).encode())
-                if self.id:
+                if options.id:
                     digest.update(json.dumps(columns['id']).encode())
             key = self.extractor.part_key(items)
             self._parts.append(self._folder / f'{number:06d}-{key}')
@@ -91,11 +89,11 @@ class Extraction:
         if target.suffix == '.npy' and self.extractor.per_token:
             suffixes = [feature_files.OFFSETS, feature_files.TOKENS]
         elif target.suffix == '.npy':
-            shards = -(-self._rows // self.storage.shard) if self.storage.shard else 0
+            shards = -(-self._rows // self.options.shard) if self.options.shard else 0
             names = [f'{target.stem}-{i:05d}-of-{shards:05d}.npy' for i in range(shards)] or [target.name]
             self._vector_files = [target.with_name(name) for name in names]
-            suffixes = [feature_files.RANGES] if self.storage.precision == 'int8' else []
-        if self.id and target.suffix in ('.npy', '.safetensors'):
+            suffixes = [feature_files.RANGES] if self.options.precision == 'int8' else []
+        if self.options.id and target.suffix in ('.npy', '.safetensors'):
             suffixes += [feature_files.IDS]
         self._files = (self._vector_files or [target]) + [target.with_suffix(suffix) for suffix in suffixes]
 
@@ -144,8 +142,8 @@ class Extraction:
             feature_files.save_part(path, self.extractor.compute_part(items, advance))
             advance(sum(not isinstance(item, Row) for item in items))
 
-    def write(self, options: Mapping[str, Any]) -> Iterator[str]:
-        """Writes the target, its accompanying files and its metadata, and removes the parts.
+    def write(self, encoding: Mapping[str, Any]) -> Iterator[str]:
+        """Writes the target, its accompanying files and its metadata with `encoding`, and removes the parts.
 
         Yields:
           Messages for the user.
@@ -160,10 +158,10 @@ class Extraction:
         longest = self.extractor.max_length
         tokens, full = feature_files.count_tokens(self._parts, longest)
         facts = {INPUT: self._origin, 'rows': self._rows, 'blank': self._blank, 'tokens': tokens, 'longest': longest}
-        facts |= {'full': full, 'width': self.extractor.width, **options, FILES: [path.name for path in self._files]}
+        facts |= {'full': full, 'width': self.extractor.width, **encoding, FILES: [path.name for path in self._files]}
         if self._vector_files:
-            facts |= {'precision': self.storage.precision, 'vectors': [path.name for path in self._vector_files]}
-            facts |= {'ranges': self._ranges_path.name} if self.storage.precision == 'int8' else {}
+            facts |= {'precision': self.options.precision, 'vectors': [path.name for path in self._vector_files]}
+            facts |= {'ranges': self._ranges_path.name} if self.options.precision == 'int8' else {}
         write_atomic(self._metadata_path, json.dumps({**facts, 'identity': self._identity}, indent=2) + '\n')
         shutil.rmtree(self._folder)
         if self._blank:
@@ -174,26 +172,26 @@ class Extraction:
         yield ', '.join(map(str, [*self._files, self._metadata_path]))
 
     def _write_files(self) -> None:
-        columns = ([item_columns(item, self.source, self.id) for item in items] for items in self._chunks())
+        columns = ([item_columns(item, self.source, self.options.id) for item in items] for items in self._chunks())
         if self.target.suffix in ('.parquet', '.jsonl'):
             write = feature_files.write_parquet if self.target.suffix == '.parquet' else feature_files.write_jsonl
             write(self.target, self._parts, columns, self.extractor.runner.model.tokenizer.pieces)
             return
         if self._vector_files:
-            precision, ranges = self.storage.precision, self._ranges
+            precision, ranges = self.options.precision, self._ranges
             if precision == 'int8':
                 ranges = feature_files.find_ranges(self._parts) if ranges is None else ranges
                 with AtomicFile(self._ranges_path) as file:
                     np.save(file, ranges)
-            shard = self.storage.shard or self._rows
-            feature_files.write_vectors(self._vector_files, self._parts, self.size, shard, precision, ranges)
+            shard = self.options.shard or self._rows
+            feature_files.write_vectors(self._vector_files, self._parts, self._size, shard, precision, ranges)
         else:
             write = feature_files.write_npy if self.target.suffix == '.npy' else feature_files.write_safetensors
             write(self.target, self._parts)
-        if self.id:
+        if self.options.id:
             with AtomicFile(self._files[-1]) as file:
                 for rows in columns:
                     file.write(''.join(json.dumps(row['id']) + '\n' for row in rows).encode())
 
     def _chunks(self, quiet: bool = True) -> Iterator[list[Item]]:
-        return split_chunks(self.source.items(quiet=quiet), self.size)
+        return split_chunks(self.source.items(quiet=quiet), self._size)

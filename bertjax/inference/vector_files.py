@@ -1,6 +1,5 @@
-"""The .npy files of run=extract with one vector per text: the options for storing them, and a reader."""
+"""The .npy files of run=extract with one vector per text: the ranges of their dimensions, and a reader."""
 
-import dataclasses
 import itertools
 import os
 import pathlib
@@ -35,32 +34,18 @@ def _open_array(path: pathlib.Path, where: str, fix: str) -> np.ndarray:
         raise UserError(where, f'{path} ({error})', 'a .npy file of vectors', fix) from None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class VectorStorage:
-    """The precision of vectors, and their division into files.
+def read_ranges(precision: str, calibration: str, width: int) -> np.ndarray | None:
+    """Returns the ranges of the vectors of config.extract.calibration, float32 [2, width], or None if it is empty.
 
-    Attributes:
-      precision: One of `model.quantization.PRECISIONS`.
-      calibration: A .npy file of vectors, whose ranges are used for 'int8'; '' for the ranges of the stored vectors.
-      shard: The number of vectors per file; 0 for a single file.
+    Raises:
+      UserError: The precision does not support the width, or the calibration file does not have two or more float
+        vectors of this width.
     """
-
-    precision: str = 'float32'
-    calibration: str = ''
-    shard: int = 0
-
-    def read_ranges(self, width: int) -> np.ndarray | None:
-        """Returns the ranges of the calibration vectors, float32 [2, width], or None without calibration.
-
-        Raises:
-          UserError: The precision does not support the width, or the calibration file does not have two or more float
-            vectors of this width.
-        """
-        quantize(np.zeros((0, width), np.float32), self.precision, np.zeros((2, width)))  # checks the width
-        if not self.calibration:
-            return None
-        key, path = 'config.extract.calibration', pathlib.Path(self.calibration).expanduser()
-        return calibrated_ranges(key, _open_array(path, key, 'correct the path'), width)
+    quantize(np.zeros((0, width), np.float32), precision, np.zeros((2, width)))  # checks the width
+    if not calibration:
+        return None
+    key, path = 'config.extract.calibration', pathlib.Path(calibration).expanduser()
+    return calibrated_ranges(key, _open_array(path, key, 'correct the path'), width)
 
 
 class VectorShards:

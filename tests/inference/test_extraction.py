@@ -13,10 +13,11 @@ import pytest
 from killing import kill_at_each
 
 from bertjax import progress
+from bertjax.config.inference import ExtractKeys
 from bertjax.errors import UserError
 from bertjax.inference.extraction import Extraction
 from bertjax.inference.input import InputSource, make_columns
-from bertjax.inference.vector_files import VectorStorage, load_vectors
+from bertjax.inference.vector_files import load_vectors
 from bertjax.model.quantization import PRECISIONS, quantize, value_ranges
 from bertjax.tasks.reading.records import Row
 
@@ -66,7 +67,7 @@ def extract_in(tmp_path: pathlib.Path):
     def run(folder: str, model: str = '', suffix: str = 'npy', kind: type = FakeExtractor, **storage) -> int:
         extractor, source = kind(model), InputSource(str(tmp_path / 'in.txt'), make_columns('text', '', ''))
         target = tmp_path / folder / f'in.{suffix}'
-        extraction = Extraction(extractor, source, target, '', 3, VectorStorage(**storage))
+        extraction = Extraction(extractor, source, target, ExtractKeys(part=3, **storage))
         assert extraction.read() == len(TEXTS)
         if not extraction.is_done():
             extraction.check()
@@ -205,7 +206,7 @@ def test_an_input_that_changes_during_a_run_is_reported(tmp_path):
     for changed in ('a\nc', 'a', 'a\nb\nc\nd'):
         path.write_text('a\nb')
         source = InputSource(str(path), make_columns('text', '', ''))
-        extraction = Extraction(FakeExtractor(), source, tmp_path / 'out' / 'in.npy', '', 2, VectorStorage())
+        extraction = Extraction(FakeExtractor(), source, tmp_path / 'out' / 'in.npy', ExtractKeys(part=2))
         extraction.read()
         path.write_text(changed)
         with pytest.raises(UserError, match='texts that changed during the run'):

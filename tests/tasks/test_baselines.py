@@ -90,8 +90,8 @@ def test_the_baselines_of_endings_are_the_most_frequent_and_the_most_similar():
         ChoiceQuestion('', 'wet', '', ('wet', 'dry', 'c'), 0),
     ]
     baselines = task.baselines(train, evaluated)
-    assert [choice.ending for choice in baselines['most frequent']] == [1, 1]
-    assert [choice.ending for choice in baselines['TF-IDF overlap']] == [1, 0]
+    assert [choice.best for choice in baselines['most frequent']] == [1, 1]
+    assert [choice.best for choice in baselines['TF-IDF overlap']] == [1, 0]
     assert len(baselines['TF-IDF overlap'][0].probabilities) == 2
 
 

@@ -68,7 +68,7 @@ def test_endings_are_averaged(tmp_path):
     outputs = [{'logits': [np.array([0, 2, 0], np.float32), np.array([0, 1, 9], np.float32)]}]
     outputs.append({'logits': [np.array([3, 0, 0], np.float32), np.array([0, 1, 9], np.float32)]})
     first, second = task.ensemble_predictions(records, [(features, output) for output in outputs])
-    assert first.ending == 0 and second.ending == 1
+    assert first.best == 0 and second.best == 1
     assert first.probabilities == pytest.approx(np.exp([1.5, 1, 0]) / np.exp([1.5, 1, 0]).sum())
 
 

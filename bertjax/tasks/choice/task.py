@@ -13,7 +13,6 @@ from bertjax.convert.heads import MULTIPLE_CHOICE
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import CHOICES, CLASSIFICATION, Objective
-from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.tasks.baselines import ending_baselines
@@ -24,23 +23,16 @@ from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import parse_records, read_records
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, describe_files
 from bertjax.tasks.reading.texts import Line
+from bertjax.tasks.sentence.task import Scores
 from bertjax.tasks.task import Judgment, Outputs, Task, option
 from bertjax.text.tokenizer import Tokenizer
 
-
-@dataclasses.dataclass(frozen=True)
-class ChoicePrediction:
-    """The prediction for a question: the index of the selected ending, and the probability of each ending."""
-
-    ending: int
-    probabilities: tuple[float, ...]
-
-
-Questions, Choices = Sequence[ChoiceQuestion], Sequence[ChoicePrediction]
+# The scores of a prediction are those of the endings; `Scores.best` is the index of the selected ending.
+Questions, Choices = Sequence[ChoiceQuestion], Sequence[Scores]
 
 
 @dataclasses.dataclass
-class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
+class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
     """Scores `[CLS] context [SEP] start ending [SEP]` for each ending (BERT paper, section 4.4) and selects the best.
 
     If a sequence is too long, its longer part loses pieces at the end. Once the parts have equal lengths, both lose
@@ -156,18 +148,18 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     def build_module(self, model_config: BertConfig) -> BertForTask:
         return self.head.module(model_config)
 
-    def predictions(self, records: Questions, features: Features, outputs: Outputs) -> list[ChoicePrediction]:
+    def predictions(self, records: Questions, features: Features, outputs: Outputs) -> list[Scores]:
         pairs = zip(records, outputs['logits'], strict=True)
-        return [_predict(np.asarray(logits[: len(record.endings)], np.float64)) for record, logits in pairs]
+        return [Scores(np.asarray(logits[: len(record.endings)], np.float64)) for record, logits in pairs]
 
     def metrics(self, records: Questions, predictions: Choices) -> dict[str, float | None]:
         """Returns the accuracy."""
-        right = [record.label == choice.ending for record, choice in zip(records, predictions, strict=True)]
+        right = [record.label == choice.best for record, choice in zip(records, predictions, strict=True)]
         return {'accuracy': sum(right) / len(right) if right else None}
 
     def collapsed(self, records: Questions, predictions: Choices) -> bool:
         """Whether all selected endings have the same index."""
-        return len({choice.ending for choice in predictions}) == 1
+        return len({choice.best for choice in predictions}) == 1
 
     def report(self, records: Questions, predictions: Choices) -> str:
         """Returns the accuracy by group, by index of the correct ending, and by number of endings if this varies."""
@@ -185,8 +177,8 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         """
         for record, choice in zip(records, predictions, strict=True):
             row = {'prompt': record.context, 'start': record.start, 'endings': record.endings}
-            row |= {'prediction': choice.ending, 'ending': record.endings[choice.ending]}
-            row['probabilities'] = choice.probabilities
+            row |= {'prediction': choice.best, 'ending': record.endings[choice.best]}
+            row['probabilities'] = tuple(choice.probabilities.tolist())
             yield row if record.label is None else {**row, 'true': record.label}
 
     def judgments(self, records: Questions, rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
@@ -197,9 +189,9 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
             predicted = f'{record.endings[ending]} ({probabilities[ending]:.2f})'
             yield Judgment(texts, record.endings[record.label], predicted, error)
 
-    def baselines(self, train: Questions, records: Questions) -> dict[str, list[ChoicePrediction]]:
+    def baselines(self, train: Questions, records: Questions) -> dict[str, list[Scores]]:
         scores = ending_baselines(train, records)
-        return {name: [_predict(endings) for endings in record_scores] for name, record_scores in scores.items()}
+        return {name: [Scores(endings) for endings in record_scores] for name, record_scores in scores.items()}
 
     def official_files(self, split: str, records: Questions, predictions: Choices) -> dict[str, str]:
         """Returns a CSV file for the leaderboard of SWAG, or {} for other layouts.
@@ -208,19 +200,14 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         """
         if self.layout != 'swag':
             return {}
-        lines = [f'{i},{choice.ending}' for i, choice in enumerate(predictions)]
+        lines = [f'{i},{choice.best}' for i, choice in enumerate(predictions)]
         return {f'{split}_predictions.csv': '\n'.join([',pred', *lines]) + '\n'}
-
-
-def _predict(logits: np.ndarray) -> ChoicePrediction:
-    probabilities = softmax(logits)
-    return ChoicePrediction(int(probabilities.argmax()), tuple(probabilities.tolist()))
 
 
 def _table(title: str, names: Sequence[str], records: Questions, predictions: Choices) -> str:
     total, right = Counter(names), Counter[str]()
     for name, record, choice in zip(names, records, predictions, strict=True):
-        right[name] += record.label == choice.ending
+        right[name] += record.label == choice.best
     width = max(len(title), *map(len, total))
     lines = [f'{title:{width}}  accuracy   right      of']
     lines += [f'{name:{width}}{right[name] / n:10.4f}{right[name]:8,}{n:8,}' for name, n in sorted(total.items())]

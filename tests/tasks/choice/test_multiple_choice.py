@@ -262,7 +262,7 @@ def test_fewer_endings_are_masked(swag: MultipleChoiceTask, tokenizer: Tokenizer
     assert float(losses['loss'][0]) == pytest.approx(sum(expected)) and float(losses['loss'][1]) == 2
     assert [float(x) for x in losses['accuracy']] == [0, 2]
     first, second = swag.predictions(records, features, {'logits': list(logits)})
-    assert (first.ending, len(first.probabilities), second.ending) == (0, 2, 2)
+    assert (first.best, len(first.probabilities), second.best) == (0, 2, 2)
     assert sum(first.probabilities) == pytest.approx(1)
     assert swag.metrics(records, [first, second]) == {'accuracy': 0.0}
     assert 'endings' in swag.report(records, [first, second])
