@@ -25,6 +25,8 @@ import pytest
 from browsing import Browser, launch_browser
 from flax import linen as nn
 
+from bertjax.parallel.compile_cache import machine_name, prune
+
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 # JAX and the tests are hundreds of thousands of permanent objects. Garbage collections that scan them again and again
 # would take a large part of the test time.
@@ -150,9 +152,16 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope='session', autouse=True)
-def compile_cache(session_folder: pathlib.Path) -> pathlib.Path:
-    """The folder of JAX's persistent compilation cache, which all tests of a session share."""
-    folder = session_folder / 'compiled'
+def compile_cache(request: pytest.FixtureRequest, session_folder: pathlib.Path) -> pathlib.Path:
+    """The folder of JAX's persistent compilation cache, which all tests share.
+
+    It is in pytest's cache, so the slow tests and later sessions load what the default suite compiled;
+    `pytest --cache-clear` removes it. Without pytest's cache, only the tests of this session share it.
+    """
+    cache = getattr(request.config, 'cache', None)  # None with `-p no:cacheprovider`
+    folder = (cache.mkdir('compiled') if cache else session_folder / 'compiled') / machine_name()
+    folder.mkdir(parents=True, exist_ok=True)
+    prune(folder, max_bytes=2**30)
     jax.config.update('jax_compilation_cache_dir', str(folder))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
     jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)

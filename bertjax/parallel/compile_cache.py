@@ -18,7 +18,7 @@ MIN_COMPILE_SECONDS = 0.2
 def enable_compile_cache() -> None:
     """Enables JAX's persistent compilation cache, in the folder $XDG_CACHE_HOME/bertjax/compiled/MACHINE.
 
-    XDG_CACHE_HOME is `~/.cache` by default, and MACHINE is the result of `_machine_name`. JAX's environment variable
+    XDG_CACHE_HOME is `~/.cache` by default, and MACHINE is the result of `machine_name`. JAX's environment variable
     JAX_COMPILATION_CACHE_DIR takes precedence; an empty value disables the cache. If the folder is not writable,
     nothing is cached. The cache key of a program includes JAX's version, the compiler flags and the devices. If the
     cache cannot be read, JAX logs a warning and compiles.
@@ -33,17 +33,17 @@ def enable_compile_cache() -> None:
         return
     try:
         caches = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
-        folder = pathlib.Path(caches) / 'bertjax' / 'compiled' / _machine_name()
+        folder = pathlib.Path(caches) / 'bertjax' / 'compiled' / machine_name()
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
             return
-        _prune(folder)
+        prune(folder)
     except (OSError, RuntimeError):  # RuntimeError: the user has no home directory
         return
     jax.config.update('jax_compilation_cache_dir', str(folder))
 
 
-def _machine_name() -> str:
+def machine_name() -> str:
     """Returns a name that machines share only if their CPUs have the same instructions.
 
     A compiled program may use any instruction of its CPU, so other CPUs must not load it from a shared home directory.
@@ -56,7 +56,7 @@ def _machine_name() -> str:
     return f'{platform.machine()}-{hashlib.sha256(features.encode()).hexdigest()[:8]}'
 
 
-def _prune(folder: pathlib.Path, max_bytes: int = MAX_BYTES) -> None:
+def prune(folder: pathlib.Path, max_bytes: int = MAX_BYTES) -> None:
     """Removes the least recently used programs until at most `max_bytes` bytes are left.
 
     Other processes may prune at the same time. Sub-folders are kept: XLA stores its GPU autotuning results there.

@@ -79,7 +79,7 @@ def test_the_least_recently_used_programs_are_removed(tmp_path: pathlib.Path):
     for age, name in enumerate(('new', 'old', 'oldest')):
         (tmp_path / name).write_bytes(bytes(10))
         os.utime(tmp_path / name, (1000 - age, 5))
-    compile_cache._prune(tmp_path, max_bytes=20)
+    compile_cache.prune(tmp_path, max_bytes=20)
     assert {path.name for path in tmp_path.iterdir()} == {'new', 'old'}
 
 
@@ -91,8 +91,8 @@ def test_a_folder_or_a_vanished_file_does_not_disable_the_cache(
     folder = pathlib.Path(cache_folder())
     (folder / 'xla_gpu_per_fusion_autotune_cache_dir').mkdir()
     (folder / 'program').write_bytes(bytes(10))
-    listed, prune = pathlib.Path.iterdir, compile_cache._prune
+    listed, prune = pathlib.Path.iterdir, compile_cache.prune
     monkeypatch.setattr(pathlib.Path, 'iterdir', lambda path: [*listed(path), path / 'pruned by another'])
-    monkeypatch.setattr(compile_cache, '_prune', lambda folder: prune(folder, max_bytes=5))
+    monkeypatch.setattr(compile_cache, 'prune', lambda folder: prune(folder, max_bytes=5))
     assert cache_folder() == str(folder)
     assert [path.name for path in listed(folder)] == ['xla_gpu_per_fusion_autotune_cache_dir']
