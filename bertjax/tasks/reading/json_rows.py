@@ -12,7 +12,8 @@ from bertjax.tasks.reading.texts import Line, check_text, peek_lines
 def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
     """Yields the records ('where[key]', object) of a .json file: the elements of a list, or the values of an object.
 
-    If the file has several JSON lines, as `datasets` and pandas write them, `objects_of_lines` reads it.
+    If the file has several JSON lines, as `datasets` and pandas write them, `objects_of_lines` reads it. An object
+    without objects among its values is a file with one such line.
 
     Raises:
       UserError: The file has another form, or contains an element that is not an object.
@@ -28,6 +29,9 @@ def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
         raise UserError(f'{where}:{getattr(error, "lineno", 1)}', f'invalid JSON ({error})', 'JSON', fix) from None
     if not isinstance(root, list | dict):
         raise UserError(where, f'a JSON {type(root).__name__}', 'a list of objects', 'check the file')
+    if isinstance(root, dict) and root and not any(isinstance(value, dict) for value in root.values()):
+        yield Record(f'{where}:1', root)
+        return
     for key, record in enumerate(root) if isinstance(root, list) else root.items():
         location = f'{where}[{key!r}]'
         yield Record(location, _check_object(record, location))

@@ -84,6 +84,12 @@ def test_json_lists_and_objects_are_read(tmp_path, content):
     assert list(read_rows([path], TEXT_LABEL))[1].where == f'{path}{where}'
 
 
+def test_a_single_json_object_is_a_record(tmp_path):
+    path = write(tmp_path / 'a.json', json.dumps({'text': 'a', 'label': 3}))
+    assert values(path) == [('a', '3')]
+    assert next(read_rows([path], TEXT_LABEL)).where == f'{path}:1'
+
+
 def test_compressed_files_are_read(tmp_path):
     path = write(tmp_path / 'a.tsv.gz', gzip.compress(b'text\tlabel\na\t1\n'))
     assert values(path) == [('a', '1')]
@@ -137,7 +143,8 @@ def test_broken_rows_are_skipped_up_to_a_maximum(tmp_path, capsys):
         ('a.jsonl', '{"text": "a"}\n{"txt": "b"}\n', ':2', "the fields 'txt'"),
         ('a.jsonl', '{"text": {"x": 1}}\n', ':1', 'a JSON dict'),
         ('a.jsonl', '{"text": "\\ud800"}\n', ':1', 'surrogate'),
-        ('a.json', '{"k": 1}', "['k']", 'a JSON int'),
+        ('a.json', '{"k": 1, "l": {}}', "['k']", 'a JSON int'),
+        ('a.json', '{"k": 1}', ':1', "the fields 'k'"),
         ('a.json', '"text"', '', 'a JSON str'),
         ('a.tsv', b'text\tlabel\na\t1\n\xff\t1\n', ':3', '0xff'),
         ('a.tsv', 'text\tlabel\n'.encode('utf-16'), ':1', 'UTF-16'),
