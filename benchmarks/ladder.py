@@ -60,7 +60,7 @@ class Run:
         self, folder: pathlib.Path, steps: int, recipe: str = 'configs/pretrain_tiny.py:adam', **more: Any
     ) -> float:
         """Trains in `folder`, unless the run is finished, and returns the used processor time in seconds."""
-        shared = {} if more.get('run') == 'corpus' else self.text()
+        shared = {} if more.get('run') == 'corpus' else self.text_keys()
         keys = self.keys | {
             'corpus': _CORPUS.value, 'heldout_texts': f'other={_HELDOUT.value}', 'seed': self.seed, 'steps': steps or 1,
             'eval_every': 0, 'checkpoint_every': 0, 'checkpoint_minutes': 10, 'eval_examples': 2048,
@@ -69,8 +69,8 @@ class Run:
         command = [sys.executable, '-m', 'bertjax.main', f'--config={recipe}', f'--workdir={folder}']
         return _processor_time([*command, *(f'--config.{key}={value}' for key, value in keys.items())])
 
-    def text(self) -> dict[str, pathlib.Path]:
-        """Returns the keys of the tokenizer and the token store. They are made once per size of the vocabulary."""
+    def text_keys(self) -> dict[str, pathlib.Path]:
+        """Makes the tokenizer and the token store, once per size of the vocabulary, and returns their keys."""
         folder = pathlib.Path(_OUT.value) / f'text-{self.keys["vocab.size"]}'
         if not (folder / 'store' / 'manifest.json').exists():
             self.train(folder, 0, run='corpus')
@@ -159,7 +159,7 @@ class Peer(Run):
         size = {name: self.keys[f'model.{key}'] for name, key in _PEER_SIZE.items()}
         settings = {
             **size, 'model': self.rung.peer, 'corpus': _CORPUS.value, 'seq_len': 512, 'steps': steps, 'seed': self.seed,
-            'tokenizer': str(self.text()['tokenizer']),
+            'tokenizer': str(self.text_keys()['tokenizer']),
         }  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
         return _processor_time([sys.executable, 'benchmarks/peers/masked_lm.py', str(folder), json.dumps(settings)])

@@ -161,7 +161,7 @@ def compile_cache(request: pytest.FixtureRequest, session_folder: pathlib.Path) 
     cache = getattr(request.config, 'cache', None)  # None with `-p no:cacheprovider`
     folder = (cache.mkdir('compiled') if cache else session_folder / 'compiled') / machine_name()
     folder.mkdir(parents=True, exist_ok=True)
-    prune(folder, max_bytes=2**30)
+    prune(folder, max_bytes=2**30)  # 1 GiB; a run of all tests adds about 0.13 GiB
     jax.config.update('jax_compilation_cache_dir', str(folder))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
     jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
@@ -170,7 +170,7 @@ def compile_cache(request: pytest.FixtureRequest, session_folder: pathlib.Path) 
 
 @pytest.fixture(scope='session')
 def one_device(compile_cache: pathlib.Path) -> dict[str, str]:
-    """The environment of processes that have one device and share the compilation cache of the session."""
+    """The environment of processes that have one device and share the compilation cache of the tests."""
     xla_flags = [flag for flag in os.environ['XLA_FLAGS'].split() if 'device_count' not in flag]
     return os.environ | {
         'XLA_FLAGS': ' '.join(xla_flags),

@@ -184,7 +184,7 @@ class TaskEvaluator:
         predictions = self._task_model.predictions(params, self._split, on_compile)
         values = self._task.metrics(self._split.records, predictions)
         score = values[self._task.score]
-        return values, None if score is None else -score
+        return values, (None if score is None else -score)
 
 
 def prepare(

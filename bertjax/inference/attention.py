@@ -21,7 +21,7 @@ class Attention(NamedTuple):
     """The attention weights of one text.
 
     Attributes:
-      pieces: The S pieces, including special tokens. An analysis of words has words instead.
+      pieces: The S pieces, or the S words in an analysis of words, with the special tokens.
       weights: float32 [L, H, S, S] for L layers and H heads. `weights[l, h, i, j]` is the attention from position i to
         position j in head h of layer l. The weights sum to 1 over j.
     """

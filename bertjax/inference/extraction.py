@@ -36,7 +36,7 @@ class Extraction:
     Attributes:
       source: The texts, in a file or spooled from standard input.
       target: The path of the output file. Its suffix selects the format: .npy, .safetensors, .parquet or .jsonl.
-      options: The keys of config.extract. Those of the encoding are in `extractor`.
+      options: The keys of config.extract. `extractor` already applies the keys of the encoding.
     """
 
     extractor: Extractor
@@ -64,9 +64,10 @@ class Extraction:
         Raises:
           UserError: The input is malformed; the message names the file and the line.
         """
-        options, ranges = self.options, self._ranges is not None and self._ranges.tolist()
-        stored = f'{self.target.name} {options.id!r} {options.precision} {options.shard} {ranges}'
-        digest, texts = hashlib.sha256(stored.encode()), hashlib.sha256()
+        options = self.options
+        ranges = self._ranges is not None and self._ranges.tolist()
+        described = f'{self.target.name} {options.id!r} {options.precision} {options.shard} {ranges}'
+        digest, texts = hashlib.sha256(described.encode()), hashlib.sha256()
         for number, items in enumerate(self._chunks(quiet=False)):
             for item in items:
                 columns = item_columns(item, self.source, options.id)

@@ -35,7 +35,7 @@ def _open_array(path: pathlib.Path, where: str, fix: str) -> np.ndarray:
 
 
 def read_ranges(precision: str, calibration: str, width: int) -> np.ndarray | None:
-    """Returns the ranges of the vectors of config.extract.calibration, float32 [2, width], or None if it is empty.
+    """Returns the ranges of the vectors in the file `calibration`, float32 [2, width], or None for ''.
 
     Raises:
       UserError: The precision does not support the width, or the calibration file does not have two or more float

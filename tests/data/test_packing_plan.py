@@ -26,17 +26,17 @@ def computed(plan) -> int:
 @pytest.mark.parametrize('kind', ['short', 'of all kinds', 'very short', 'alike'])
 def test_every_sequence_is_in_one_row_and_fits(kind):
     lengths = lengths_of(kind)
-    single, plan = plan_single_rows(lengths, SHAPES, 32), choose_plan(lengths, SHAPES, 32, lambda length: SIZES, COST)
-    for rows_of_plan in (single, plan):
+    single, best = plan_single_rows(lengths, SHAPES, 32), choose_plan(lengths, SHAPES, 32, lambda length: SIZES, COST)
+    for plan in (single, best):
         seen = []
-        for rows, length in rows_of_plan.batches():
-            assert len(rows) == rows_of_plan.size * rows_of_plan.count and length in SHAPES
-            real = np.where(rows < 0, 0, lengths[rows]).reshape(-1, rows_of_plan.count)
+        for rows, length in plan.batches():
+            assert len(rows) == plan.size * plan.count and length in SHAPES
+            real = np.where(rows < 0, 0, lengths[rows]).reshape(-1, plan.count)
             assert real.sum(1).max() <= length
             seen += rows[rows >= 0].tolist()
         assert sorted(seen) == list(range(len(lengths)))
     assert len(list(single.batches())) == -(-len(lengths) // 32)
-    assert plan.cost(COST) <= single.cost(COST)
+    assert best.cost(COST) <= single.cost(COST)
 
 
 def test_short_sequences_share_rows_and_long_ones_do_not():

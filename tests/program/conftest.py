@@ -36,7 +36,7 @@ def corpus(once: Once) -> pathlib.Path:
 def program(
     repository: pathlib.Path, corpus: pathlib.Path, one_device: dict[str, str], no_torch: pathlib.Path
 ) -> Iterator[Program]:
-    """The program; its processes have one device and share the compilation cache of the session."""
+    """The program; its processes have one device and share the compilation cache of the tests."""
     path = os.pathsep.join([str(no_torch), os.environ.get('PYTHONPATH', '')]).rstrip(os.pathsep)
     environment = one_device | {'PYTHONPATH': path}
     template = Template(environment, repository)

@@ -51,7 +51,9 @@ def test_the_initial_state_does_not_depend_on_the_mesh(fresh, on_mesh):
 def test_the_initial_state_is_traced_once(monkeypatch):
     """Although the shapes and shardings are computed before the state."""
     traces = []
-    monkeypatch.setattr('bertjax.train.state.init_params', lambda *inputs: traces.append(1) or init_params(*inputs))
+    monkeypatch.setattr(
+        'bertjax.train.state.init_params', lambda model, key: traces.append(1) or init_params(model, key)
+    )
     Run(tiny_config(mesh=MESH, **MESH_RECIPE)).init()
     assert len(traces) == 1
 

@@ -27,7 +27,6 @@ from bertjax.tasks.sentence.task import Scores
 from bertjax.tasks.task import Judgment, Outputs, Task, option
 from bertjax.text.tokenizer import Tokenizer
 
-# The scores of a prediction are those of the endings; `Scores.best` is the index of the selected ending.
 Questions, Choices = Sequence[ChoiceQuestion], Sequence[Scores]
 
 
@@ -178,7 +177,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         for record, choice in zip(records, predictions, strict=True):
             row = {'prompt': record.context, 'start': record.start, 'endings': record.endings}
             row |= {'prediction': choice.best, 'ending': record.endings[choice.best]}
-            row['probabilities'] = tuple(choice.probabilities.tolist())
+            row['probabilities'] = choice.probabilities.tolist()
             yield row if record.label is None else {**row, 'true': record.label}
 
     def judgments(self, records: Questions, rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:

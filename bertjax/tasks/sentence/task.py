@@ -66,18 +66,18 @@ def check_all_or_none(records: Sequence[LabelledRecord]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """The prediction for a record: the logits of the labels, float64 [C], or the score, float64 [1]."""
+    """The prediction for a record: the logits of the labels or endings, float64 [C], or the score, float64 [1]."""
 
     logits: np.ndarray
 
     @property
     def best(self) -> int:
-        """The index of the label with the highest logit."""
+        """The index of the label or ending with the highest logit."""
         return int(self.logits.argmax())
 
     @property
     def probabilities(self) -> np.ndarray:
-        """The probabilities of the labels, float64 [C]."""
+        """The probabilities of the labels or endings, float64 [C]."""
         return softmax(self.logits)
 
     @property

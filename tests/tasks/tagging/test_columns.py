@@ -49,6 +49,16 @@ def with_gold(text: str) -> str:
     return '\n'.join(line and line + ('\t' if '\t' in line else ' ') + line.split()[-1] for line in lines) + '\n\n'
 
 
+def test_a_column_file_outranks_other_formats_but_not_another_column_file(tmp_path):
+    for name in ('dev.txt', 'dev.jsonl'):
+        (tmp_path / name).write_text(NCBI)
+    assert [path.name for path in files_of(tmp_path).find('dev')] == ['dev.txt']
+    (tmp_path / 'eng.testa').write_text(NCBI)
+    message = r'found dev.txt and eng.testa, expected one file of the dev split; move the others away'
+    with pytest.raises(UserError, match=message):
+        files_of(tmp_path).find('dev')
+
+
 def test_conll_2003_is_read_as_iob1():
     sentences = read(CONLL)
     assert [sentence.words for sentence in sentences] == [
