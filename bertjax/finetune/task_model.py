@@ -180,7 +180,10 @@ class TaskEvaluator:
     def run(
         self, params: Any, on_compile: OnCompile = contextlib.nullcontext
     ) -> tuple[dict[str, float | None], float | None]:
-        """Returns all metrics of the task, and the negated score, or None if the score is undefined."""
+        """Returns all metrics of the task, and the negated score, which selects the best checkpoint.
+
+        The second value is None if the score is undefined.
+        """
         predictions = self._task_model.predictions(params, self._split, on_compile)
         values = self._task.metrics(self._split.records, predictions)
         score = values[self._task.score]

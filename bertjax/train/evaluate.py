@@ -69,6 +69,6 @@ class Evaluator:
     def run(
         self, params: Any, on_compile: OnCompile = contextlib.nullcontext
     ) -> tuple[dict[str, float | None], float | None]:
-        """Returns the values of a metrics row, and the value `loss`."""
+        """Returns the values of a metrics row, and the value `loss`, which selects the best checkpoint."""
         values = self.values(self.sums(params, on_compile))
         return values, values['loss']

@@ -12,8 +12,8 @@ from bertjax.tasks.reading.texts import Line, check_text, peek_lines
 def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
     """Yields the records ('where[key]', object) of a .json file: the elements of a list, or the values of an object.
 
-    If the file has several JSON lines, as `datasets` and pandas write them, `objects_of_lines` reads it. If the
-    object of a file is itself a record, see `_is_record`, it is the only one.
+    If the file has several JSON lines, as `datasets` and pandas write them, `objects_of_lines` reads it. An object
+    without lists and objects among its values is a single record.
 
     Raises:
       UserError: The file has another form, or contains an element that is not an object.
@@ -29,18 +29,12 @@ def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
         raise UserError(f'{where}:{getattr(error, "lineno", 1)}', f'invalid JSON ({error})', 'JSON', fix) from None
     if not isinstance(root, list | dict):
         raise UserError(where, f'a JSON {type(root).__name__}', 'a list of objects', 'check the file')
-    if isinstance(root, dict) and _is_record(root):
+    if isinstance(root, dict) and root and not any(isinstance(value, list | dict) for value in root.values()):
         yield Record(f'{where}:1', root)
         return
     for key, record in enumerate(root) if isinstance(root, list) else root.items():
         location = f'{where}[{key!r}]'
         yield Record(location, _check_object(record, location))
-
-
-def _is_record(value: dict[str, Any]) -> bool:
-    """Whether an object is one record: its values contain no objects, and are not all lists, as columns are."""
-    items = [item for x in value.values() for item in (x if isinstance(x, list) else [x])]
-    return not any(isinstance(x, dict) for x in items) and not all(isinstance(x, list) for x in value.values())
 
 
 def is_object(line: str) -> bool:

@@ -73,9 +73,9 @@ def read_records(files: Files, format: str = '', layout: TableLayout | None = No
     """Yields the records of the files of a split, in order.
 
     TSV has no quoting, as in the files of GLUE and SICK: a quotation mark is an ordinary character, and no field
-    contains a tab or a line end. CSV follows RFC 4180, with `,` and `"`. JSON is a list of objects, or an object of
-    objects. A .json file with several lines, each an object, is read as JSON lines. .gz, .bz2, .xz and .zst files are
-    decompressed. Text is UTF-8, with or without a byte order mark.
+    contains a tab or a line end. CSV follows RFC 4180, with `,` and `"`. JSON is a list of objects, an object of
+    objects, or an object that is a single record. A .json file with several lines, each an object, is read as JSON
+    lines. .gz, .bz2, .xz and .zst files are decompressed. Text is UTF-8, with or without a byte order mark.
 
     Args:
       files: The files, local or remote, or a dataset saved by `datasets`.

@@ -146,6 +146,7 @@ def test_broken_rows_are_skipped_up_to_a_maximum(tmp_path, capsys):
         ('a.json', '{"k": 1, "l": {}}', "['k']", 'a JSON int'),
         ('a.json', '{"k": 1}', ':1', "the fields 'k'"),
         ('a.json', '{"text": ["a", "b"], "label": ["0", "1"]}', "['text']", 'a JSON list'),
+        ('a.json', '{"version": "1", "text": ["a", "b"]}', "['version']", 'a JSON str'),
         ('a.json', '{"version": "1", "data": [{"text": "a"}]}', "['version']", 'a JSON str'),
         ('a.json', '"text"', '', 'a JSON str'),
         ('a.tsv', b'text\tlabel\na\t1\n\xff\t1\n', ':3', '0xff'),
