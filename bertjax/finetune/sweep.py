@@ -235,10 +235,14 @@ class TrialGroup(Experiment):
         interrupt.doing = 'the next runs are being prepared'
 
     def _finish(self, params: Any, failed: Sequence[bool]) -> None:
-        """Writes the metrics and predictions of each trial, and exports its model if it is the best so far."""
+        """Writes the metrics and predictions of each trial, and exports its model if it is the best so far.
+
+        The results are written after the last export, because a trial with results is not evaluated again.
+        """
         task_model, data = self.task_model, self.task_model.data
         predictor = task_model.predictor(members=len(self.trials))
         outputs = {name: predictor.outputs(params, data.split(name).features) for name in data.eval_splits}
+        finished: list[dict[str, Any]] = []
         for m, (trial, settings) in enumerate(zip(self.trials, self._settings, strict=True)):
             trial_outputs = {
                 name: {output: [row[m] for row in rows] for output, rows in split_outputs.items()}
@@ -249,18 +253,21 @@ class TrialGroup(Experiment):
             evaluation, _ = evaluate_split(data, trial_outputs, self.folders[m] / 'predictions')
             results |= evaluation
             results['collapsed'] |= failed[m]
-            if self.settings.export and decide_on_primary(functools.partial(self._is_best, results)):
+            if self.settings.export and decide_on_primary(functools.partial(self._is_best, results, finished)):
                 config = {**to_plain(settings), 'steps': self.total, 'epochs': self.epochs}
                 formats = self.settings.formats
                 export_task(self._folder, config, task_model, select_run(params, m), results, formats)
                 write_atomic(self._folder / EXPORTED, f'{trial.name}\n')
-            # The results are written last, because a trial with results counts as finished.
-            write_atomic(self.folders[m] / RESULTS, json.dumps(results, indent=2) + '\n')
+            finished.append(results)
             print(f'{trial.name}: {data.task.score} {format_value(results["splits"]["dev"][data.task.score])}')
 
-    def _is_best(self, results: dict[str, Any]) -> bool:
-        others = (read_recorded_results(path) for path in self._folder.glob(f'{TRIALS}/*/{RESULTS}'))
-        return all(dev_score(results) > dev_score(other) for other in others)
+        for folder, results in zip(self.folders, finished, strict=True):
+            write_atomic(folder / RESULTS, json.dumps(results, indent=2) + '\n')
+
+    def _is_best(self, results: dict[str, Any], finished: Sequence[dict[str, Any]]) -> bool:
+        """Returns whether a trial is better than those with results in the workdir and those in `finished`."""
+        recorded = [read_recorded_results(path) for path in self._folder.glob(f'{TRIALS}/*/{RESULTS}')]
+        return all(dev_score(results) > dev_score(other) for other in (*recorded, *finished))
 
 
 def find_group_size(group: TrialGroup, count: int) -> int:

@@ -132,13 +132,16 @@ def test_the_same_trials_are_trained_together_after_a_restart(
 
 @pytest.mark.slow
 def test_an_interrupted_sweep_ends_in_the_same_bits(program: Program, tune, swept, tmp_path: pathlib.Path):
-    """The signal comes in the second of two groups, whose trials are saved together."""
+    """Two signals come in the second of two groups, whose trials are saved together: in training and in exporting."""
     checks = itertools.count(1)  # before each group, at its start, and after each of its 72 steps
     with mock.patch.object(Interrupt, 'requested', lambda self: next(checks) == 74 + 2 + 30):
         result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, status=75, **GLUE)
     assert 'stopped at step 30 as asked' in result.stderr and len(trials(tmp_path)) == 2
-    result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, **GLUE)
+    with mock.patch('bertjax.finetune.sweep.export_task', side_effect=PreemptedError('stopped')):
+        result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, status=75, **GLUE)
     assert '4 runs, 2 of them already finished' in result.stdout and 'continuing at step 30 of 72' in result.stdout
+    result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, **GLUE)
+    assert '4 runs, 2 of them already finished' in result.stdout and 'all 72 steps are done' in result.stdout
     assert trials(tmp_path) == trials(swept)
     for name in ('export/hf/model.safetensors', *(f'trials/{trial}/ledger.jsonl' for trial in trials(swept))):
         assert (tmp_path / name).read_bytes() == (swept / name).read_bytes(), name
