@@ -24,9 +24,9 @@ def find_plan(settings: PretrainingSettings, folder: pathlib.Path) -> BudgetPlan
     Returns None if there is neither.
 
     Raises:
-      UserError: The run in config.replay has no complete plan.
+      UserError: The run in config.replay has no complete plan. Checkpoints have no plan.
     """
-    plan = read_plan(folder) if settings.budget and has_checkpoints(folder) else None
+    plan = _read_saved(folder, settings) if settings.budget and has_checkpoints(folder) else None
     return _read_replayed(settings.replay, required=True) if plan is None and settings.replay else plan
 
 
@@ -39,15 +39,12 @@ def make_plan(
 
     Raises:
       UserError: The budget conflicts with other keys or allows too many steps. The plan is for another budget, model
-        or batch. The run in config.replay has no complete plan, or another plan than the workdir. A checkpoint has no
+        or batch. The run in config.replay has no complete plan, or another plan than the workdir. Checkpoints have no
         plan.
     """
     _check(settings, flag_keys)
     path = folder / FILE
-    saved = read_plan(folder) if has_checkpoints(folder) or not is_primary() else None
-    if saved is None and not settings.replay and has_checkpoints(folder):
-        fix = 'restore the file from a copy, or give another --workdir'
-        raise UserError(str(path), 'no readable plan beside the checkpoints', 'the plan of this run', fix)
+    saved = _read_saved(folder, settings) if has_checkpoints(folder) or not is_primary() else None
     replayed = _read_replayed(settings.replay, required=saved is None) if settings.replay else None
     if saved and replayed not in (None, saved):
         fix = 'leave it out, or give another --workdir'
@@ -85,6 +82,14 @@ def _check(settings: PretrainingSettings, flag_keys: Collection[str]) -> None:
     if conflicts:
         fix = 'leave one of the two out'
         raise UserError(f'config.{conflicts[0]}', 'a value', 'none, because of config.budget', fix)
+
+
+def _read_saved(folder: pathlib.Path, settings: PretrainingSettings) -> BudgetPlan | None:
+    plan = read_plan(folder)
+    if plan is None and not settings.replay and has_checkpoints(folder):
+        fix = 'restore the file from a copy, or give another --workdir'
+        raise UserError(str(folder / FILE), 'no readable plan beside the checkpoints', 'the plan of this run', fix)
+    return plan
 
 
 def _read_replayed(workdir: str, *, required: bool) -> BudgetPlan | None:

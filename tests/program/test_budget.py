@@ -188,6 +188,9 @@ def test_compile_takes_the_sizes_of_the_plan_or_says_that_the_run_chooses_them(t
     with pytest.raises(StopError, match='16 rows, width 128'):
         compile.run(config, str(tmp_path), ('batch_size', 'model.width'))
     assert not capsys.readouterr().out
+    (tmp_path / 'budget.json').write_text('{"budget"')
+    with pytest.raises(UserError, match='no readable plan beside the checkpoints'):
+        compile.run(config, str(tmp_path))
 
 
 def test_the_steps_of_a_longer_budget_follow_from_the_time_of_a_real_step(tmp_path, monkeypatch):
