@@ -95,7 +95,7 @@ def _belongs_to_store(path: pathlib.Path) -> bool:
     if path.name == 'partial':
         return all(_PARTIAL_FILES.fullmatch(part.name) for part in path.iterdir())
     if path.name == 'plans':
-        return all(plan.name.lstrip('.').startswith('plan-') for plan in path.iterdir())
+        return all(plan.name.lstrip('.').startswith(('plan-', 'packing-')) for plan in path.iterdir())
     return path.name.isdigit() and any((path / name).exists() for name in ('manifest.json', 'partial'))
 
 

@@ -104,8 +104,9 @@ class ShardWriter:
         document.text.update(b' ' + data)
         document.lines += hashlib.blake2b(data, digest_size=8).digest()
         sentences = self._split(text)
-        if self._tokenizer.word_prefix:  # a word includes the space before it
-            sentences = [*sentences[:1], *(self._tokenizer.word_prefix + sentence for sentence in sentences[1:])]
+        if prefix := self._tokenizer.word_prefix:  # a word includes the space before it, except at the document's start
+            start = int(not document.characters)
+            sentences = [*sentences[:start], *(prefix + sentence for sentence in sentences[start:])]
         document.characters += len(text)
         if len(text) > BATCH_CHARACTERS:
             self._add_long(sentences)

@@ -143,7 +143,7 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
     weighted: list[tuple[str, float | str | None]] = []
     for part in parts:
         match = re.fullmatch(r'(.+)=([-+0-9.eE]+|nan|inf|auto)', part)
-        if not match or os.path.exists(part):
+        if not match or os.path.exists(os.path.expanduser(part)):
             weighted.append((part, None))
             continue
         if match[2] == AUTO:

@@ -1,6 +1,7 @@
 """The tokenizer of SentencePiece models (unigram and BPE)."""
 
 import base64
+import itertools
 import multiprocessing
 from collections.abc import Sequence
 from typing import Any
@@ -92,8 +93,12 @@ class SentencePieceTokenizer(Tokenizer):
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         special = set(self.special_ids.tolist())
-        parts = (f' {self.pieces[i]} ' if i in special else self.pieces[i] for i in map(int, ids))
-        return ' '.join(''.join(parts).replace(SPACE, ' ').split())
+        runs = itertools.groupby(map(int, ids), special.__contains__)
+        parts = (
+            ' '.join(map(self.pieces.__getitem__, run)) if is_special else self._processor.decode([*run])
+            for is_special, run in runs
+        )
+        return ' '.join(' '.join(parts).split())
 
     def _files(self) -> dict[str, str | bytes]:
         """See Tokenizer.
@@ -111,25 +116,26 @@ class SentencePieceTokenizer(Tokenizer):
           UserError: The model has settings that `vocabulary.build_sentencepiece` does not make.
         """
         model = read_settings(self._model)
-        if model.kind not in (UNIGRAM, BPE) or model.byte_fallback or not model.usual_spaces:
+        if model.kind not in (UNIGRAM, BPE) or not model.usual_spaces:
             raise UserError(
                 self._where,
-                'a SentencePiece model with special settings (word or character model, byte fallback, extra spaces)',
+                'a SentencePiece model with special settings (word or character model, extra spaces)',
                 'a unigram or BPE model with the default treatment of spaces',
-                'train one with --config.run=vocab, or turn the export off',
+                'train one with --config.run=vocab',
             )
         unk = self._names.get(UNK, UNK)
         ids = {piece: index for index, piece in enumerate(self.pieces)}
         scores = [self._processor.get_score(index) for index in range(self.vocab_size)]
         special = self.special_ids.tolist()
+        bytes_for_unknown = {'byte_fallback': model.byte_fallback}
         if model.kind == UNIGRAM:
             vocab = [[piece, score] for piece, score in zip(self.pieces, scores, strict=True)]
-            model_settings = {'type': 'Unigram', 'unk_id': ids[unk], 'vocab': vocab, 'byte_fallback': False}
+            model_settings = {'type': 'Unigram', 'unk_id': ids[unk], 'vocab': vocab, **bytes_for_unknown}
         else:
             model_settings = {
                 'type': 'BPE', 'dropout': None, 'unk_token': unk, 'continuing_subword_prefix': None,
-                'end_of_word_suffix': None, 'fuse_unk': True, 'byte_fallback': False, 'ignore_merges': False,
-                'vocab': ids, 'merges': _merges(self.pieces, scores, set(special)),
+                'end_of_word_suffix': None, 'fuse_unk': True, 'ignore_merges': False, 'vocab': ids,
+                'merges': _merges(self.pieces, scores, set(special)), **bytes_for_unknown,
             }  # fmt: skip
         steps: list[dict[str, Any]] = [{'type': name} for name in unicode_steps(model.rule)]
         if self._keeps_wide_tilde:
@@ -146,13 +152,16 @@ class SentencePieceTokenizer(Tokenizer):
             _replace(' ', SPACE),
         ]
         space = {'replacement': SPACE, 'split': True}
+        decoders: list[dict[str, Any]] = [{'type': 'Metaspace', 'prepend_scheme': 'always', **space}]
+        if model.byte_fallback:
+            decoders.insert(0, {'type': 'ByteFallback'})
         return {
             **TOKENIZER_JSON,
             'added_tokens': make_added_tokens((index, self.pieces[index]) for index in special),
             'normalizer': {'type': 'Sequence', 'normalizers': steps},
             'pre_tokenizer': {'type': 'Metaspace', 'prepend_scheme': 'never', **space},
             'post_processor': pair_template(ids, self._names),
-            'decoder': {'type': 'Metaspace', 'prepend_scheme': 'always', **space},
+            'decoder': {'type': 'Sequence', 'decoders': decoders} if len(decoders) > 1 else decoders[0],
             'model': model_settings,
         }
 

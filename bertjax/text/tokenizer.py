@@ -39,6 +39,10 @@ def load_tokenizer(path: epath.PathLike) -> Tokenizer:
     with wrap_tokenizer_errors(str(file)):
         if file.suffix == '.model':
             tokenizer = SentencePieceTokenizer(_read_bytes(file), str(file))
+            if config.get('do_lower_case') is True and not tokenizer.lowercase:  # as in ALBERT
+                expected = 'do_lower_case=false in the tokenizer_config.json beside it'
+                fix = 'give the path of its tokenizer.json, or correct or remove do_lower_case'
+                raise UserError(str(file), 'a model that keeps case', expected, fix)
         elif file.name == 'vocab.json':
             tokenizer = _from_merges(file, config)
         elif file.suffix == '.json':

@@ -128,14 +128,14 @@ class WordPieceTokenizer(Tokenizer):
         return {'vocab.txt': ''.join(f'{piece}\n' for piece in self.pieces), **super()._files()}
 
     def _config(self) -> dict[str, Any]:
+        # BertTokenizer rebuilds all settings from vocab.txt and this file, which is possible only if `is_bert`.
+        options: dict[str, Any] = {'tokenizer_class': 'BertTokenizer' if self.is_bert else 'PreTrainedTokenizerFast'}
         normalizer = self._settings.get('normalizer') or {}
-        return super()._config(
-            # BertTokenizer rebuilds all settings from vocab.txt and this file, which is possible only if `is_bert`.
-            tokenizer_class='BertTokenizer' if self.is_bert else 'PreTrainedTokenizerFast',
-            do_lower_case=self.lowercase,
-            strip_accents=self.strip_accents,
-            tokenize_chinese_chars=normalizer.get('handle_chinese_chars', True),
-        )
+        # A Sequence of normalisers is only in tokenizer.json, whose BertNormalizer these options would replace.
+        if normalizer.get('type') == 'BertNormalizer':
+            options['do_lower_case'], options['strip_accents'] = self.lowercase, self.strip_accents
+            options['tokenize_chinese_chars'] = normalizer.get('handle_chinese_chars', True)
+        return super()._config(**options)
 
 
 def describe_fast_saving(size: float) -> str:

@@ -93,7 +93,8 @@ def test_pairing_plans_and_stores_of_a_mixture_are_not_foreign(tmp_path, vocabul
     (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
     build_store(str(tmp_path / 'a.txt'), tmp_path / 'store' / '0', str(vocabulary), progress=False)
     (tmp_path / 'store' / 'plans').mkdir()
-    (tmp_path / 'store' / 'plans' / '.plan-0.npy.tmp-7').touch()
+    for name in ('.plan-0.npy.tmp-7', 'packing-0.npy'):
+        (tmp_path / 'store' / 'plans' / name).touch()
     build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)
     for foreign in ('plans/thesis.tex', '7/thesis.tex'):
         path = tmp_path / foreign.partition('/')[0] / foreign

@@ -1,4 +1,4 @@
-"""Tests that sentences keep the space before them in byte-level BPE."""
+"""Tests that sentences keep the space before them in byte-level BPE, also at the start of a line."""
 
 import json
 
@@ -14,7 +14,7 @@ LINES = ['The cat sat. It sat there! Why not?', 'Then the cat ran. It ran on.']
 
 
 @pytest.mark.parametrize('prefix_space', [False, True])
-def test_the_sentences_of_a_paragraph_have_the_tokens_of_the_paragraph(tmp_path, prefix_space):
+def test_the_sentences_of_a_document_have_the_tokens_of_its_text(tmp_path, prefix_space):
     train_byte_bpe(LINES * 9, vocab_size=300, lowercase=False).save(tmp_path / 'tokenizer')
     path = tmp_path / 'tokenizer' / 'tokenizer.json'
     settings = json.loads(path.read_text())
@@ -27,4 +27,4 @@ def test_the_sentences_of_a_paragraph_have_the_tokens_of_the_paragraph(tmp_path,
     split = open_store(tmp_path / 'store').split('train')
     assert len(split.sentence_offsets) == 6
     ids = split.tokens(0, int(split.sentence_offsets[-1])).tolist()
-    assert ids == [i for line in tokenizer.encode(LINES) for i in line.tolist()]
+    assert ids == tokenizer.encode([' '.join(LINES)])[0].tolist()

@@ -7,7 +7,11 @@ from bertjax.corpus.sources import AUTO, parse_mixture
 from bertjax.errors import UserError
 
 
-def test_mixtures_are_parsed_or_refused():
+def test_mixtures_are_parsed_or_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    (tmp_path / 'year=2024').touch()
+    for path in (f'{tmp_path}/year=2024', '~/year=2024'):
+        assert parse_mixture(path) == [(path, None)]
     assert parse_mixture('a.txt') == [('a.txt', None)]
     assert parse_mixture('a.txt, b.txt') == [('a.txt,b.txt', None)]
     assert parse_mixture('pydoc:=0.5,tfds:wiki40b/en@train#text=1.5') == [

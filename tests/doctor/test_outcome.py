@@ -152,8 +152,8 @@ def test_the_progress_of_a_run_is_reported(tmp_path: pathlib.Path):
     assert check.status == WARN and 'ended at step 400 of 1,000, there is no checkpoint yet' in check.message
     assert only(outcome.progress(run, at_work=True)).message == 'at work, step 400 of 1,000'
     assert only(outcome.progress(pretraining(tmp_path, [train_row(1000)]), at_work=False)).status == OK
-    (tmp_path / 'hang.txt').write_text('stopped: no progress for 30 minutes waiting for data (config.hang…\nFile')
+    (tmp_path / 'hang.log').write_text('stopped: no progress for 30 minutes waiting for data (config.hang…\nFile')
     (tmp_path / 'checkpoints' / 'damaged' / '300').mkdir(parents=True)
     _, damaged, hang = outcome.progress(run, at_work=False)
     assert damaged.message.endswith('damaged/300 is damaged, and was set aside')
-    assert hang.message == 'no progress for 30 minutes waiting for data' and 'hang.txt has the stacks' in hang.fix
+    assert hang.message == 'no progress for 30 minutes waiting for data' and 'hang.log has the stacks' in hang.fix

@@ -34,7 +34,7 @@ def test_a_hang_ends_with_status_4_and_the_same_command_resumes(
     assert 'hang_at_the_tenth' in err and 'loop.py' in err
     last = err.strip().splitlines()[-1]
     assert last.startswith('stopped: no progress for 0.05') and 'minutes waiting for data' in last
-    assert 'hang_at_the_tenth' in (workdir / 'hang.txt').read_text()
+    assert 'hang_at_the_tenth' in (workdir / 'hang.log').read_text()
     assert rows(workdir / 'ledger.jsonl')[-1]['step'] == 9
 
     end = program.spawn(f'--workdir={workdir}', *RUN)

@@ -9,6 +9,7 @@ import sentencepiece
 from hard_text import HARD, SPECIAL, random_texts
 from transformers import AutoTokenizer, BertConfig
 
+from bertjax.errors import UserError
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.sentencepiece_proto import unicode_normalizer
 from bertjax.text.tokenizer import load_tokenizer
@@ -122,3 +123,36 @@ def test_a_foreign_model_keeps_the_wide_tilde(tmp_path):
         assert ids.tolist() == library.encode(readable) == theirs(readable, add_special_tokens=False)['input_ids']
     _, starts, ends = tokenizer.encode_with_offsets(['～a～'])[0]
     assert (starts.tolist()[-1], ends.tolist()[-1]) == (2, 3)
+
+
+@pytest.mark.parametrize('kind', ['unigram', 'bpe'])
+def test_unknown_characters_of_a_model_with_byte_fallback_become_bytes(kind, paragraphs, tmp_path):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(paragraphs[:400]), model_writer=model, vocab_size=600, model_type=kind,
+        byte_fallback=True, control_symbols=['[CLS]', '[SEP]', '[MASK]'], pad_id=3, pad_piece='[PAD]',
+        unk_piece='[UNK]', bos_id=-1, eos_id=-1, minloglevel=2,
+    )  # fmt: skip
+    tokenizer = SentencePieceTokenizer(model.getvalue())
+    tokenizer.save(tmp_path)
+    (tmp_path / 'exported').mkdir()
+    (tmp_path / 'exported' / 'tokenizer.json').write_bytes((tmp_path / 'tokenizer.json').read_bytes())
+    theirs, exported = AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path / 'exported')
+    library = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    for text in ('the 東京 object', '😀', 'naïve Ω.'):
+        (ids,) = tokenizer.encode([text])
+        assert any(tokenizer.pieces[i].startswith('<0x') for i in ids) and tokenizer.unk_id not in ids
+        assert ids.tolist() == library.encode(text) == theirs(text, add_special_tokens=False)['input_ids']
+        assert exported.encode([text])[0].tolist() == ids.tolist()
+        assert tokenizer.decode([tokenizer.cls_id, *ids, tokenizer.sep_id]) == f'[CLS] {text} [SEP]'
+        assert theirs.decode(ids) == exported.decode(ids) == text
+
+
+def test_a_model_that_keeps_case_contradicts_do_lower_case(saved, sentencepiece_model, tmp_path):
+    (tmp_path / 'spiece.model').write_bytes((saved / 'tokenizer.model').read_bytes())
+    (tmp_path / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
+    if sentencepiece_model.lowercase:
+        assert load_tokenizer(tmp_path).lowercase
+        return
+    with pytest.raises(UserError, match='found a model that keeps case, expected do_lower_case=false'):
+        load_tokenizer(tmp_path)

@@ -95,6 +95,24 @@ def test_a_case_that_contradicts_the_normaliser_is_an_error(tmp_path):
         load_tokenizer(tmp_path / 'tokenizer.json')
 
 
+def test_a_sequence_of_normalisers_is_saved_without_changes(tmp_path):
+    pieces = [*SPECIAL, '\u4f60\u597d', '\u4f60', '##\u597d', '\u597d', 'caf\u00e9', 'cafe']
+    WordPieceTokenizer(bert_settings(pieces, lowercase=False)).save(tmp_path)
+    settings = json.loads((tmp_path / 'tokenizer.json').read_text())
+    bert = {'type': 'BertNormalizer', 'clean_text': True, 'handle_chinese_chars': False, 'strip_accents': None}
+    steps = [{'type': 'Lowercase'}, {**bert, 'lowercase': False}]
+    settings['normalizer'] = {'type': 'Sequence', 'normalizers': steps}
+    (tmp_path / 'foreign').mkdir()
+    (tmp_path / 'foreign' / 'tokenizer.json').write_text(json.dumps(settings))
+    foreign = load_tokenizer(tmp_path / 'foreign')
+    foreign.save(tmp_path / 'again')
+    again = load_tokenizer(tmp_path / 'again')
+    assert again.fingerprint == foreign.fingerprint
+    texts = ['\u4f60\u597d', 'Caf\u00e9']
+    expected = [[pieces.index('\u4f60\u597d')], [pieces.index('caf\u00e9')]]
+    assert [ids.tolist() for ids in again.encode(texts)] == expected == [i.tolist() for i in foreign.encode(texts)]
+
+
 @pytest.mark.parametrize(('kind', 'value'), [('word', 'mecab'), ('subword', 'character')])
 def test_japanese_tokenizers_that_need_a_dictionary_are_refused(tmp_path, kind, value):
     (tmp_path / 'vocab.txt').write_text('\n'.join(SPECIAL) + '\n')

@@ -14,7 +14,7 @@ from bertjax.errors import HungError
 from bertjax.files.atomic import write_atomic
 from bertjax.train.health.goodput_clock import COMPILE, DATA, EVALUATION, KINDS, RESTORE, SAVE, STEP, GoodputClock
 
-HANG = 'hang.txt'  # in a workdir
+HANG = 'hang.log'  # in a workdir; not .txt, because a glob of the corpus may match it
 LONG_FACTOR = 10  # the factor for activities that take longer than a step
 # {kind: its limit as a multiple of config.hang_minutes}. START has no limit, because pairing a large corpus takes time.
 LIMIT_FACTORS = {
