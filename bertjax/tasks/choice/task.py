@@ -112,7 +112,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         return selected
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[ChoiceQuestion]:
-        """See Task. The lines are JSON objects, as in files.py:parse_questions. Their labels are ignored."""
+        """See Task. The lines are JSON objects or a list, as in files.py:parse_questions. Their labels are ignored."""
         return self.from_rows(parse_records(lines, where, 'jsonl'))
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion]:
@@ -157,8 +157,8 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         return {'accuracy': sum(right) / len(right) if right else None}
 
     def collapsed(self, records: Questions, predictions: Choices) -> bool:
-        """Whether all selected endings have the same index."""
-        return len({choice.best for choice in predictions}) == 1
+        """Whether all selected endings have the same index, but not all correct ones."""
+        return len({choice.best for choice in predictions}) == 1 < len({record.label for record in records})
 
     def report(self, records: Questions, predictions: Choices) -> str:
         """Returns the accuracy by group, by index of the correct ending, and by number of endings if this varies."""

@@ -1,7 +1,6 @@
 """The embedding task: training on pairs, triplets, scored pairs or single texts."""
 
 import dataclasses
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -125,10 +124,9 @@ class EmbeddingTask(TextPairTask):
     def features(self, records: Records, tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task. Without `training`, there is a row for each text of `_texts`."""
         if not training:
-            texts = _texts(records)
-            queries = len(records) if isinstance(records[0], Query) else len(texts)
-            prompts = [self.query_prompt] * queries + [self.document_prompt] * (len(texts) - queries)
-            return text_features(*encode_texts([*map(operator.add, prompts, texts)], tokenizer, self.seq_len))
+            queries, documents = _texts(records)
+            texts = [self.query_prompt + text for text in queries] + [self.document_prompt + text for text in documents]
+            return text_features(*encode_texts(texts, tokenizer, self.seq_len))
         groups = [record.texts * 2 if record.form == 'texts' else record.texts for record in records]
         prompts = self.query_prompt, self.document_prompt if records[0].form in files.GROUPS else self.query_prompt
         texts = [prompts[i > 0] + text for group in groups for i, text in enumerate(group)]
@@ -171,8 +169,10 @@ class EmbeddingTask(TextPairTask):
         vectors = _scale_to_unit(vectors)
         if isinstance(records[0], Query):
             return make_rankings(records, lambda count: search(*np.split(vectors, [len(records)]), count))
-        index = {text: i for i, text in enumerate(_texts(records))}
-        first, second = zip(*((index[x.texts[0]], index[x.texts[:2][-1]]) for x in records), strict=True)
+        queries, documents = _texts(records)
+        first_index = {text: i for i, text in enumerate(queries)}
+        second_index = {text: i for i, text in enumerate(documents, len(queries))} or first_index
+        first, second = zip(*((first_index[x.texts[0]], second_index[x.texts[:2][-1]]) for x in records), strict=True)
         return np.einsum('nd,nd->n', vectors[[*first]], vectors[[*second]], dtype=np.float64).tolist()
 
     def _truncate(self, outputs: Outputs) -> np.ndarray:
@@ -183,8 +183,15 @@ def _scale_to_unit(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
-def _texts(records: Records) -> list[str]:
-    """Returns the texts to embed: the queries and then their corpus, or the different texts of the examples."""
+def _texts(records: Records) -> tuple[Sequence[str], Sequence[str]]:
+    """Returns the texts to embed with the prompt of queries, and those with the prompt of documents.
+
+    They are the queries and their corpus; the different anchors and positives; or the different texts of examples
+    whose texts all have the prompt of queries.
+    """
     if isinstance(records[0], Query):
-        return [query.text for query in records] + list(records[0].corpus.texts)
-    return list(dict.fromkeys(text for record in records for text in record.texts))
+        return [query.text for query in records], records[0].corpus.texts
+    if records[0].form in files.GROUPS:
+        anchors, positives = (list(dict.fromkeys(record.texts[i] for record in records)) for i in (0, 1))
+        return anchors, positives
+    return list(dict.fromkeys(text for record in records for text in record.texts)), ()

@@ -63,10 +63,18 @@ def _records(pa: Any, schema: Any, batches: Iterable[Any], features: Mapping[str
     """Yields the records of Arrow tables or batches."""
     to_plain = _converters(pa, schema, features, where)
     slices = (batch.slice(start, _ROWS) for batch in batches for start in range(0, batch.num_rows, _ROWS))
-    rows = (row for part in slices for row in part.to_pylist())
+    rows = (row for part in slices for row in _to_rows(part, where))
     for number, row in enumerate(rows):
         at = f'{where}[{number}]'
         yield Record(at, {key: to_plain[key](value, at) for key, value in row.items()})
+
+
+def _to_rows(part: Any, where: str) -> list[dict[str, Any]]:
+    try:
+        return part.to_pylist()
+    except (ValueError, OverflowError) as error:  # a text that is not UTF-8, or a date that Python does not have
+        found, expected = f'an unreadable value ({first_line(error)})', 'UTF-8 texts, and dates of the years 1 to 9999'
+        raise UserError(where, found, expected, 'remove the column, or write the file again') from None
 
 
 def _read_json(path: epath.Path) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def _check_object(record: Any, where: str) -> dict[str, Any]:
 
 
 def convert_to_text(value: Any, where: str, *, lists: str = 'join', key: str = 'config.task') -> str | None:
-    """Converts a JSON value to text, and null to None. Numbers and booleans are written as in JSON.
+    """Converts a JSON value to text, and null and NaN to None. Numbers and booleans are written as in JSON.
 
     Args:
       where, key: The location of the field, and the config key that names it, for messages.
@@ -88,7 +88,7 @@ def convert_to_text(value: Any, where: str, *, lists: str = 'join', key: str = '
         allowed_lists = {'join': ', a number or a list of strings', 'json': ', a number or a list'}
         expected = 'a string' + allowed_lists.get(lists, ' or a number')
         raise UserError(where, found, expected, f'name another field in {key}')
-    if value is None:
+    if value is None or value != value:  # pandas writes NaN for a missing text
         return None
     if not isinstance(value, str):
         return json.dumps(value)

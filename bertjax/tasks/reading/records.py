@@ -17,6 +17,7 @@ from bertjax.tasks.reading.texts import (
     check_not_empty,
     check_text,
     number_lines,
+    peek_lines,
     quote_names,
     read_lines,
     read_text,
@@ -103,7 +104,7 @@ def parse_records(
 ) -> Iterator[Record]:
     """Yields the records of a text file; see `read_records`.
 
-    Each record is yielded as soon as its lines are read, except in the format 'json'.
+    Each record is yielded as soon as its lines are read, except those of a JSON list or of the format 'json'.
 
     Args:
       lines: The numbered lines, without line ends.
@@ -115,7 +116,9 @@ def parse_records(
     if format == 'json':
         records = json_records(lines, where)
     elif format == 'jsonl':
-        records = objects_of_lines(lines, where)
+        lines, first_lines = peek_lines(lines)
+        is_list = first_lines and first_lines[0].lstrip().startswith('[')  # of all records
+        records = (json_records if is_list else objects_of_lines)(lines, where)
     else:
         records = table_records(lines, where, format, layout or TableLayout(), blank)
     return check_not_empty(records, where)

@@ -156,8 +156,9 @@ class MultiLabelTask(ClassificationTask):
         return {name: values[name] for name in self.measures}
 
     def collapsed(self, records: Sequence[Example], predictions: Sequence[Scores]) -> bool:
-        """Whether all records have the same predicted labels."""
-        return len(np.unique(self._decisions(predictions), axis=0)) == 1
+        """Whether all records have the same predicted labels, but not the same true ones."""
+        predicted, true = (len(np.unique(x, axis=0)) for x in (self._decisions(predictions), self._targets(records)))
+        return predicted == 1 < true
 
     def report(self, records: Sequence[Example], predictions: Sequence[Scores]) -> str:
         """Returns the report on the predicted labels, see report.py:label_report."""

@@ -255,14 +255,15 @@ class TextTask(Task[Example, Scores]):
         return confusion(self._targets(records), [prediction.best for prediction in predictions], len(self.labels))
 
     def collapsed(self, records: Sequence[Example], predictions: Sequence[Scores]) -> bool:
-        """Whether all predicted labels are equal, or all predicted scores are nearly equal.
+        """Whether all predicted labels are equal, or all predicted scores are nearly equal, but not the true ones.
 
         Scores are nearly equal if their standard deviation is at most 1 % of the standard deviation of the true scores.
         """
+        true = [record.label for record in records]
         if not self.regression:
-            return len({prediction.best for prediction in predictions}) == 1
+            return len({prediction.best for prediction in predictions}) == 1 < len(set(true))
         values = [prediction.value for prediction in predictions]
-        return float(np.std(values)) <= 0.01 * float(np.std([record.label for record in records]))
+        return len(set(true)) > 1 and float(np.std(values)) <= 0.01 * float(np.std(true))
 
     def report(self, records: Sequence[Example], predictions: Sequence[Scores]) -> str:
         """Returns the report on the predicted labels or scores, see report.py."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
-from bertjax.tasks.reading.json_rows import objects_of_lines
 from bertjax.tasks.reading.layout import Record
+from bertjax.tasks.reading.records import parse_records
 from bertjax.tasks.reading.texts import Line, check_text, peek_lines
 
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
@@ -140,7 +140,7 @@ def parse_unlabelled_rows(records: Iterable[Record], *, unique_ids: bool) -> Ite
 
 
 def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
-    """Yields unlabelled questions from SQuAD's JSON, or from JSON lines {"question": …, "context": …}.
+    """Yields unlabelled questions from SQuAD's JSON, or from JSON lines or a list of {"question": …, "context": …}.
 
     A question in JSON lines is yielded as soon as its line is read.
 
@@ -157,8 +157,9 @@ def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
         has_rows = 'data' not in json.loads(first_lines[0])
     except (ValueError, TypeError, RecursionError):
         has_rows = '"question"' in first_lines[0] and '"data"' not in first_lines[0]
+    has_rows = has_rows or first_lines[0].lstrip().startswith('[')
     if has_rows:
-        return parse_unlabelled_rows(objects_of_lines(lines, where), unique_ids=is_file)
+        return parse_unlabelled_rows(parse_records(lines, where, 'jsonl'), unique_ids=is_file)
     text = '\n'.join(line for _, line in lines)
     return iter(check_questions(parse_squad_json(text, where, 'ignored'), answerable=False, labels='ignored'))
 

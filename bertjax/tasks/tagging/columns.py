@@ -12,6 +12,8 @@ from bertjax.tasks.reading.texts import Line, check_not_empty, number_lines, pee
 from bertjax.tasks.tagging.schemes import ALIASES, ENTITIES, check_tags, detect_scheme
 
 DOCSTART = '-DOCSTART-'
+# The id of a multiword token or an empty node of CoNLL-U. The words of a multiword token have lines of their own.
+_NO_WORD = re.compile(r'[0-9]+[-.][0-9]+')
 _BLANKS = re.compile('[ \t]+')  # other white space, such as a no-break space, may be part of a word
 
 
@@ -78,6 +80,8 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
         if not separator:
             separator = _separator(line)
         columns = split_columns(line, separator)
+        if separator == '\t' and len(columns) == 10 and _NO_WORD.fullmatch(columns[0]):
+            continue
         if not count:
             count, first = len(columns), number
         if len(columns) != count:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from etils import epath
 from tokenizers import Regex, pre_tokenizers
 
-from bertjax.files.streams import has_compression_suffix
+from bertjax.files.streams import bare_suffix, has_compression_suffix
 from bertjax.tasks.reading.json_rows import is_object
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import NESTED, Files, parse_records, read_records
@@ -121,7 +121,7 @@ def read_input(
     """Yields the sentences of an input file, each as soon as its lines are read. Tags are ignored.
 
     A JSON record without words yields a `Blank`. `format` is one of INPUTS. With 'auto', it becomes 'jsonl' if the
-    first line is a JSON object. It becomes 'columns' if
+    first line is a JSON object, else 'json' if the file is a .json file. It becomes 'columns' if
     - the first line has tabs or is -DOCSTART-,
     - or all lines have the same number of columns, at least half of them have a tag in `labels`, and at least one of
       these tags has a letter,
@@ -129,26 +129,28 @@ def read_input(
     Otherwise, it becomes 'text'. Blank lines and comments do not count. For a stream, at most two lines are examined.
     """
     if format == 'auto':
-        lines, format = _detect_format(lines, options, labels)
+        lines, format = _detect_format(lines, where, options, labels)
         blanks = "with config.task.input_format='words', only white space separates words"
-        names = {'columns': 'columns', 'jsonl': 'JSON lines', 'text': f'one text per line; {blanks}'}
+        names = {'columns': 'columns', 'jsonl': 'JSON lines', 'json': 'JSON', 'text': f'one text per line; {blanks}'}
         print(f'{where}: read as {names[format]}')
     if format == 'columns':
         return stream_columns(lines, where, options)
-    if format == 'jsonl':
-        return parse_sentences(parse_records(lines, where, 'jsonl'), fields, tagged=False)
+    if format in ('json', 'jsonl'):
+        return parse_sentences(parse_records(lines, where, format), fields, tagged=False)
     sentences = _read_lines(lines, where, raw=format == 'text')
     return check_not_empty(sentences, where, 'no word', 'one sentence per line')
 
 
 def _detect_format(
-    lines: Iterable[Line], options: ColumnOptions, labels: Collection[str]
+    lines: Iterable[Line], where: str, options: ColumnOptions, labels: Collection[str]
 ) -> tuple[Iterator[Line], str]:
     """Returns an iterator over all lines, and their format. For the rules, see `read_input`."""
     complete = isinstance(lines, list)
     lines, texts = peek_lines(lines, len(lines) if complete else 1)
     if texts and is_object(texts[0]):
         return lines, 'jsonl'
+    if bare_suffix(where) == '.json':
+        return lines, 'json'
     if texts and not complete and (texts[0].startswith('#') or _looks_like_columns([*texts, *texts], options, labels)):
         lines, texts = peek_lines(lines, 2)
     return lines, 'columns' if _looks_like_columns(texts, options, labels) else 'text'

@@ -198,8 +198,9 @@ class TaggingTask(Task[Sentence, Tags]):
         return {name: float(getattr(score, name)) for name in ('f1', 'precision', 'recall')} | accuracy
 
     def collapsed(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> bool:
-        """Whether all words have the same predicted tag."""
-        return len({tag for prediction in predictions for tag in prediction.tags}) == 1
+        """Whether all words have the same predicted tag, but not the same true one."""
+        predicted, true = ({tag for sentence in part for tag in sentence.tags} for part in (predictions, records))
+        return len(predicted) == 1 < len(true)
 
     def report(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> str:
         """Returns a table of scores by entity type or tag, and notes on repaired entities and unknown tags."""

@@ -154,6 +154,8 @@ def test_json_lines_are_read(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
     assert [(record.where, record.context, record.start, record.endings, record.label) for record in records] == [
         ('in:1', 'A', '', ('b', 'c', 'd'), None), ('in:3', 'E', 'f', ('g', 'h', 'i'), None),
     ]  # fmt: skip
+    as_list = f'[{lines.strip().replace(chr(10) * 2, ",")}]'
+    assert [record.endings for record in swag.parse(number_lines(as_list), 'in')] == [r.endings for r in records]
     for split in ('train', 'test'):
         (tmp_path / f'{split}.jsonl').write_text(lines)
     task = MultipleChoiceTask(str(tmp_path), 16, layout='jsonl')

@@ -43,6 +43,14 @@ def test_equal_texts_have_equal_ids(tmp_path: pathlib.Path, tokenizer: Tokenizer
     pieces = [''.join(tokenizer.pieces[i] for i in x) for x in np.split(tokens.tokens, tokens.offsets[1:-1])]
     assert pieces[:2] == ['[CLS]xa[SEP]', '[CLS]yb[SEP]']
     np.testing.assert_array_equal(tokens.row['text_ids'], features.row['text_ids'])  # Prompts do not change the ids.
+    records = prompted.records('train')
+    tokens = prompted.features(records, tokenizer, training=False)  # a row for each different anchor and positive
+    rows = [''.join(tokenizer.pieces[i] for i in x) for x in np.split(tokens.tokens, tokens.offsets[1:-1])]
+    assert rows == ['[CLS]xa[SEP]', '[CLS]xe[SEP]', '[CLS]yb[SEP]', '[CLS]yc[SEP]']
+    vectors = np.eye(len(rows))[[0, 1, 0, 2]]
+    cosines = prompted.predictions(records, tokens, {'embeddings': list(vectors)})
+    texts = [(record.texts[0], record.texts[1]) for record in records]
+    assert cosines == [float(pair == ('a', 'b')) for pair in texts]
     batch = features.batch(np.array([1, -1]), 8, tokenizer.pad_id)
     assert batch['input_ids'].shape == (2, 4, 8)
     assert not batch['text_ids'][1].any() and not batch['attention_mask'][1].any()

@@ -162,6 +162,14 @@ def test_dates_are_text_and_bytes_are_missing_values(tmp_path: pathlib.Path):
     assert record.fields == {'text': 'a', 'when': '2026-11-22', 'raw': None, 'none': None}
 
 
+def test_values_that_python_cannot_represent_are_errors(tmp_path: pathlib.Path):
+    latin = pa.array([b'caf\xe9'], pa.binary()).view(pa.string())
+    for values in (latin, pa.array([10**15], pa.timestamp('ms'))):
+        pq.write_table(pa.table({'text': ['a'], 'other': values}), tmp_path / 'a.parquet')
+        with pytest.raises(UserError, match=r'a\.parquet: found an unreadable value .*, expected UTF-8 texts'):
+            list(read_records([tmp_path / 'a.parquet']))
+
+
 def test_damage_and_a_missing_package_are_errors(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / 'a.parquet'
     pq.write_table(pa.table({'text': ['a text that is long']}), path, compression='none', write_page_checksum=True)

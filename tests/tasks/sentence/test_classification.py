@@ -84,6 +84,7 @@ def test_metrics_and_report(mails):
     assert len({len(line) for line in report[:3]}) == 1
     assert not task.collapsed(records, predictions)
     assert task.collapsed(records, [Scores(np.array([1.0, 0.0]))] * len(records))
+    assert not task.collapsed(records[:1], predictions[:1])
     assert task.official_files('test', records, predictions) == {}
 
 
@@ -112,7 +113,7 @@ def test_scores_are_learned_and_evaluated(tmp_path, tokenizer, capsys):
     assert next(task.rows(records, predictions)) == {'score': 3.0, 'true': 1.0}
     assert not task.collapsed(records, predictions)
     flat = [Scores(np.array([2.0 + i * 1e-4])) for i in range(4)]
-    assert task.collapsed(records, flat)
+    assert task.collapsed(records, flat) and not task.collapsed(records[:1], flat[:1])
     same = [Scores(np.array([2.0]))] * 4
     assert task.metrics(records, same)['pearson'] is None
     assert 'mean absolute error' in task.report(records, predictions)

@@ -154,6 +154,11 @@ def test_files_may_be_gzipped_and_have_a_byte_order_mark(tmp_path):
 def test_json_lines_are_parsed():
     text = '{"question": "who", "context": "a\\tb 😀"}\r\n\n{"id": "x", "question": "", "context": "", "k": 1}\n'
     assert parse_text(text) == [SquadQuestion('1', 'who', 'a\tb 😀'), SquadQuestion('x', '', '')]
+    for indent in (None, 1):
+        as_list = json.dumps(
+            [{'question': 'who', 'context': 'a'}, {'id': 'x', 'question': '', 'context': ''}], indent=indent
+        )
+        assert parse_text(as_list) == [SquadQuestion('0', 'who', 'a'), SquadQuestion('x', '', '')]
 
 
 @pytest.mark.parametrize(

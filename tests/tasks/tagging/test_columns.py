@@ -117,6 +117,13 @@ def test_comments_are_written_back():
     assert written == '# id 1 domain=en\na _ _ B-X B-X\n# _ _ O O\n\n# id 2\nb _ _ O O\n\n'
 
 
+def test_multiword_tokens_and_empty_nodes_of_conllu_are_no_words():
+    lines = ['1-2 zum _', '1 zu ADP', '2 dem DET', '2.1 und CCONJ', '3 Arzt NOUN']
+    text = ''.join('\t'.join([*line.split(' '), *['_'] * 7]) + '\n' for line in lines)
+    (sentence,) = read(text, scheme='plain', word_column=1, tag_column=2)
+    assert sentence.words == ('zu', 'dem', 'Arzt') and sentence.tags == ('ADP', 'DET', 'NOUN')
+
+
 def test_the_plain_scheme_takes_any_tag():
     sentences = read('the DT\ndog NN-x\n', scheme='plain')
     assert sentences[0].tags == ('DT', 'NN-x') and sentences[0].scheme == 'plain'

@@ -45,6 +45,9 @@ def test_json_lines_are_read(tmp_path: pathlib.Path, capsys: pytest.CaptureFixtu
     assert [(record.words, record.tags, record.fields.get('id')) for record in parsed] == [
         (('a', 'b'), None, 7), (('c',), None, None),
     ]  # fmt: skip
+    for indent in (None, 1):  # a list, as in a split of the folder
+        text = json.dumps([{'words': ['a', 'b']}, {'tokens': ['[']}], indent=indent)
+        assert [record.words for record in task.parse(number_lines(text), 'in.json')] == [('a', 'b'), ('[',)]
 
 
 def test_a_record_without_words_has_a_row_among_the_predictions(tmp_path: pathlib.Path):
