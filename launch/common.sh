@@ -22,6 +22,15 @@ need() {
   done
 }
 
+# expand_home NAME...: replaces ~ at the start of the values of these options. Bash does not, because of the = before it.
+expand_home() {
+  local _option
+  for _option in "$@"; do
+    # shellcheck disable=SC2088 # the ~ that bash has left
+    [[ ${!_option} != '~/'* ]] || printf -v "$_option" '%s' "$HOME/${!_option:2}"
+  done
+}
+
 # read_options "names with a value" "flags" "$@"
 # Parses --name=value, --flag and the arguments of bertjax after --. It sets the variables with the names of the
 # options, where _ replaces -. The launcher must have initialised them to ''.

@@ -30,6 +30,7 @@ for argument in "${arguments[@]}"; do
   esac
 done
 need workdir
+expand_home workdir python
 [[ $workdir != *://* ]] || stop "--workdir=$workdir: found a bucket, expected a folder that every machine sees"
 
 [[ $python ]] || python=$(python -c 'import sys; print(sys.executable)')

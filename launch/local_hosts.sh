@@ -18,6 +18,7 @@ for argument in "$@"; do
   [[ $argument == --workdir=* ]] && workdir=${argument#--workdir=}
 done
 need workdir
+expand_home workdir
 mkdir -p "$workdir"
 port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 common=(-m bertjax.main "$@" "--coordinator_address=127.0.0.1:$port" "--num_processes=$count")

@@ -19,6 +19,7 @@ set -euo pipefail
 nodes='' gpus='' time=24:00:00 partition='' account='' activate=.venv/bin/activate restarts=100 price='' hours='' dry_run='' arguments=()
 read_options 'nodes gpus time partition account activate restarts price hours' 'dry_run' "$@"
 need nodes gpus
+expand_home activate
 check_positive nodes gpus restarts
 ((${#arguments[@]})) || stop "found no arguments of bertjax, expected them after --"
 cost $((nodes * gpus))
@@ -37,7 +38,7 @@ job=$(
 #SBATCH --open-mode=append
 #SBATCH --output=bertjax-%j.log
 
-source $(printf '%q' "$activate")
+source $(printf '%q' "$activate") || exit 2
 # If a preemption signals these scripts as well, they wait until the processes have saved.
 trap : TERM
 status=0

@@ -17,6 +17,7 @@ from bertjax.finetune.benchmark import (
     parse_task_overrides,
     parse_tasks,
     read_benchmark_data,
+    recipe_of_task,
     record_request,
     record_result,
 )
@@ -25,6 +26,7 @@ from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.trials import make_trials
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.terminal import Console
+from bertjax.workdir.exports import LOADABLE
 from bertjax.workdir.lock import lock_workdir
 from bertjax.writers.console import Command, print_next_commands, print_output_files
 
@@ -54,10 +56,14 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     settings = {task: finetuning_settings(configs[task]) for task in tasks}
     for one in settings.values():
         one.check()
-        if not one.export and (make_trials(one) or any(values.get('init') in TASKS for values in overrides.values())):
-            found = 'False with a sweep, or with a task that starts from the model of another task'
-            expected = 'True, because these runs need the exported models'
-            raise UserError('config.export', found, expected, 'leave it True')
+        if make_trials(one) or any(values.get('init') in TASKS for values in overrides.values()):
+            reason = 'with a sweep, or with a task that starts from the model of another task'
+            if not one.export:
+                expected = 'True, because these runs need the exported models'
+                raise UserError('config.export', f'False {reason}', expected, 'leave it True')
+            if not {*LOADABLE} & {*one.formats}:
+                found, expected = f'{",".join(one.formats)} {reason}', f'one of {", ".join(LOADABLE)} among them'
+                raise UserError('config.export_formats', found, expected, 'add hf')
     server_splits, missing_data = read_benchmark_data(
         {task: one.build_task() for task, one in settings.items()}, config.data
     )
@@ -67,21 +73,27 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         console.print('  the average will be over fewer tasks than GLUE has')
     order = order_tasks(overrides, list(server_splits))
     with lock_workdir(folder):
-        finished = record_request(folder, {task: to_plain(configs[task]) for task in order})
+        requests = {task: {**to_plain(configs[task]), **_recorded_init(overrides.get(task, {}))} for task in order}
+        finished = record_request(folder, requests)
         for number, task in enumerate(order, 1):
             title = f'{TASKS[task].title}, {number} of {len(order)}'
             console.print(f'\n{title}' + (': finished already' if task in finished else ''), style='bold')
-            task_recipe = f'{recipe.partition(":")[0]}:{task}'
+            task_recipe = recipe_of_task(recipe, task)
             if task not in finished:
                 _remove_server_files(folder / task)
                 finetune.run(configs[task], str(folder / task), task_recipe)
             _predict(configs[task], folder / task, server_splits[task], replace=task not in finished)
-            record_result(folder, task, to_plain(configs[task]))
+            record_result(folder, task, requests[task])
         _finish(folder, missing_data, server_splits, console)
     same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(display_path(folder))}'
     print_next_commands(
         console, [Command('a page about all tasks, and a page per task', f'{same_run} --config.run=report', 'report')]
     )
+
+
+def _recorded_init(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns config.init as benchmark.json records it: the name of a task, not its folder, which may be moved."""
+    return {'init': overrides['init']} if overrides.get('init') in TASKS else {}
 
 
 def _task_config(config: ConfigDict, task: str, overrides: Mapping[str, Any], folder: pathlib.Path) -> ConfigDict:

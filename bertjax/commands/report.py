@@ -12,6 +12,7 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import display_path
 from bertjax.files.small_files import read_json_or_none
+from bertjax.finetune.benchmark import recipe_of_task
 from bertjax.finetune.benchmark_table import REQUEST, SUBMISSION, averages, summarise
 from bertjax.finetune.results import RESULTS
 from bertjax.metrics.glue import OFFICIAL
@@ -50,7 +51,7 @@ def _write_task_pages(config: Mapping[str, Any], folder: pathlib.Path, recipe: s
     for task in TASKS:
         if not (folder / task / 'config.json').exists():
             continue
-        name = f'{recipe.partition(":")[0]}:{task}' if config.get('task', {}).get('kind') == 'glue' else recipe
+        name = recipe_of_task(recipe, task) if config.get('task', {}).get('kind') == 'glue' else recipe
         try:
             _write(folder / task, build_page(read_run(config, folder / task, name)))
         except UserError as error:

@@ -92,6 +92,8 @@ class Recipe:
         path, config, keys = find_recipe(self.base), self.config, set(self.flag_keys)
         recipe, _, argument = path.partition(':')
         if argument and recipe != str(SAVED_CONFIG):
+            if 'distill' in config and 'task' in config:  # the argument is itself a recipe
+                return keys | Recipe(argument, load_recipe(find_recipe(argument))).command_line_keys
             values = flatten(load_recipe(path))
             try:
                 without = flatten(load_recipe(recipe))

@@ -20,6 +20,7 @@ from bertjax.cost.memory_search import MemorySearch
 from bertjax.distill.settings import DistillationSettings
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.doctor.machine import disk_space, gib
+from bertjax.finetune.benchmark import parse_tasks
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, data_from_source
 from bertjax.finetune.task_model import prepare
@@ -141,9 +142,14 @@ def teacher(distill: DistillationSettings, init: str) -> Iterator[Check]:
 @check('data')
 def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Iterator[Check]:
     """Reads the records, checks the encoder, and times some steps. Estimates the hours of the steps after `done`."""
-    settings.check()
+    if settings.task['kind'] == 'glue' and (settings.benchmark or len(parse_tasks(settings.task['task'])) > 1):
+        yield Check('data', OK, 'run=benchmark checks the settings and the data of all tasks before it trains')
+        return
+    trials = make_trials(settings)
+    runs = max(1, len(trials))
+    for one in [trial.settings(settings) for trial in trials] or [settings]:
+        dataclasses.replace(one, run='finetune').check()
     check_push_to(settings.push_to, settings.formats)
-    runs = max(1, len(make_trials(settings)))
     with tempfile.TemporaryDirectory() as scratch, quiet():
         data = data_from_source(settings, pathlib.Path(scratch))
         counts = {name: len(data.task.records(name)) for name in ['train', *data.eval_splits]}

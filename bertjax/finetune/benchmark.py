@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertjax.config.files import SAVED_CONFIG, find_recipe
 from bertjax.config.finetuning import FinetuningKeys
 from bertjax.config.ranges import integer
 from bertjax.config.resume import changed_keys
@@ -23,6 +24,12 @@ _KEY = 'config.benchmark'
 # The keys that config.benchmark may set for a single task, with their defaults and ranges.
 _TASK_KEYS = {name: keys_of(FinetuningKeys)[name] for name in ('learning_rate', 'epochs', 'batch_size', 'seed', 'init')}
 _TASK_KEYS['seeds'] = Key(1, integer(1, 1000), 'the number of seeds')
+
+
+def recipe_of_task(recipe: str, task: str) -> str:
+    """Returns the recipe of a single task of the benchmark `recipe`, for commands in the workdir of the task."""
+    base = recipe.partition(':')[0]
+    return f'glue:{task}' if find_recipe(recipe).startswith(str(SAVED_CONFIG)) else f'{base}:{task}'
 
 
 def parse_tasks(text: str) -> list[str]:

@@ -58,9 +58,10 @@ def finish_task(
             console.print(f'\n{task.name}, {name}', style='bold')
             console.print(report, markup=False)
     write_atomic(folder / TASK_FILE, data.task_json())
-    write_atomic(folder / RESULTS, json.dumps(results, indent=2) + '\n')
     if task_model.settings.export:
         export_task(folder, config, task_model, params, results, task_model.settings.formats)
+    # Written after the export, because a task of a benchmark with results counts as finished.
+    write_atomic(folder / RESULTS, json.dumps(results, indent=2) + '\n')
     if results['splits']:
         console.print(results_table(results))
     if results['collapsed']:

@@ -27,7 +27,7 @@ from bertjax.files.small_files import read_json_object, read_json_or_none
 from bertjax.finetune.packing import decide_packing
 from bertjax.finetune.results import RESULTS, evaluate_split, export_task
 from bertjax.finetune.settings import FinetuningSettings
-from bertjax.finetune.task_data import TaskData, TaskSplit
+from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit
 from bertjax.finetune.task_model import TaskModel, prepare
 from bertjax.finetune.trials import Trial, dev_score, make_trials, summarise, sweep_table
 from bertjax.metrics.rows import task_values
@@ -79,6 +79,8 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
         data = data.with_settings(settings)
         _check_same_settings(data, folder)
         pending = [trial for trial in trials if _read_results(folder, trial) is None]
+        if is_primary():  # A single run that was killed before its first checkpoint may have left it.
+            (folder / TASK_FILE).unlink(missing_ok=True)
     console = Console(highlight=False, soft_wrap=True)
     console.print(f'{len(trials)} runs, {len(trials) - len(pending)} of them already finished')
     trials_by_shape = collections.Counter(trial.shape for trial in trials)

@@ -14,6 +14,7 @@ MAX_CHARACTERS = 100
 # A vocabulary is cased if more than this share of its pieces has an upper-case letter (0.29 in bert-base-cased, 0 in
 # bert-base-uncased).
 _CASED_SHARE = 0.005
+_BERT_CLASSES = [f'{name}Tokenizer{fast}' for name in ('Bert', 'DistilBert') for fast in ('', 'Fast')]
 
 
 def bert_settings(
@@ -68,6 +69,8 @@ def looks_lowercase(pieces: Sequence[str]) -> bool:
 def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Returns a copy of `settings` whose BertNormalizer has the options of `config`, a tokenizer_config.json.
 
+    As in transformers, BERT's own tokenizer class takes its defaults for options that the file lacks.
+
     Raises:
       UserError: `settings` has no BertNormalizer, and its normaliser contradicts `do_lower_case` in `config`.
     """
@@ -77,6 +80,9 @@ def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], 
         'strip_accents': config.get('strip_accents'),
         'handle_chinese_chars': config.get('tokenize_chinese_chars'),
     }
+    if (normalizer or {}).get('type') == 'BertNormalizer' and config.get('tokenizer_class') in _BERT_CLASSES:
+        normalizer['strip_accents'] = None  # as `lowercase`
+        normalizer['handle_chinese_chars'] = True
     nodes = [node for node in _nodes(normalizer) if node['type'] == 'BertNormalizer']
     for node in nodes:
         node.update({name: value for name, value in options.items() if value is not None})

@@ -96,7 +96,7 @@ def _from_vocab(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
         handle_chinese_chars=config.get('tokenize_chinese_chars', True),
         names=names,
     )
-    return WordPieceTokenizer(settings, str(file), names)
+    return WordPieceTokenizer({**settings, 'added_tokens': _added_tokens(settings, config)}, str(file), names)
 
 
 def _from_json(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
@@ -115,18 +115,21 @@ def _from_json(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
     where, names = str(file), _special_names(config, pieces)
     if model.get('type') == 'WordLevel':
         return SymbolTokenizer(settings, where, names)
+    settings = {**settings, 'added_tokens': added}
     if model.get('type', 'WordPiece') != 'WordPiece' or 'merges' in model:
-        return JsonTokenizer({**settings, 'added_tokens': added}, where, names)
+        return JsonTokenizer(settings, where, names)
     return WordPieceTokenizer(override_normalizer(settings, config, where), where, names)
 
 
 def _added_tokens(settings: dict[str, Any], config: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the added tokens of a tokenizer.json, changed by its tokenizer_config.json as in transformers."""
-    tokens = {token['content']: token for token in settings.get('added_tokens') or []}
+    """Returns the added tokens of `settings` and of the files beside the vocabulary, as in transformers."""
+    flags = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'special'), False) | {'normalized': True}
+    tokens = {name: {'id': index, 'content': name, **flags} for name, index in config.get(_ADDED, {}).items()}
+    tokens |= {token['content']: token for token in settings.get('added_tokens') or []}
     for index, token in (config.get('added_tokens_decoder') or {}).items():
         content = token['content']
-        tokens[content] = {'id': int(index)} | tokens.get(content, {}) | token
-    return list(tokens.values())
+        tokens[content] = {'id': int(index), **flags} | tokens.get(content, {}) | token
+    return sorted(tokens.values(), key=lambda token: token['id'])
 
 
 def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
@@ -147,7 +150,7 @@ def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
         prefix_space=config.get('add_prefix_space') is True,
         mask_takes_space=mask.get('lstrip') is True if isinstance(mask, dict) else True,
     )
-    return JsonTokenizer(settings, str(file), names)
+    return JsonTokenizer({**settings, 'added_tokens': _added_tokens(settings, config)}, str(file), names)
 
 
 def _special_names(config: dict[str, Any], pieces: Collection[Any]) -> dict[str, str]:
@@ -173,8 +176,12 @@ _BASIC_KINDS = {'word': 'basic', 'subword': 'wordpiece'}
 
 
 def _read_config(directory: epath.Path) -> dict[str, Any]:
-    """Reads tokenizer_config.json, and the keys that it lacks from special_tokens_map.json."""
+    """Reads tokenizer_config.json, the keys that it lacks from special_tokens_map.json, and added_tokens.json."""
     config = {}
+    if (added := directory / _ADDED).exists():
+        config[_ADDED] = read_json_object(added, _ORIGINAL)
+        if not all(type(index) is int for index in config[_ADDED].values()):
+            raise UserError(str(added), 'a token whose id is not a number', 'an id for each token', _ORIGINAL)
     for file in (directory / 'special_tokens_map.json', directory / 'tokenizer_config.json'):
         values = read_json_object(file, _ORIGINAL) if file.exists() else {}
         config |= {key: value for key, value in values.items() if value is not None}
@@ -199,7 +206,8 @@ def _read_bytes(file: epath.Path) -> bytes:
 
 
 # These files are downloaded together with a single vocabulary file in a bucket.
-_COMPANION_FILES = ('tokenizer_config.json', 'special_tokens_map.json', 'merges.txt', 'config.json')
+_ADDED = 'added_tokens.json'  # {token: id}
+_COMPANION_FILES = ('tokenizer_config.json', 'special_tokens_map.json', _ADDED, 'merges.txt', 'config.json')
 _TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # has unusual characters, so that most vocabularies produce [UNK]
 _ORIGINAL = 'use the original file'
 _FIX = 'give a vocab.txt, a tokenizer.json or a SentencePiece *.model, or train one with --config.run=vocab'

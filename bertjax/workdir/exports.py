@@ -16,6 +16,7 @@ from bertjax.parallel.distributed import fetch_to_all_hosts, is_primary
 
 FORMATS = ('hf', 'orbax', 'google', 'stablehlo', 'onnx')
 # {folder in the workdir: its description in the summary of a run}.
+LOADABLE = ('hf', 'orbax', 'google')  # the formats that bertjax loads, best first
 EXPORT_FOLDERS = {
     'export/hf': 'for transformers: from_pretrained(...)',
     'export/orbax': 'the parameters for other JAX programs',
@@ -117,6 +118,6 @@ def push_export(folder: pathlib.Path, name: str, *, private: bool) -> None:
 
 
 def exported_model(folder: pathlib.Path) -> pathlib.Path | None:
-    """Returns the folder of the export to load from a workdir: hf, else orbax, else google, else None."""
-    paths = (folder / 'export' / name for name in ('hf', 'orbax', 'google'))
+    """Returns the folder of the export to load from a workdir, in the first of LOADABLE that exists, else None."""
+    paths = (folder / 'export' / name for name in LOADABLE)
     return next((path for path in paths if path.is_dir()), None)

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+import transformers
 
 import bertjax
 from bertjax.convert.huggingface.families import FAMILIES
@@ -115,3 +116,14 @@ def test_supported_layouts_of_layers_are_read(write, values, every, window):
     assert (config.global_every, config.attention_window) == (every, window)
     rope = values.get('rope_parameters')
     assert (config.rope_theta, config.rope_local_theta) == ((2e4, 300.0) if rope else (160_000.0, 10_000.0))
+
+
+def test_a_config_that_lacks_keys_has_the_defaults_of_modernbert(write):
+    directory = write(model_type='modernbert', architectures=['ModernBertForMaskedLM'])
+    values = json.loads((directory / 'config.json').read_text())
+    del values['max_position_embeddings']
+    (directory / 'config.json').write_text(json.dumps(values))
+    config, theirs = read_config(directory), transformers.ModernBertConfig(**SIZES | {'max_position_embeddings': 8192})
+    assert (config.layer_norm_eps, config.max_positions) == (theirs.norm_eps, 8192)
+    assert (config.dropout, config.attention_dropout) == (theirs.mlp_dropout, theirs.attention_dropout) == (0, 0)
+    assert transformers.ModernBertConfig().max_position_embeddings == 8192

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 from ml_collections import ConfigDict
 
-from bertjax.config.files import load_recipe
+from bertjax.config.files import Recipe, load_recipe
 from bertjax.config.plain import dump
 from bertjax.errors import UserError
 from bertjax.finetune.restore import merge_run_config
@@ -70,6 +70,12 @@ def test_a_run_of_a_named_task_accepts_options_of_the_general_recipe(repository:
     assert merge_run_config(config, tmp_path, {'task.columns'}).task.columns == ('a', 'b')
     with pytest.raises(UserError, match=r"config\.task\.long: found 'windows', expected 'truncate'"):
         merge_run_config(config, tmp_path, {'task.long'})
+
+
+def test_the_recipe_of_a_teacher_sets_what_its_task_recipe_sets(repository: pathlib.Path):
+    name = f'{repository}/configs/distilbert.py:glue:rte'
+    keys = Recipe(name, load_recipe(name)).command_line_keys
+    assert 'task.task' in keys and not keys & {'seq_len', 'use_checkpoint', 'task.long', 'task.stride'}
 
 
 def test_the_command_of_the_training_may_be_repeated_with_another_verb(repository: pathlib.Path, folder: pathlib.Path):

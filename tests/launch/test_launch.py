@@ -103,6 +103,10 @@ def test_a_slurm_job_is_requeued_if_it_can_continue(cloud: Cloud, tmp_path: path
         environment |= {'SLURM_RESTART_COUNT': str(count), 'TASKS': tasks}
         done = subprocess.run(['bash', job], env=environment, capture_output=True, text=True)
         assert (done.returncode, done.stdout == 'requeue 17\n') == (status, requeued), (tasks, done)
+    cloud.launch('slurm.sh', '--nodes=2', '--gpus=8', '--activate=~/no env', *TRAINING)
+    job.write_text(cloud.calls[-1][-1])
+    done = subprocess.run(['bash', job], env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and f'{os.environ["HOME"]}/no env' in done.stderr and not done.stdout
     refused = cloud.launch('slurm.sh', '--nodes=2', '--gpus=8', *TRAINING, plan_status=1, status=1)
     assert 'nothing was queued' in refused.stderr
 

@@ -84,7 +84,7 @@ def make_relative(torch):
                 sizes |= dict(global_attn_every_n_layers=2, rope_parameters=ROPE)
         else:
             sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=80)
-            rows = 2 if family == 'Bert' else 1
+            rows = 2 if family in ('Bert', 'Camembert') else 1  # of which all but BERT use only the first
             sizes |= dict(max_position_embeddings=48, type_vocab_size=rows, layer_norm_eps=1e-5)
         config = config(vocab_size=V, pad_token_id=PAD[family], attn_implementation='eager', **sizes)
         config.num_labels = 3 if name.endswith(('SequenceClassification', 'TokenClassification')) else 2
@@ -196,7 +196,8 @@ def test_a_class_of_transformers(torch, make_relative, inputs, tmp_path, name):
     before, after = _tensors(source), _tensors(exported)
     assert before.keys() == after.keys()
     for key, x in before.items():
-        np.testing.assert_array_equal(after[key], x, err_msg=key)
+        np.testing.assert_array_equal(after[key], x[: len(after[key])], err_msg=key)
+        assert x.shape == after[key].shape or key.endswith('token_type_embeddings.weight')
     loaded, info = getattr(transformers, written['architectures'][0]).from_pretrained(
         exported, output_loading_info=True, attn_implementation='eager'
     )

@@ -11,8 +11,8 @@ from bertjax.text.vocabulary import train_byte_bpe, train_wordpiece
 FIRST = ['the river runs over stone', 'a bird', 'old houses stand near the river and fall']
 SECOND = ['it runs', 'birds sing near the old house', 'stone']
 SIZES = {
-    'Roberta': dict(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, type_vocab_size=1
+    'Roberta': dict(  # with two segments, of which only the first is used
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, type_vocab_size=2
     ),
     'DistilBert': dict(dim=32, n_layers=2, n_heads=2, hidden_dim=64),
 }

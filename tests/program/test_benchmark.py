@@ -3,6 +3,7 @@
 import json
 import pathlib
 import zipfile
+from unittest import mock
 
 import pytest
 from browsing import Browser
@@ -10,8 +11,15 @@ from running import Program, copy_workdir, results
 
 from bertjax.config.plain import to_plain
 from bertjax.config.recipes import finetuning_config
-from bertjax.errors import UserError
-from bertjax.finetune.benchmark import order_tasks, parse_task_overrides, parse_tasks, record_request, record_result
+from bertjax.errors import PreemptedError, UserError
+from bertjax.finetune.benchmark import (
+    order_tasks,
+    parse_task_overrides,
+    parse_tasks,
+    recipe_of_task,
+    record_request,
+    record_result,
+)
 from bertjax.finetune.benchmark_table import write_submission, write_summary
 
 ALL = {'recipe': 'configs/glue.py:all', 'small': False}
@@ -45,7 +53,11 @@ def test_two_tasks_are_tuned_and_tabulated(
     """RTE starts from the model of WNLI; a second call finds both finished."""
     arguments = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.data={glue}', *SHORT)
     arguments += ('--config.benchmark=rte:init=wnli,learning_rate=1e-3',)
+    # A task whose export was interrupted is not finished.
+    with mock.patch('bertjax.finetune.results.export_task', side_effect=PreemptedError('stopped')):
+        program.run(*arguments, status=75, **ALL)
     out = program.run(*arguments, **ALL).stdout
+    assert (tmp_path / 'wnli' / 'export' / 'hf').exists() and 'all 1 steps are done' in out
     assert 'no data for 7 of 9 tasks' in out and f'QNLI (no train.tsv in {glue / "QNLI"})' in out
     assert out.index('WNLI, 1 of 2') < out.index('RTE, 2 of 2')
     summary = results(tmp_path)
@@ -64,7 +76,9 @@ def test_two_tasks_are_tuned_and_tabulated(
     assert 'submission.zip lacks AX.tsv, CoLA.tsv, MNLI-m.tsv, MNLI-mm.tsv, MRPC.tsv' in out
 
     (tmp_path / 'submission.zip').unlink()
-    again = program.run(*arguments, **ALL).stdout
+    link = tmp_path.with_name(f'{tmp_path.name}-link')
+    link.symlink_to(tmp_path)  # The workdir may have another name.
+    again = program.run(f'--workdir={link}', *arguments[1:], **ALL).stdout
     assert again.count('finished already') == 2 and (tmp_path / 'submission.zip').exists() and 'compiled' not in again
     assert results(tmp_path) == summary
     line = program.error(*arguments, '--config.learning_rate=1e-4', **ALL)
@@ -145,9 +159,17 @@ def test_mistakes_are_reported_before_the_first_task(program: Program, glue: pat
     assert 'config.export' in program.error(
         *arguments, '--config.benchmark=rte:seeds=2', '--config.export=False', **ALL
     )
+    onnx = ('--config.benchmark=rte:seeds=2', '--config.export_formats=onnx')
+    assert 'config.export_formats: found onnx with a sweep' in program.error(*arguments, *onnx, **ALL)
     (glue / 'WNLI' / 'dev.tsv').open('a').write('x\ty\n')
     assert f'{glue / "WNLI" / "dev.tsv"}:35' in program.error(*arguments, **ALL)
     assert not (tmp_path / 'out').exists()
+
+
+def test_the_recipe_of_a_single_task(tmp_path: pathlib.Path):
+    assert recipe_of_task('configs/glue.py:all', 'rte') == 'configs/glue.py:rte'
+    (tmp_path / 'all.yaml').write_text('recipe: glue:all\n')
+    assert recipe_of_task(str(tmp_path / 'all.yaml'), 'rte') == 'glue:rte'
 
 
 def test_settings_for_single_tasks_are_parsed():

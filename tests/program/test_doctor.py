@@ -83,6 +83,11 @@ def test_a_run_on_a_task_is_checked(
     out = program.run(f'--workdir={tmp_path / "run"}', *tune, DOCTOR, **GLUE).stdout
     assert 'RTE: 96 train, 33 dev records' in out and statuses(out)['hours'] == 'ok' and time.monotonic() - start < 60
     assert not (tmp_path / 'run').exists()
+    out = program.run(f'--workdir={tmp_path}', *tune, '--config.task.task=all', DOCTOR, status=None, **GLUE).stdout
+    assert 'run=benchmark checks the settings and the data of all tasks' in out and 'config.task.task' not in out
+    sweep = ('--config.sweep.seeds=(0,1)', '--config.patience=2', '--config.eval_every=9')
+    out = program.run(f'--workdir={tmp_path}', *tune, *sweep, DOCTOR, status=2, **GLUE).stdout
+    assert 'config.patience: found 2 in a sweep' in out
     result = program.run(f'--workdir={tmp_path / "run"}', *tune, '--config.data=/nowhere', DOCTOR, status=2, **GLUE)
     assert statuses(result.stdout)['data'] == 'FAIL'
     out = program.run(f'--workdir={tuned}', *tune, DOCTOR, **GLUE, status=None).stdout

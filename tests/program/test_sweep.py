@@ -133,6 +133,7 @@ def test_the_same_trials_are_trained_together_after_a_restart(
 @pytest.mark.slow
 def test_an_interrupted_sweep_ends_in_the_same_bits(program: Program, tune, swept, tmp_path: pathlib.Path):
     """Two signals come in the second of two groups, whose trials are saved together: in training and in exporting."""
+    (tmp_path / 'task.json').write_text('{}')  # left by a run that was killed before its first checkpoint
     checks = itertools.count(1)  # before each group, at its start, and after each of its 72 steps
     with mock.patch.object(Interrupt, 'requested', lambda self: next(checks) == 74 + 2 + 30):
         result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, status=75, **GLUE)
@@ -145,4 +146,4 @@ def test_an_interrupted_sweep_ends_in_the_same_bits(program: Program, tune, swep
     assert trials(tmp_path) == trials(swept)
     for name in ('export/hf/model.safetensors', *(f'trials/{trial}/ledger.jsonl' for trial in trials(swept))):
         assert (tmp_path / name).read_bytes() == (swept / name).read_bytes(), name
-    assert not (tmp_path / '.unfinished').exists()
+    assert not (tmp_path / '.unfinished').exists() and not (tmp_path / 'task.json').exists()

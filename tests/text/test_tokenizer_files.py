@@ -3,10 +3,12 @@
 import json
 
 import pytest
+from transformers import AutoTokenizer
 
 from bertjax.errors import UserError
 from bertjax.text.bert_settings import bert_settings
 from bertjax.text.tokenizer import load_tokenizer
+from bertjax.text.vocabulary import train_byte_bpe
 from bertjax.text.wordpiece import WordPieceTokenizer
 
 SPECIAL = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
@@ -111,6 +113,56 @@ def test_a_sequence_of_normalisers_is_saved_without_changes(tmp_path):
     texts = ['\u4f60\u597d', 'Caf\u00e9']
     expected = [[pieces.index('\u4f60\u597d')], [pieces.index('caf\u00e9')]]
     assert [ids.tolist() for ids in again.encode(texts)] == expected == [i.tolist() for i in foreign.encode(texts)]
+
+
+@pytest.mark.parametrize('place', ['added_tokens.json', 'added_tokens_decoder'])
+@pytest.mark.parametrize('file', ['vocab.txt', 'tokenizer.json', 'vocab.json'])
+def test_added_tokens_beside_the_vocabulary_are_read(tmp_path, file, place):
+    text = 'hello [e1] hello'
+    if file == 'vocab.json':
+        train_byte_bpe([text.replace('[e1]', 'word')] * 9, vocab_size=270, lowercase=False).save(tmp_path)
+        model = json.loads((tmp_path / 'tokenizer.json').read_text())['model']
+        (tmp_path / 'vocab.json').write_text(json.dumps(model['vocab']))
+        (tmp_path / 'merges.txt').write_text(''.join(f'{a} {b}\n' for a, b in model['merges']))
+    else:
+        WordPieceTokenizer(bert_settings([*SPECIAL, 'hello', '[', 'e', '##1', ']'], lowercase=True)).save(tmp_path)
+    for other in {'vocab.txt', 'tokenizer.json', 'vocab.json'} - {file}:
+        (tmp_path / other).unlink(missing_ok=True)
+    plain = load_tokenizer(tmp_path)
+    new = plain.vocab_size
+    if place == 'added_tokens.json':
+        (tmp_path / place).write_text(json.dumps({'[e1]': new}))
+    else:
+        config = json.loads((tmp_path / 'tokenizer_config.json').read_text())
+        flags = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'normalized', 'special'), False)
+        config['added_tokens_decoder'] = {str(new): {'content': '[e1]', **flags}}
+        (tmp_path / 'tokenizer_config.json').write_text(json.dumps(config))
+    extended = load_tokenizer(tmp_path)
+    (ids,) = extended.encode([text])
+    assert new in ids and len(ids) < len(plain.encode([text])[0]) and extended.vocab_size == new + 1
+    extended.save(tmp_path / 'again')
+    assert load_tokenizer(tmp_path / 'again').encode([text])[0].tolist() == ids.tolist()
+    theirs = AutoTokenizer.from_pretrained(tmp_path / 'again')
+    assert theirs(text, add_special_tokens=False)['input_ids'] == ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ('cls', 'config', 'accents'),
+    [
+        ('BertTokenizer', {'strip_accents': None}, None),
+        ('DistilBertTokenizerFast', {}, None),
+        ('BertTokenizer', {'strip_accents': False}, False),
+        ('PreTrainedTokenizerFast', {}, False),
+    ],
+)
+def test_the_class_of_bert_takes_its_defaults_for_options_that_are_not_given(tmp_path, cls, config, accents):
+    pieces = [*SPECIAL, 'cafe', 'caf\u00e9']
+    WordPieceTokenizer(bert_settings(pieces, lowercase=True, strip_accents=False)).save(tmp_path)
+    config |= {'tokenizer_class': cls, 'do_lower_case': True}
+    (tmp_path / 'tokenizer_config.json').write_text(json.dumps(config))
+    (ids,) = load_tokenizer(tmp_path / 'tokenizer.json').encode(['Caf\u00e9'])
+    assert ids.tolist() == [pieces.index('caf\u00e9' if accents is False else 'cafe')]
+    assert AutoTokenizer.from_pretrained(tmp_path)('Caf\u00e9', add_special_tokens=False)['input_ids'] == ids.tolist()
 
 
 @pytest.mark.parametrize(('kind', 'value'), [('word', 'mecab'), ('subword', 'character')])

@@ -6,6 +6,7 @@ from bertjax.convert.huggingface.family import BLOCK, Family
 from bertjax.convert.huggingface.modernbert import MODERNBERT
 from bertjax.model.config import BertConfig
 
+SEGMENTS = 'bert.embeddings.token_type_embeddings.weight'
 POSITIONS = 'bert.embeddings.position_embeddings.weight'
 _DISTIL = 'distilbert.transformer.layer.{i}'
 
@@ -26,6 +27,7 @@ ROBERTA = Family(
     classifier=(('bert.pooler.dense', 'classifier.dense'), ('classifier', 'classifier.out_proj')),
     activation='gelu',
     offset=True,
+    one_segment=True,
 )
 # Source: models/distilbert in transformers.
 DISTILBERT = Family(

@@ -35,6 +35,8 @@ class Family:
       fixed: Pairs (key of BERT that this family lacks, the value that describes this family).
       activation: The fixed activation of the MLM head; '' if the head has the encoder's activation.
       offset: Whether the rows 0 to `pad_token_id` of the position table are unused.
+      one_segment: Whether all tokens are in segment 0, because the tokenizers give no segments.
+      defaults: The values of the keys that a config.json may lack, if they differ from BERT's, by the family's keys.
       token_ids: Pairs (key of config.json, attribute of the tokenizer) for the ids of special tokens except [PAD].
       field_names: {field from `read_fields`: its key in config.json}, for messages.
       read_fields: A function (content of config.json, its path for messages) -> fields of BertConfig that extend
@@ -55,6 +57,8 @@ class Family:
     fixed: tuple[tuple[str, Any], ...] = ()
     activation: str = ''
     offset: bool = False
+    one_segment: bool = False
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     token_ids: Renaming = ()
     field_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     read_fields: Callable[[Mapping[str, Any], str], dict[str, Any]] | None = None
@@ -104,7 +108,10 @@ class Family:
         """
         if self.name == 'bert':
             return dict(values)
+        values = {**self.defaults, **values}
         result = {**values, **dict(self.fixed), 'model_type': 'bert'}
+        if self.one_segment:
+            result['type_vocab_size'] = 1
         for ours, theirs in self.keys:
             result.pop(ours, None)
             if theirs in values:

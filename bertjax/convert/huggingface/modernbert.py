@@ -152,6 +152,7 @@ MODERNBERT = Family(
         ('cls.predictions.decoder', 'decoder'),
         ('cls.predictions', 'decoder'),
     ),
+    defaults={'norm_eps': 1e-5, 'max_position_embeddings': 8192, 'mlp_dropout': 0.0, 'attention_dropout': 0.0},
     fused=(
         (f'{_LAYER}.attn.Wqkv', tuple(f'{BLOCK}.attention.self.{name}' for name in ('query', 'key', 'value'))),
         (f'{_LAYER}.mlp.Wi', (f'{BLOCK}.intermediate.gate', f'{BLOCK}.intermediate.dense')),

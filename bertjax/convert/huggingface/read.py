@@ -8,7 +8,7 @@ from etils import epath
 
 from bertjax.convert.huggingface.config import from_json
 from bertjax.convert.huggingface.dense import to_tensors
-from bertjax.convert.huggingface.families import BERT, POSITIONS, find_family
+from bertjax.convert.huggingface.families import BERT, POSITIONS, SEGMENTS, find_family
 from bertjax.convert.huggingface.multi_vector import PROJECTION, STANFORD_PROJECTION, is_multi_vector, read_projection
 from bertjax.convert.huggingface.sentence_transformers import FILES, MODULES, read_sentence_modules
 from bertjax.convert.huggingface.tensors import read_tensors
@@ -61,6 +61,8 @@ def read(directory: epath.Path) -> CheckpointSource:
             arrays |= to_tensors(modules.dense_layers) if modules else {}
         if POSITIONS in arrays:
             arrays[POSITIONS] = arrays[POSITIONS][family.unused_positions(values, where) :]
+        if family.one_segment and SEGMENTS in arrays:
+            arrays[SEGMENTS] = arrays[SEGMENTS][:1]
         return arrays
 
     bert_values, fields = family.to_bert_values(values, where), {}
