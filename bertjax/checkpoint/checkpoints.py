@@ -24,6 +24,7 @@ from bertjax.parallel.distributed import (
     decide_on_primary,
     fetch_to_primary_host,
     has_separate_workdirs,
+    is_alone,
     is_primary,
     primary_first,
     raise_together,
@@ -73,7 +74,8 @@ class Checkpoints:
         self._finisher: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._failed = False
-        self._processes = _single_process() if has_separate_workdirs() else ocp.options.MultiprocessingOptions()
+        waits_for_others = not (has_separate_workdirs() or is_alone())
+        self._processes = ocp.options.MultiprocessingOptions() if waits_for_others else _single_process()
         self._stack = contextlib.ExitStack()
         if not read_only and is_primary():
             self._prepare()
@@ -292,7 +294,7 @@ class Checkpoints:
 
 
 def _single_process() -> ocp.options.MultiprocessingOptions:
-    """Returns the options for separate workdirs: Orbax then does not wait for other processes."""
+    """Returns options with which Orbax does not wait for other processes."""
     index = jax.process_index()
     return ocp.options.MultiprocessingOptions(
         primary_host=index, active_processes={index}, barrier_sync_key_prefix=f'process{index}'

@@ -37,9 +37,11 @@ def set_embedding_rows(params: Mapping[str, Any], rows: np.ndarray, matrix: np.n
     The parameters are on the host or on devices. `matrix` [N, D] has the new rows, and `rows`, int [N], their indices.
     """
     table = _table(params)
+    if isinstance(table, jax.Array):  # perhaps sharded over several hosts
+        replace = jax.jit(lambda table, matrix: table.at[rows].set(matrix), out_shardings=table.sharding)
+        return _with_table(params, replace(table, matrix.astype(table.dtype)))
     new = np.array(table)
     new[rows] = matrix
-    new = jax.device_put(new, table.sharding) if isinstance(table, jax.Array) else new
     return _with_table(params, new)
 
 

@@ -129,7 +129,6 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
     loss_factors = {f'{part}_loss': factor for part, factor in factors.items() if part != 'hard'}
     if 'hard' in factors:
         loss_factors |= dict.fromkeys(('label_loss', 'mlm_loss', 'nsp_loss'), factors['hard'])
-        loss_factors |= {_rename(name): factors['hard'] * factor for name, factor in base.factors.items()}
     return dataclasses.replace(
         base,
         losses=losses,

@@ -72,6 +72,11 @@ def is_multiprocess() -> bool:
     return not _alone and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
+def is_alone() -> bool:
+    """Returns whether this is one of several processes that compute together, within `primary_first`."""
+    return _alone
+
+
 def is_primary() -> bool:
     """Returns whether this is the process that writes and prints. This is always true for a single process."""
     return not jax.distributed.is_initialized() or jax.process_index() == 0

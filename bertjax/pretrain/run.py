@@ -61,7 +61,7 @@ def build_pretraining_setup(
         objective = dataclasses.replace(objective, keywords=('causal',))
     return build_setup(
         BertForPreTraining(model_config),
-        _objective(with_z_loss(objective, settings.z_loss), distillation),
+        with_z_loss(_objective(objective, distillation), settings.z_loss),
         make_optimizer(**vars(settings.optimizer)),
         mesh,
         ema_decay=settings.ema_decay,

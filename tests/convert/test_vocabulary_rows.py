@@ -1,6 +1,8 @@
 """Tests the embedding rows of new pieces."""
 
+import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.convert.vocabulary import add_piece_rows, set_embedding_rows
 from bertjax.model.config import BertConfig
@@ -34,3 +36,8 @@ def test_rows_are_set_to_given_embeddings():
     table = set_embedding_rows(params, np.array([2, 5, 6]), matrix)['encoder']['embeddings']['token']['embedding']
     np.testing.assert_array_equal(table[[2, 5, 6]], matrix)
     assert (np.delete(table, [2, 5, 6], 0) == 7).all() and (before == 7).all()
+    sharding = NamedSharding(Mesh(jax.devices(), ('data',)), PartitionSpec('data'))
+    params['encoder']['embeddings']['token']['embedding'] = jax.device_put(before, sharding)
+    sharded = set_embedding_rows(params, np.array([2, 5, 6]), matrix)['encoder']['embeddings']['token']['embedding']
+    np.testing.assert_array_equal(sharded, table)
+    assert sharded.sharding == sharding

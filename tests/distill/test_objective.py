@@ -45,11 +45,18 @@ def test_layers_for_initialisation_and_distillation():
     assert uniform_layers(3, 4) == (0, 1, 3)
 
 
-def test_a_factor_of_the_student_is_kept():
+@pytest.mark.parametrize('hard', [0.0, 2.0])
+def test_the_factor_of_the_z_loss_does_not_depend_on_that_of_the_labels(hard):
     student = BertConfig(vocab_size=VOCABULARY, num_layers=2, width=32, num_heads=4, mlp_dim=64, max_positions=16)
-    spec = DistillSpec({'soft': 5.0, 'hard': 2.0}, 2.0, (), False)
-    objective = distill_objective(with_z_loss(PRETRAINING, 1e-4), spec, BertForPreTraining(WIDER), student)
-    assert objective.factors['z_loss'] == 2e-4 and objective.factors['mlm_loss'] == 2
+    factors = {'soft': 5.0} | ({'hard': hard} if hard else {})
+    objective = distill_objective(PRETRAINING, DistillSpec(factors, 2.0, (), False), BertForPreTraining(WIDER), student)
+    objective = with_z_loss(objective, 1e-4)
+    assert objective.factors['z_loss'] == 1e-4 and objective.factors.get('mlm_loss', 0.0) == hard
+    outputs = {'mlm_logits': jnp.zeros((1, 2, 4)), 'nsp_logits': jnp.zeros((1, 2))}
+    batch = {'masked_weights': jnp.ones((1, 2)), 'masked_ids': jnp.zeros((1, 2), int), 'teacher': outputs}
+    batch |= {'nsp_labels': jnp.zeros(1, int), 'nsp_weights': jnp.ones(1), 'augmented': jnp.zeros(1)}
+    total, weight = objective.losses(outputs, batch)['z_loss']
+    assert total / weight == pytest.approx(np.log(4) ** 2)
 
 
 def test_the_attention_loss_counts_only_pairs_inside_the_window():

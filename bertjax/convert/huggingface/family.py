@@ -111,7 +111,8 @@ class Family:
         values = {**self.defaults, **values}
         result = {**values, **dict(self.fixed), 'model_type': 'bert'}
         if self.one_segment:
-            result['type_vocab_size'] = 1
+            rows = result.get('type_vocab_size', 1)
+            result['type_vocab_size'] = 1 if type(rows) is int and rows > 1 else rows
         for ours, theirs in self.keys:
             result.pop(ours, None)
             if theirs in values:
