@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertjax.config.files import SAVED_CONFIG, find_recipe
 from bertjax.config.finetuning import FinetuningKeys
 from bertjax.config.ranges import integer
 from bertjax.config.resume import changed_keys
@@ -28,8 +27,8 @@ _TASK_KEYS['seeds'] = Key(1, integer(1, 1000), 'the number of seeds')
 
 def recipe_of_task(recipe: str, task: str) -> str:
     """Returns the recipe of a single task of the benchmark `recipe`, for commands in the workdir of the task."""
-    base = recipe.partition(':')[0]
-    return f'glue:{task}' if find_recipe(recipe).startswith(str(SAVED_CONFIG)) else f'{base}:{task}'
+    is_saved = recipe.endswith(('.yaml', '.yml', '.json'))  # a file that takes no argument
+    return f'glue:{task}' if is_saved else f'{recipe.partition(":")[0]}:{task}'
 
 
 def parse_tasks(text: str) -> list[str]:

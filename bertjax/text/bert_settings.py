@@ -14,7 +14,8 @@ MAX_CHARACTERS = 100
 # A vocabulary is cased if more than this share of its pieces has an upper-case letter (0.29 in bert-base-cased, 0 in
 # bert-base-uncased).
 _CASED_SHARE = 0.005
-_BERT_CLASSES = [f'{name}Tokenizer{fast}' for name in ('Bert', 'DistilBert') for fast in ('', 'Fast')]
+# transformers' classes of BERT's tokenizer.
+BERT_CLASSES = [f'{name}Tokenizer{fast}' for name in ('Bert', 'DistilBert', 'Electra') for fast in ('', 'Fast')]
 
 
 def bert_settings(
@@ -69,7 +70,8 @@ def looks_lowercase(pieces: Sequence[str]) -> bool:
 def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Returns a copy of `settings` whose BertNormalizer has the options of `config`, a tokenizer_config.json.
 
-    As in transformers, BERT's own tokenizer class takes its defaults for options that the file lacks.
+    As in transformers, BERT's own tokenizer class takes its defaults for options that the file lacks. Only
+    `do_lower_case` is an exception: without it, the normaliser keeps its own value.
 
     Raises:
       UserError: `settings` has no BertNormalizer, and its normaliser contradicts `do_lower_case` in `config`.
@@ -80,7 +82,7 @@ def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], 
         'strip_accents': config.get('strip_accents'),
         'handle_chinese_chars': config.get('tokenize_chinese_chars'),
     }
-    if (normalizer or {}).get('type') == 'BertNormalizer' and config.get('tokenizer_class') in _BERT_CLASSES:
+    if (normalizer or {}).get('type') == 'BertNormalizer' and config.get('tokenizer_class') in BERT_CLASSES:
         normalizer['strip_accents'] = None  # as `lowercase`
         normalizer['handle_chinese_chars'] = True
     nodes = [node for node in _nodes(normalizer) if node['type'] == 'BertNormalizer']

@@ -78,9 +78,17 @@ class SentencePieceTokenizer(Tokenizer):
             spans, positions = row['offsets'], None
             if not text.isascii():
                 repaired, positions = repair_surrogates(text)
-                spans = self._characters.spans(repaired, spans)
+                spans = self._spread_bytes(row['ids'], self._characters.spans(repaired, spans))
             located.append(trim_spans(text, row['ids'], spans, positions, SPACE))
         return located
+
+    def _spread_bytes(self, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Gives all bytes of a character its span, which SentencePiece gives only to the last byte."""
+        spans = list(spans)
+        for i in reversed(range(len(spans) - 1)):
+            if spans[i][0] == spans[i][1] and all(self._processor.is_byte(int(index)) for index in ids[i : i + 2]):
+                spans[i] = spans[i + 1]
+        return spans
 
     def _prepare(self, text: str) -> str:
         if text.isascii():

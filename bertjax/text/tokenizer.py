@@ -1,6 +1,7 @@
 """Loads a tokenizer of any family from a file or directory."""
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from etils import epath
@@ -122,14 +123,35 @@ def _from_json(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
 
 
 def _added_tokens(settings: dict[str, Any], config: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the added tokens of `settings` and of the files beside the vocabulary, as in transformers."""
-    flags = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'special'), False) | {'normalized': True}
-    tokens = {name: {'id': index, 'content': name, **flags} for name, index in config.get(_ADDED, {}).items()}
-    tokens |= {token['content']: token for token in settings.get('added_tokens') or []}
-    for index, token in (config.get('added_tokens_decoder') or {}).items():
+    """Returns the added tokens of `settings` and of the files beside the vocabulary.
+
+    As in transformers, added_tokens.json counts only without `added_tokens_decoder`, and a token that is not in the
+    vocabulary gets the next free id.
+    """
+    tokens = {token['content']: token for token in settings.get('added_tokens') or []}
+    vocab = settings['model']['vocab']
+    ids = {row[0]: i for i, row in enumerate(vocab)} if isinstance(vocab, list) else dict(vocab)
+    ids |= {content: token['id'] for content, token in tokens.items()}
+    further = {int(index): token for index, token in (config.get('added_tokens_decoder') or {}).items()}
+    special = _special_contents(config)
+    for content, index in config.get(_ADDED, {}).items() if 'added_tokens_decoder' not in config else ():
+        further[index] = {'content': content, 'special': content in special, 'normalized': content not in special}
+    free = itertools.count(max((index for index in ids.values() if type(index) is int), default=-1) + 1)
+    for _, token in sorted(further.items()):
         content = token['content']
-        tokens[content] = {'id': int(index), **flags} | tokens.get(content, {}) | token
+        if content not in ids:
+            ids[content] = next(free)
+        tokens[content] = {**_FLAGS, **tokens.get(content, {}), **token, 'id': ids[content]}
     return sorted(tokens.values(), key=lambda token: token['id'])
+
+
+def _special_contents(config: Mapping[str, Any]) -> set[Any]:
+    """Returns the special tokens that a tokenizer_config.json names."""
+    values = [value for key, value in config.items() if key.endswith('_token')]
+    for key in ('additional_special_tokens', 'extra_special_tokens'):
+        more = config.get(key) or ()
+        values += more.values() if isinstance(more, dict) else more
+    return {value.get('content') if isinstance(value, dict) else value for value in values}
 
 
 def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
@@ -207,6 +229,7 @@ def _read_bytes(file: epath.Path) -> bytes:
 
 # These files are downloaded together with a single vocabulary file in a bucket.
 _ADDED = 'added_tokens.json'  # {token: id}
+_FLAGS = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'special'), False) | {'normalized': True}
 _COMPANION_FILES = ('tokenizer_config.json', 'special_tokens_map.json', _ADDED, 'merges.txt', 'config.json')
 _TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # has unusual characters, so that most vocabularies produce [UNK]
 _ORIGINAL = 'use the original file'

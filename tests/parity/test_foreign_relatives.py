@@ -1,5 +1,7 @@
 """Tests that `bertjax.load` of RoBERTa and DistilBERT models gives the results of transformers, also for pairs."""
 
+import json
+
 import numpy as np
 import pytest
 import transformers
@@ -32,8 +34,10 @@ def test_labels_of_pairs_and_embeddings_are_equal(torch, tmp_path, family):
     model = getattr(transformers, f'{family}ForSequenceClassification')(config).eval()
     model.save_pretrained(tmp_path)
     ours.save(tmp_path)
-    names = {'model_input_names': ['input_ids', 'attention_mask']}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path, **names)
+    config = json.loads((tmp_path / 'tokenizer_config.json').read_text())
+    config['model_input_names'] = ['input_ids', 'attention_mask']
+    (tmp_path / 'tokenizer_config.json').write_text(json.dumps(config))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     bert = bertjax.load(tmp_path)
     assert bert.config.max_positions == (64 if family == 'Roberta' else 66)
     with torch.no_grad():

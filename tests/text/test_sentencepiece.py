@@ -146,6 +146,9 @@ def test_unknown_characters_of_a_model_with_byte_fallback_become_bytes(kind, par
         assert exported.encode([text])[0].tolist() == ids.tolist()
         assert tokenizer.decode([tokenizer.cls_id, *ids, tokenizer.sep_id]) == f'[CLS] {text} [SEP]'
         assert theirs.decode(ids) == exported.decode(ids) == text
+        for index, start, end in zip(*tokenizer.encode_with_offsets([text])[0], strict=True):
+            if tokenizer.pieces[index].startswith('<0x'):
+                assert end == start + 1 and int(tokenizer.pieces[index][1:5], 16) in text[start:end].encode()
 
 
 def test_a_model_that_keeps_case_contradicts_do_lower_case(saved, sentencepiece_model, tmp_path):

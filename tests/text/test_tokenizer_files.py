@@ -129,17 +129,21 @@ def test_added_tokens_beside_the_vocabulary_are_read(tmp_path, file, place):
     for other in {'vocab.txt', 'tokenizer.json', 'vocab.json'} - {file}:
         (tmp_path / other).unlink(missing_ok=True)
     plain = load_tokenizer(tmp_path)
-    new = plain.vocab_size
+    new, known = plain.vocab_size, plain.pieces[-1]
+    config = json.loads((tmp_path / 'tokenizer_config.json').read_text())
+    config['additional_special_tokens'] = ['[e1]']
+    # Ids that leave a gap or contradict the vocabulary are corrected as in transformers.
     if place == 'added_tokens.json':
-        (tmp_path / place).write_text(json.dumps({'[e1]': new}))
+        (tmp_path / place).write_text(json.dumps({'[e1]': new + 9, known: new + 3}))
     else:
-        config = json.loads((tmp_path / 'tokenizer_config.json').read_text())
-        flags = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'normalized', 'special'), False)
-        config['added_tokens_decoder'] = {str(new): {'content': '[e1]', **flags}}
-        (tmp_path / 'tokenizer_config.json').write_text(json.dumps(config))
+        flags = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'normalized'), False)
+        config[place] = {str(new + 9): {'content': '[e1]', 'special': True, **flags}}
+        (tmp_path / 'added_tokens.json').write_text(json.dumps({'unread': new}))
+    (tmp_path / 'tokenizer_config.json').write_text(json.dumps(config))
     extended = load_tokenizer(tmp_path)
     (ids,) = extended.encode([text])
     assert new in ids and len(ids) < len(plain.encode([text])[0]) and extended.vocab_size == new + 1
+    assert new in extended.special_ids
     extended.save(tmp_path / 'again')
     assert load_tokenizer(tmp_path / 'again').encode([text])[0].tolist() == ids.tolist()
     theirs = AutoTokenizer.from_pretrained(tmp_path / 'again')

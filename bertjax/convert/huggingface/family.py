@@ -35,7 +35,7 @@ class Family:
       fixed: Pairs (key of BERT that this family lacks, the value that describes this family).
       activation: The fixed activation of the MLM head; '' if the head has the encoder's activation.
       offset: Whether the rows 0 to `pad_token_id` of the position table are unused.
-      one_segment: Whether all tokens are in segment 0, because the tokenizers give no segments.
+      one_segment: Whether the family's own tokenizers give no segments, so that all tokens are in segment 0.
       defaults: The values of the keys that a config.json may lack, if they differ from BERT's, by the family's keys.
       token_ids: Pairs (key of config.json, attribute of the tokenizer) for the ids of special tokens except [PAD].
       field_names: {field from `read_fields`: its key in config.json}, for messages.
@@ -110,9 +110,6 @@ class Family:
             return dict(values)
         values = {**self.defaults, **values}
         result = {**values, **dict(self.fixed), 'model_type': 'bert'}
-        if self.one_segment:
-            rows = result.get('type_vocab_size', 1)
-            result['type_vocab_size'] = 1 if type(rows) is int and rows > 1 else rows
         for ours, theirs in self.keys:
             result.pop(ours, None)
             if theirs in values:

@@ -14,6 +14,7 @@ from bertjax.convert.huggingface.sentence_transformers import FILES, MODULES, re
 from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.convert.source import CheckpointSource
 from bertjax.files.small_files import read_json_object, read_json_or_none
+from bertjax.text.bert_settings import BERT_CLASSES
 
 CONFIG = 'config.json'
 _FURTHER = ('tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json')
@@ -34,6 +35,13 @@ def read_further_files(directory: epath.Path) -> dict[str, bytes]:
         if isinstance(name, str) and re.fullmatch(r'\w[\w.-]*', name) and (directory / name).is_dir():
             paths += sorted((directory / name).iterdir())
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths if path.is_file()}
+
+
+def _gives_segments(directory: epath.Path) -> bool:
+    """Returns whether the tokenizer in a directory puts the second text of a pair into segment 1."""
+    path = directory / 'tokenizer_config.json'
+    config = read_json_object(path, 'use the original file') if path.exists() else {}
+    return 'token_type_ids' in config.get('model_input_names', ()) or config.get('tokenizer_class') in BERT_CLASSES
 
 
 def read(directory: epath.Path) -> CheckpointSource:
@@ -61,11 +69,14 @@ def read(directory: epath.Path) -> CheckpointSource:
             arrays |= to_tensors(modules.dense_layers) if modules else {}
         if POSITIONS in arrays:
             arrays[POSITIONS] = arrays[POSITIONS][family.unused_positions(values, where) :]
-        if family.one_segment and SEGMENTS in arrays:
+        if cuts_segments and SEGMENTS in arrays:
             arrays[SEGMENTS] = arrays[SEGMENTS][:1]
         return arrays
 
     bert_values, fields = family.to_bert_values(values, where), {}
+    rows = bert_values.get('type_vocab_size', 2)
+    cuts_segments = family.one_segment and type(rows) is int and rows > 1 and not _gives_segments(directory)
+    bert_values |= {'type_vocab_size': 1} if cuts_segments else {}
     if family.read_fields is not None:
         fields = from_json(bert_values, where, format_names) | family.read_fields(values, where)
     tied = fields.get('tie_embeddings', True)
