@@ -227,9 +227,10 @@ def _read_bytes(file: epath.Path) -> bytes:
     return data
 
 
-# These files are downloaded together with a single vocabulary file in a bucket.
 _ADDED = 'added_tokens.json'  # {token: id}
+# The flags of an added token for which its file gives no flags.
 _FLAGS = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'special'), False) | {'normalized': True}
+# These files are downloaded together with a single vocabulary file in a bucket.
 _COMPANION_FILES = ('tokenizer_config.json', 'special_tokens_map.json', _ADDED, 'merges.txt', 'config.json')
 _TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # has unusual characters, so that most vocabularies produce [UNK]
 _ORIGINAL = 'use the original file'

@@ -15,8 +15,8 @@ from bertjax.model.heads import BertForTask
 from bertjax.parallel.distributed import fetch_to_all_hosts, is_primary
 
 FORMATS = ('hf', 'orbax', 'google', 'stablehlo', 'onnx')
-# {folder in the workdir: its description in the summary of a run}.
 LOADABLE = ('hf', 'orbax', 'google')  # the formats that bertjax loads, best first
+# {folder in the workdir: its description in the summary of a run}.
 EXPORT_FOLDERS = {
     'export/hf': 'for transformers: from_pretrained(...)',
     'export/orbax': 'the parameters for other JAX programs',

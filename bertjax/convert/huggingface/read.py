@@ -41,7 +41,7 @@ def _gives_segments(directory: epath.Path) -> bool:
     """Returns whether the tokenizer in a directory puts the second text of a pair into segment 1."""
     path = directory / 'tokenizer_config.json'
     config = read_json_object(path, 'use the original file') if path.exists() else {}
-    return 'token_type_ids' in config.get('model_input_names', ()) or config.get('tokenizer_class') in BERT_CLASSES
+    return 'token_type_ids' in (config.get('model_input_names') or ()) or config.get('tokenizer_class') in BERT_CLASSES
 
 
 def read(directory: epath.Path) -> CheckpointSource:
