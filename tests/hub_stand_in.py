@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 SHA = '1' * 40
 TOKEN = 'hf_token'
+READ_TOKEN = 'hf_read'
 
 
 class Hub:
@@ -54,8 +55,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         path = self.path.partition('?')[0]
         self.hub.requests.append(f'{self.command} {path}')
         if path == '/api/whoami-v2':
-            known = self.headers.get('Authorization') == f'Bearer {TOKEN}'
-            self._json({'name': 'me', 'orgs': [{'name': 'us'}]} if known else {}, 200 if known else 401)
+            roles = {f'Bearer {TOKEN}': 'write', f'Bearer {READ_TOKEN}': 'read'}
+            if role := roles.get(self.headers.get('Authorization', '')):
+                user = {'name': 'me', 'orgs': [{'name': 'us'}], 'auth': {'accessToken': {'role': role}}}
+                self._json(user)
+            else:
+                self._json({}, 401)
         elif path == '/api/repos/create':
             request = json.loads(body)
             name = f'{request.get("organization") or "me"}/{request["name"]}'

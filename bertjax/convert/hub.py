@@ -93,7 +93,8 @@ def check_push(name: str) -> None:
     """Checks that a repository belongs to the user of the hub token, or to one of this user's organisations.
 
     Raises:
-      UserError: The token is missing or rejected, the hub is not available, or the repository belongs to others.
+      UserError: The token is missing, rejected or only for reading, the hub is not available, or the repository
+        belongs to others.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
@@ -108,6 +109,8 @@ def check_push(name: str) -> None:
         raise _push_error(name, found, 'a token with write access', _LOG_IN) from None
     except Exception as error:  # A network error, see `pull`.
         raise _push_error(name, _reason(error), 'a connection to the hub', _LATER) from None
+    if user.get('auth', {}).get('accessToken', {}).get('role') == 'read':
+        raise _push_error(name, 'a token that can only read', 'a token with write access', _LOG_IN)
     namespaces = [user['name'], *(org['name'] for org in user.get('orgs', ()))]
     if name.partition('/')[0] not in namespaces:
         fix = 'name a repository of one of these owners, or use the token of its owner'

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from hub_stand_in import SHA, TOKEN, Hub, serving
+from hub_stand_in import READ_TOKEN, SHA, TOKEN, Hub, serving
 
 import bertjax
 from bertjax.convert.hub import hub_name
@@ -173,6 +173,8 @@ def test_a_push_replaces_the_model_and_needs_a_valid_token(hub, tmp_path):
     assert 'config.push_to: found us/new, and no hub token' in none[0] and 'hf auth login' in none[0]
     wrong, _ = call(hub, tmp_path, ['check_push', ['us/new']], token='hf_other')
     assert 'and a token that the hub rejects' in wrong[0]
+    reads, _ = call(hub, tmp_path, ['check_push', ['us/new']], token=READ_TOKEN)
+    assert 'and a token that can only read, expected a token with write access' in reads[0]
     calls = [['check_push', ['us/new']], ['push', [str(tmp_path / 'hf'), 'us/new', False]]]
     gone, _ = call(hub, tmp_path, *calls, token=TOKEN, HF_ENDPOINT='http://127.0.0.1:9')
     assert 'and the hub cannot be reached (' in gone[0] and f'the export is complete in {tmp_path / "hf"}' in gone[1]
