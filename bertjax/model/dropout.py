@@ -157,7 +157,8 @@ def _query_bits(words: tuple[jax.Array, jax.Array], shape: tuple[int, ...]) -> j
 @jax.named_scope('dropout')  # bertjax/cost/estimate.py finds the operations by this name
 def _drop(x: jax.Array, rate: float, bits, words: Any) -> jax.Array:
     least = threshold(rate)
-    return jnp.where(bits(words, x.shape) >= jnp.uint32(least), x / (1.0 - least / 2**32), jnp.zeros((), x.dtype))
+    scaled = (x.astype(jnp.float32) / (1.0 - least / 2**32)).astype(x.dtype)  # bfloat16 would round the divisor
+    return jnp.where(bits(words, x.shape) >= jnp.uint32(least), scaled, jnp.zeros((), x.dtype))
 
 
 @jax.named_scope('dropout')

@@ -14,7 +14,7 @@ from bertjax.model.capture import CAPTURES, HIDDEN, capture_value, is_captured
 from bertjax.model.config import GATED_MLPS, BertConfig
 from bertjax.model.dropout import Dropout, Site, drop
 from bertjax.model.layers import ACTIVATION_FUNCTIONS, SAVED_RESIDUAL, Embedding, Norm, Projection, save_residual
-from bertjax.model.lookup import onehot_lookup, sorted_lookup
+from bertjax.model.lookup import onehot_lookup, scatter_lookup, sorted_lookup
 from bertjax.model.rotary import Rotary
 from bertjax.model.row_packing import BatchLayout, PackedLayout
 from bertjax.parallel.partition import constrain, platform
@@ -76,7 +76,7 @@ class Embeddings(nn.Module):
             fix = 'raise config.model.max_positions or shorten the sequences'
             raise UserError('config.model.max_positions', found, f'at least {length}', fix)
         # An id outside the table gives NaN, which is visible in the loss. Clipping would hide the error.
-        lookup = sorted_lookup if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
+        lookup = sorted_lookup if platform() == 'gpu' else scatter_lookup
         x = _constrain_hidden(lookup(self.token(), input_ids))  # [B, S, D]
         if self.config.position == 'learned':
             positions = self.position()[:length]  # [S, D]; for packed rows, the lookup gives [B, S, D]

@@ -31,6 +31,11 @@ def _sum_by_onehot(cotangent: jax.Array, ids: jax.Array, count: int) -> jax.Arra
     return jnp.einsum('BSN,BSD->ND', one_hot, cotangent, precision='highest', preferred_element_type=jnp.float32)
 
 
+def _sum_by_scatter(cotangent: jax.Array, ids: jax.Array, count: int) -> jax.Array:
+    sums = jnp.zeros((count, cotangent.shape[-1]), jnp.float32)
+    return sums.at[ids].add(cotangent.astype(jnp.float32), mode='drop')
+
+
 def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
     """Sums the rows [N, D] with the same id, int32 [N] -> float32 [count, D]. Ids of `count` or more are ignored.
 
@@ -71,8 +76,10 @@ def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
 # A lookup for small tables. Its gradient is a product with one-hot rows. Autodiff would use a scatter, which is slow on
 # TPU, adds in a different order in every run on GPU, and in bfloat16 rounds each addition.
 onehot_lookup = _make_lookup(_sum_by_onehot)
-# A lookup for large tables on GPUs. Its gradient is `sum_rows_by_id`. In a bfloat16 scatter, after about 800 rows of a
-# frequent piece, further rows would change nothing. XLA's deterministic scatter would sort B·S·D scalars.
+# A lookup for large tables. Its gradient is a scatter in float32. Autodiff would use a scatter in bfloat16, where after
+# about 800 rows of a frequent piece, further rows would change nothing.
+scatter_lookup = _make_lookup(_sum_by_scatter)
+# The same for GPUs, where XLA's deterministic scatter would sort B·S·D scalars. Its gradient is `sum_rows_by_id`.
 sorted_lookup = _make_lookup(lambda x, ids, count: sum_rows_by_id(x.reshape(-1, x.shape[-1]), ids.reshape(-1), count))
 
 

@@ -37,6 +37,8 @@ def test_a_share_of_the_values_is_dropped_and_the_others_are_rescaled(rate):
     assert abs((x == 0).mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / x.size)
     row_shares = (x == 0).mean((1, 2))  # The share is the same for all rows and positions.
     assert abs(row_shares - rate).max() < 5 * np.sqrt(rate * (1 - rate) / (128 * 64))
+    halves = np.unique(drop(jnp.ones((4, 8, 64), jnp.bfloat16), rate, dropout_of(3, np.arange(4)), Site.HEAD))
+    assert halves.astype(np.float32).tolist() == [0, float(jnp.bfloat16(1 / (1 - rate)))]
     position_shares = (x == 0).mean(0)
     assert position_shares.std() == pytest.approx(np.sqrt(rate * (1 - rate) / 64), rel=0.03)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from attention_cases import hopper
 
-from bertjax.model.lookup import GROUP, sorted_lookup, sum_rows_by_id
+from bertjax.model.lookup import GROUP, scatter_lookup, sorted_lookup, sum_rows_by_id
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import replicated
 
@@ -30,11 +30,11 @@ def test_every_id_has_the_sum_of_its_rows(kind):
     np.testing.assert_allclose(np.asarray(summed), expected, atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_in_bfloat16_only_the_sum_is_rounded():
+@pytest.mark.parametrize('lookup', [scatter_lookup, pytest.param(sorted_lookup, marks=pytest.mark.slow)])
+def test_in_bfloat16_only_the_sum_is_rounded(lookup):
     """A running sum of ones in bfloat16 would stop growing at 256."""
     ids, table = jnp.zeros((4, 250), jnp.int32), jnp.zeros((20, 4), jnp.bfloat16)
-    gradient = jax.grad(lambda table: sorted_lookup(table, ids).astype(jnp.float32).sum())(table)
+    gradient = jax.grad(lambda table: lookup(table, ids).astype(jnp.float32).sum())(table)
     assert gradient.dtype == jnp.bfloat16
     np.testing.assert_array_equal(np.asarray(gradient, np.float32), np.eye(20, 1).repeat(4, 1) * 1000)
 
