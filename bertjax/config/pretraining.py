@@ -123,8 +123,9 @@ class PretrainingKeys(RunKeys):
         '', TEXT, 'a file of minimal pairs as for `run=minimal_pairs`; evaluations use at most `eval_examples` pairs'
     )
 
-    # The tokenizer decides `vocab_size`, and config.pairs.mode decides `nsp`.
-    model: Any = group(subset(BertConfig, lambda field: field.name not in ('vocab_size', 'nsp')))
+    # The tokenizer decides `vocab_size`, and config.pairs.mode decides `nsp`. In bfloat16, small updates of a parameter
+    # would be lost, and the second moment would not decay: 0.999 is rounded to 1.
+    model: Any = group(subset(BertConfig, lambda field: field.name not in ('vocab_size', 'nsp', 'param_dtype')))
     pairs: Any = group(subset(PairOptions, lambda field: field.name != 'plans'), change=TRAINING)
     pair_plans: int = override(PairOptions, 'plans', change=TRAINING)
     masking: MaskOptions = group(MaskOptions(), change=TRAINING)

@@ -1,6 +1,5 @@
 """The train state, and the functions that create it."""
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -55,10 +54,10 @@ class EmaTrainState(TrainState):
 
     ema: Any
 
-    @functools.cached_property
+    @property
     def eval_params(self) -> Any:
-        """The average, in the dtypes of the parameters."""
-        return jax.tree.map(lambda e, p: e.astype(p.dtype), self.ema, self.params)
+        """The average."""
+        return self.ema
 
     def with_params(self, params: Any) -> 'EmaTrainState':
         """Returns the state with other initial parameters, which are also the initial average."""

@@ -44,7 +44,6 @@ def test_an_unchanged_config_reports_nothing(saved):
         ('model.num_layers', 12, 'config.model.num_layers', '12'),
         ('model.vocab_size', 30522, 'config.model.vocab_size', '30522'),
         ('model.scan_layers', False, 'config.model.scan_layers', 'False'),
-        ('model.param_dtype', 'bfloat16', 'config.model.param_dtype', 'bfloat16'),
         ('optimizer.name', 'lamb', 'config.optimizer.name', 'lamb'),
         ('pairs.mode', 'sop', 'config.pairs.mode', 'sop'),
         ('fingerprints.tokenizer', 'd' * 64, 'the tokenizer', 'dddd'),

@@ -37,8 +37,7 @@ def test_the_average_agrees_with_numpy(run):
         state = new
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7), state.ema, expected)
     assert (int(state.step), int(state.skipped)) == (5, 1)
-    assert state.eval_params is state.eval_params
-    jax.tree.map(np.testing.assert_array_equal, state.eval_params, state.ema)
+    assert state.eval_params is state.ema
     assert np.abs(state.ema['mlm']['dense']['kernel'] - state.params['mlm']['dense']['kernel']).max() > 1e-4
 
 
@@ -48,12 +47,6 @@ def test_given_initial_weights_start_the_average(run):
     for state in (run.setup.create_from(params, 0), run.init().with_params(run.place(host(run.init())).params)):
         jax.tree.map(np.testing.assert_array_equal, host(state.ema), host(state.params))
         run.steps(state, 0, 1)
-
-
-def test_a_bfloat16_model_has_a_float32_average():
-    run = Run(tiny_config(model={'param_dtype': 'bfloat16', **NO_DROPOUT}, ema_decay=0.9))
-    assert {x.dtype for x in jax.tree.leaves(run.setup.state.ema)} == {np.dtype(np.float32)}
-    assert {str(x.dtype) for x in jax.tree.leaves(run.init().eval_params)} == {'bfloat16'}
 
 
 def test_without_an_average_the_state_has_no_average(plain_run):
