@@ -18,7 +18,6 @@ from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.pretrain.text_data import WeightedStore
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.train.compiled_steps import compile_steps
 
@@ -85,7 +84,7 @@ class Ours:
         if row.packed and pieces:
             with tempfile.TemporaryDirectory() as folder:
                 build_store(corpus, folder, pieces, progress=False)
-                store = WeightedStore(open_store(folder, tokenizer_fingerprint=pieces.fingerprint), 1.0)
+                store = open_store(folder, tokenizer_fingerprint=pieces.fingerprint)
                 examples = StoreExamples(settings, [store], pieces, None).get(settings.first_shape, 'train', 0)
                 self.batch = examples.batch(np.arange(row.rows))
         self.sequences = int((self.batch['nsp_weights'] > 0).sum())

@@ -19,7 +19,7 @@ from absl import app, flags
 
 from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.build import build_store
-from bertjax.corpus.store import open_store
+from bertjax.corpus.store import TokenStore, open_store
 from bertjax.model.config import SIZES
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
@@ -27,7 +27,6 @@ from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.pretrain.text_data import WeightedStore
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.compiled_steps import compile_steps
 
@@ -44,7 +43,7 @@ _ROWS = 256  # the number of rows per batch when making rows is timed
 class Side:
     """A training, packed or unpacked."""
 
-    def __init__(self, packing: bool, store: WeightedStore, tokenizer: Tokenizer):
+    def __init__(self, packing: bool, store: TokenStore, tokenizer: Tokenizer):
         config = pretraining_config(_SIZE.value, seq_len=_LENGTH.value, batch_size=_BATCH.value, packing=packing)
         config.max_predictions = round(0.156 * _LENGTH.value)
         config.model.update(dtype=_DTYPE.value, max_positions=max(512, _LENGTH.value))
@@ -84,7 +83,7 @@ def main(argv: list[str]) -> None:
     tokenizer, times, tokens = load_tokenizer(_TOKENIZER.value), {}, {}
     with tempfile.TemporaryDirectory() as folder:
         build_store(_CORPUS.value, folder, tokenizer, progress=False)
-        store = WeightedStore(open_store(folder, tokenizer_fingerprint=tokenizer.fingerprint), 1.0)
+        store = open_store(folder, tokenizer_fingerprint=tokenizer.fingerprint)
         sides = {name: Side(name == 'packed', store, tokenizer) for name in ('unpacked', 'packed')}
         for i in range(_STEPS.value + 2):
             for name, side in sides.items():

@@ -124,7 +124,7 @@ class Comparison:
     def frequencies_alone(self) -> float:
         """Returns the held-out MLM loss of the piece frequencies in the training text, with 1 added to each count."""
         examples, count = self._run.heldout, min(_EVAL.value, self._run.heldout.cycle_length)
-        train = self._run.stores[0].store.split('train')
+        train = self._run.examples.stores[0].split('train')
         ids = np.concatenate([piece for i in range(train.num_documents) for piece in train.document(i)])
         counts = 1 + np.bincount(ids, minlength=self._run.tokenizer.vocab_size)
         rows = examples.batch(np.arange(count))
@@ -135,7 +135,7 @@ class Comparison:
         config.seed = seed
         settings, phase = pretraining_settings(config), self._phase
         plans = self._folder / 'store' / 'plans'
-        examples = StoreExamples(settings, self._run.stores, self._run.tokenizer, plans)
+        examples = StoreExamples(settings, self._run.examples.stores, self._run.tokenizer, plans)
         member = VmappedRun(examples.get(settings.first_shape, 'train', 0), _RATE.value, seed)
         return Phase(phase.settings, phase.setup, [member], phase.batches, evaluator=phase.evaluator)
 

@@ -48,7 +48,6 @@ from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.pretrain.text_data import WeightedStore
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.train.compiled_steps import compile_steps
 
@@ -91,7 +90,7 @@ def batches(config: ConfigDict) -> list[tuple[Batch, Batch]]:
     tokenizer = load_tokenizer(_TOKENIZER.value)
     with tempfile.TemporaryDirectory() as folder:
         build_store(_CORPUS.value, folder, tokenizer, progress=False)
-        store = WeightedStore(open_store(folder, tokenizer_fingerprint=tokenizer.fingerprint), 1.0)
+        store = open_store(folder, tokenizer_fingerprint=tokenizer.fingerprint)
         packed, unpacked = (
             StoreExamples(settings, [store], tokenizer, None).get(settings.first_shape, 'train', 0)
             for settings in (pretraining_settings(recipe(packing)) for packing in (True, False))

@@ -25,13 +25,13 @@ def run(config: ConfigDict, workdir: str) -> None:
     with lock_workdir(folder):
         tokenizer = prepare_tokenizer(settings, folder)
         stores = prepare_stores(settings, folder, tokenizer)
-    for weighted in stores:
-        train, heldout = weighted.store.split('train'), weighted.store.split('heldout')
+    for store in stores:
+        train, heldout = store.split('train'), store.split('heldout')
         print(
-            f'store {weighted.store.fingerprint[:16]}: '
+            f'store {store.fingerprint[:16]}: '
             f'{train.num_documents:,} documents and {train.num_tokens:,} tokens '
             f'to train on, {heldout.num_documents:,} documents and {heldout.num_tokens:,} tokens held out'
         )
     if len(stores) == 1:
-        store = settings.data or folder / 'store'
-        print(f'use it with --config.data={store} --config.tokenizer={folder / "tokenizer"}')
+        path = settings.data or folder / 'store'
+        print(f'use it with --config.data={path} --config.tokenizer={folder / "tokenizer"}')

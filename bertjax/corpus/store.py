@@ -94,10 +94,11 @@ class StoreSplit:
 
 @dataclasses.dataclass(frozen=True)
 class TokenStore:
-    """A token store that `open_store` has opened."""
+    """A token store that `open_store` has opened. The number of examples from a store is proportional to `weight`."""
 
     directory: pathlib.Path
     manifest: dict
+    weight: float = 1.0
 
     @property
     def fingerprint(self) -> str:

@@ -80,8 +80,7 @@ class MemorySearch:
         plan = plan or {}
         setup = self.setup(plan)
         phase = dataclasses.replace(phase, grad_accum_steps=plan.get('grad_accum_steps', phase.grad_accum_steps))
-        key = self.settings.phase_specs[phase.number].keys['batch_size']
-        check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(setup.mesh), key)
+        check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(setup.mesh), phase.keys['batch_size'])
         figures, compiled = self._phase_figures(setup, phase), compile_step(setup, phase)
         # The GPU compiler does not fail if a program needs more memory than the device has.
         compiled['fits'] &= (compiled['hbm_bytes_per_chip'] or 0) <= self._available

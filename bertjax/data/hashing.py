@@ -43,6 +43,7 @@ class Stream(enum.IntEnum):
     SAMPLE = 20
     ROW_ORDER = 21
     CAUSAL = 22
+    CORPUS = 23
     AUGMENT = 31
     AUGMENT_WORD = 32
 

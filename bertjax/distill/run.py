@@ -107,7 +107,7 @@ def distill_pretraining(
     check_vocabulary(directory, tokenizer)
     student = settings.model_config(embedding_rows(settings, folder, tokenizer))
     teacher = _load_teacher(settings, distill, student, mesh)
-    longest = max(phase.values['seq_len'] for phase in settings.phase_specs)
+    longest = max(phase.seq_len for phase in settings.unresolved_phases)
     teacher.check_inputs(longest, settings.corpus_options.segments)
     if distill.soft:
         teacher.check_head(('mlm',), 'a masked language model')

@@ -134,8 +134,8 @@ def _obstacles(run: Run) -> dict[str, str]:
             differs = False
         if differs:
             obstacles[f'the run and {init} have different vocabularies'] = 'leave config.tokenizer empty'
-    for weighted in open_stores(run.pretraining_settings(), run.folder, tokenizer, verify=False):
-        obstacles |= learning_obstacles(weighted.store.report)
+    for store in open_stores(run.pretraining_settings(), run.folder, tokenizer, verify=False):
+        obstacles |= learning_obstacles(store.report)
     return obstacles
 
 

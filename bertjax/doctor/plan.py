@@ -100,7 +100,7 @@ def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, t
     """Checks the memory, and estimates the hours from timed steps. For `done` and `total`, see `on_slice`."""
     mesh, model = make_mesh(settings.mesh_axes), settings.model_config(vocab_size)
     for phase in settings.resolve_phases(total or _ASSUMED_STEPS):
-        key, rows = settings.phase_specs[phase.number].smallest_batch
+        key, rows = phase.smallest_batch
         check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
     settings.check_memory(mesh)
     setup = build_pretraining_setup(settings, model, mesh)

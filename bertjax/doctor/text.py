@@ -75,7 +75,7 @@ def corpus(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Chec
             yield from _check_sample(spec, settings, existing)
         return
     stores = open_stores(settings, folder, existing, verify=False)
-    for number, store in enumerate(weighted.store for weighted in stores):
+    for number, store in enumerate(stores):
         report, name = store.report, f'corpus {number}: ' if len(stores) > 1 else ''
         counts = f'{report["documents"]:,} documents, {report["heldout_documents"]:,} of them held out'
         message = f'{name}{counts}, {report["tokens"]:,} tokens'

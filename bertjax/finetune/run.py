@@ -21,11 +21,10 @@ from bertjax.metrics.rows import distillation_values, task_values
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.trainable import partition
 from bertjax.train.distillation import Distillation, DistillationStage
-from bertjax.train.phase import Phase
+from bertjax.train.phase import Experiment, Phase
 from bertjax.train.settings import resolve_durations
 from bertjax.train.setup import Setup, build_setup
 from bertjax.train.state import TrainState, without_aux
-from bertjax.train.trainer import Experiment
 from bertjax.train.vmapped_runs import VmappedRun
 
 

@@ -170,9 +170,7 @@ def step_seconds(settings: PretrainingSettings, mesh: Mesh) -> float:
     """
     settings.check_memory(mesh)
     phase = settings.resolve_phases(settings.steps)[0]
-    check_row_count(
-        phase.batch_size, phase.grad_accum_steps, row_shards(mesh), settings.phase_specs[0].keys['batch_size']
-    )
+    check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(mesh), phase.keys['batch_size'])
     setup = build_pretraining_setup(settings, settings.model_config(settings.vocab.size), mesh)
     return time_phase(setup, phase, phase.batches)
 

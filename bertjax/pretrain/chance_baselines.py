@@ -9,15 +9,13 @@ import numpy as np
 
 from bertjax.config.plain import from_plain
 from bertjax.config.ranges import in_steps
-from bertjax.corpus.store import StoreSplit
+from bertjax.corpus.store import StoreSplit, TokenStore
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
 from bertjax.metrics.rows import pair_name
 from bertjax.pretrain.examples import StoreExamples
-from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
-from bertjax.pretrain.text_data import WeightedStore, open_stores
-from bertjax.text.tokenizer import load_tokenizer
+from bertjax.pretrain.settings import pretraining_settings
 from bertjax.workdir.files import read_recorded_config
 
 _BATCH_SIZE = 4096  # the number of examples or documents that are read at once
@@ -53,19 +51,16 @@ def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
     config = read_recorded_config(path, '')
     settings = pretraining_settings(from_plain(config))
     try:
-        tokenizer = load_tokenizer(str(folder / 'tokenizer'))
-        stores = open_stores(settings, folder, tokenizer, verify=False)
+        examples = StoreExamples.open(settings, folder)
     except UserError:  # the rows of metrics can be shown without these baselines
         return ChanceBaselines(pair_name(settings.pair_options.mode))
-    examples = StoreExamples(settings, stores, tokenizer, folder / 'store' / 'plans')
-    return compute_chance_baselines(settings, stores, examples, in_steps(config['steps'], 'steps'))
+    return compute_chance_baselines(examples, in_steps(config['steps'], 'steps'))
 
 
-def compute_chance_baselines(
-    settings: PretrainingSettings, stores: Sequence[WeightedStore], examples: StoreExamples, total: int
-) -> ChanceBaselines:
-    """Computes the baselines of a run with `total` steps. `examples` are made from `stores`."""
-    pair, majority = pair_name(settings.pair_options.mode), {}
+def compute_chance_baselines(examples: StoreExamples, total: int) -> ChanceBaselines:
+    """Computes the baselines of a run with `total` steps."""
+    settings, majority = examples.settings, {}
+    pair = pair_name(settings.pair_options.mode)
     if not examples.has_heldout:
         return ChanceBaselines(pair)
     if settings.pair_options.paired:
@@ -73,21 +68,19 @@ def compute_chance_baselines(
             heldout = examples.get((phase.seq_len, phase.max_predictions), 'heldout', phase.number)
             share = majority_share(heldout, settings.eval_examples)
             majority |= {phase.number: share} if share is not None else {}
-    splits = [weighted.store.split('heldout') for weighted in stores]
-    weights = [weighted.weight for weighted in stores]
-    return ChanceBaselines(pair, unigram_entropy(splits, weights, examples.vocab_size), majority)
+    return ChanceBaselines(pair, unigram_entropy(examples.stores, examples.tokenizer.vocab_size), majority)
 
 
-def unigram_entropy(splits: Sequence[StoreSplit], weights: Sequence[float], vocab_size: int) -> float | None:
+def unigram_entropy(stores: Sequence[TokenStore], vocab_size: int) -> float | None:
     """Returns the unigram entropy of the held-out text in nats, or None without text.
 
     It is the loss of a model that predicts each piece with its frequency in the held-out text. No model that ignores
-    the context has a lower loss. `weights` are the relative shares of the splits.
+    the context has a lower loss.
     """
     shares = np.zeros(vocab_size)
-    for split, weight in zip(splits, weights, strict=True):
-        counts = _piece_counts(split, vocab_size)
-        shares += weight * counts / max(counts.sum(), 1)
+    for store in stores:
+        counts = _piece_counts(store.split('heldout'), vocab_size)
+        shares += store.weight * counts / max(counts.sum(), 1)
     shares = shares[shares > 0] / max(shares.sum(), 1e-12)
     return float(-(shares * np.log(shares)).sum()) if len(shares) else None
 

@@ -6,14 +6,15 @@ import pathlib
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from bertjax.corpus.store import StoreSplit
+from bertjax.corpus.store import StoreSplit, TokenStore
+from bertjax.data.hashing import Stream, hash_int
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.pretrain.heldout_texts import split_name
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.text_data import WeightedStore
-from bertjax.text.tokenizer import Tokenizer
+from bertjax.pretrain.text_data import open_stores
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 # The seed of the held-out examples and their masks. It is independent of config.seed, so that runs are comparable.
 HELDOUT_SEED = 20181011
@@ -32,24 +33,26 @@ class StoreExamples:
     def __init__(
         self,
         settings: PretrainingSettings,
-        stores: list[WeightedStore],
+        stores: list[TokenStore],
         tokenizer: Tokenizer,
         cache_dir: pathlib.Path,
         texts: Mapping[str, StoreSplit] = MappingProxyType({}),
     ):
-        self._settings, self._stores, self._tokenizer, self._cache_dir = settings, stores, tokenizer, cache_dir
+        self.settings, self.stores, self.tokenizer, self._cache_dir = settings, stores, tokenizer, cache_dir
         self.texts = texts
         self._cache: dict[tuple, Examples] = {}
 
-    @property
-    def vocab_size(self) -> int:
-        """The vocabulary size, V."""
-        return self._tokenizer.vocab_size
+    @classmethod
+    def open(cls, settings: PretrainingSettings, folder: pathlib.Path) -> 'StoreExamples':
+        """Opens the examples of the run in a workdir. Raises a UserError without its tokenizer or a token store."""
+        tokenizer = load_tokenizer(str(folder / 'tokenizer'))
+        stores = open_stores(settings, folder, tokenizer, verify=False)
+        return cls(settings, stores, tokenizer, folder / 'store' / 'plans')
 
     @property
     def has_heldout(self) -> bool:
         """Whether every store has held-out documents."""
-        return all(weighted.store.split('heldout').num_documents for weighted in self._stores)
+        return all(store.split('heldout').num_documents for store in self.stores)
 
     def get(self, shape: tuple[int, int], split: str, phase: int) -> Examples:
         """Returns the examples of a phase. With config.packing, training examples are packed into rows.
@@ -67,11 +70,11 @@ class StoreExamples:
         key = (shape, split, phase)
         if key not in self._cache:
             training = split == 'train'
-            parts = [self._build(weighted.store.split(split), shape, phase, training) for weighted in self._stores]
-            if self._settings.packing and training:
+            parts = [self._build(store.split(split), shape, phase, training, i) for i, store in enumerate(self.stores)]
+            if self.settings.packing and training:
                 parts = [PackedExamples(examples) for examples in parts]
-            weights = [weighted.weight for weighted in self._stores]
-            seed = self._settings.run_seeds.data if training else HELDOUT_SEED
+            weights = [store.weight for store in self.stores]
+            seed = self.settings.run_seeds.data if training else HELDOUT_SEED
             self._cache[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
         return self._cache[key]
 
@@ -82,23 +85,26 @@ class StoreExamples:
             self._cache[key] = self._build(self.texts[name], shape, phase, training=False)
         return self._cache[key]
 
-    def _build(self, split: StoreSplit, shape: tuple[int, int], phase: int, training: bool) -> PretrainingExamples:
-        (seq_len, max_predictions), masking = shape, self._settings.masking
+    def _build(
+        self, split: StoreSplit, shape: tuple[int, int], phase: int, training: bool, corpus: int = 0
+    ) -> PretrainingExamples:
+        (seq_len, max_predictions), masking = shape, self.settings.masking
         if training:
-            phase_values = self._settings.phase_specs[phase].values
-            rate = max(phase_values['mask_rate'], phase_values['final_mask_rate'])
-            masking = dataclasses.replace(masking, rate=rate)
+            settings, seed = self.settings.unresolved_phases[phase], self.settings.run_seeds.data
+            # Without this, example n of every corpus in a mixture would have the same masks.
+            seed = hash_int(seed, Stream.CORPUS, corpus) if corpus else seed
+            masking = dataclasses.replace(masking, rate=max(settings.mask_rate, settings.final_mask_rate))
         else:
-            masking = masking.for_evaluation()
+            masking, seed = masking.for_evaluation(), HELDOUT_SEED
             max_predictions = math.ceil(masking.rate * seq_len)
         return PretrainingExamples(
             split,
-            self._tokenizer,
+            self.tokenizer,
             seq_len=seq_len,
             max_predictions=max_predictions,
-            pairs=self._settings.pair_options,
+            pairs=self.settings.pair_options,
             masking=masking,
-            seed=self._settings.run_seeds.data if training else HELDOUT_SEED,
+            seed=seed,
             phase=phase,
             cache_dir=self._cache_dir,
         )

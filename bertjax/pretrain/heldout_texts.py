@@ -9,10 +9,10 @@ from typing import Any
 from bertjax.corpus.build import build_store
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
 from bertjax.corpus.sources import parse_mixture, resolve_sources
-from bertjax.corpus.store import StoreSplit, open_store
+from bertjax.corpus.store import StoreSplit, TokenStore, open_store
 from bertjax.errors import UserError
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.text_data import WeightedStore, print_line
+from bertjax.pretrain.text_data import print_line
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.workdir.lock import has_checkpoints
 
@@ -73,7 +73,7 @@ def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
 
 
 def prepare_texts(
-    settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer, stores: Sequence[WeightedStore]
+    settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer, stores: Sequence[TokenStore]
 ) -> dict[str, StoreSplit]:
     """Returns the texts as {name: split}. Their token stores are built in the workdir `folder`, or reused.
 
@@ -86,8 +86,8 @@ def prepare_texts(
     texts: dict[str, StoreSplit] = {}
     for name, path in parse_texts(settings.heldout_texts):
         if not path:
-            for corpus, weighted in zip(corpus_names(settings.corpus), stores, strict=True):
-                texts[corpus] = weighted.store.split('heldout')
+            for corpus, store in zip(corpus_names(settings.corpus), stores, strict=True):
+                texts[corpus] = store.split('heldout')
                 if not texts[corpus].num_documents:
                     fix = 'raise config.corpus_options.heldout'
                     raise UserError(_KEY, f'no held-out document in {corpus}', 'held-out documents in each corpus', fix)

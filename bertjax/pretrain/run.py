@@ -32,12 +32,11 @@ from bertjax.pretrain.warm_start import embedding_rows, initial_params
 from bertjax.tasks.minimal_pairs import encode_pairs
 from bertjax.train.distillation import Distillation
 from bertjax.train.evaluate import Evaluator
-from bertjax.train.phase import Phase
+from bertjax.train.phase import Experiment, Phase
 from bertjax.train.settings import check_mesh, check_row_count, resolve_durations
 from bertjax.train.setup import Setup, build_setup
 from bertjax.train.state import TrainState
 from bertjax.train.step import make_eval_step
-from bertjax.train.trainer import Experiment
 from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats
 from bertjax.workdir.lock import has_checkpoints
@@ -82,7 +81,7 @@ class Pretraining(Experiment):
 
     Attributes:
       settings: The settings of the run, with all durations in steps.
-      stores, examples: The token stores, and the examples made from them.
+      examples: The examples of the token stores.
       values: A function that computes the values of a metrics row from sums and weights.
       resolved: The resolved config, which is saved in config.json and in every checkpoint.
     """
@@ -103,7 +102,7 @@ class Pretraining(Experiment):
         self._embeddings = None
         if settings.embeddings and not has_checkpoints(folder):
             self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model_config.width)
-        self.stores = prepare_stores(settings, folder, self.tokenizer)
+        stores = prepare_stores(settings, folder, self.tokenizer)
         self.setup = build_pretraining_setup(settings, self.model_config, mesh, distillation)
         self.values = (
             functools.partial(pretraining_values, pair=pair_name(settings.pair_options.mode))
@@ -112,17 +111,17 @@ class Pretraining(Experiment):
         )
         plans = folder / 'store' / 'plans'
         remove_leftovers(plans)
-        texts = prepare_texts(settings, folder, self.tokenizer, self.stores)
-        self.examples = StoreExamples(settings, self.stores, self.tokenizer, plans, texts)
+        texts = prepare_texts(settings, folder, self.tokenizer, stores)
+        self.examples = StoreExamples(settings, stores, self.tokenizer, plans, texts)
         first = self.examples.get(settings.first_shape, 'train', 0)
         total = settings.total_steps(first.cycle_length // settings.pair_options.plans)
         self._phases = settings.resolve_phases(total)
         for phase in self._phases:
-            key, rows = settings.phase_specs[phase.number].smallest_batch
+            key, rows = phase.smallest_batch
             check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
         self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
         # These hashes must be equal when a run resumes.
-        store = '+'.join(weighted.store.fingerprint for weighted in self.stores)
+        store = '+'.join(store.fingerprint for store in self.examples.stores)
         fingerprints = {'tokenizer': self.tokenizer.fingerprint, 'store': store}
         fingerprints |= {} if distillation is None else {'teacher': distillation.fingerprint}
         self.resolved = {**to_plain(self.settings), 'fingerprints': fingerprints}
@@ -217,8 +216,8 @@ class Pretraining(Experiment):
     def describe(self) -> str:
         """See `Experiment`."""
         model_config, tokenizer = self.model_config, self.tokenizer
-        tokens = sum(weighted.store.split('train').num_tokens for weighted in self.stores)
-        heldout = [weighted.store.split('heldout').num_documents for weighted in self.stores]
+        tokens = sum(store.split('train').num_tokens for store in self.examples.stores)
+        heldout = [store.split('heldout').num_documents for store in self.examples.stores]
         held_out = f'{sum(heldout):,} documents held out'
         if not all(heldout):
             held_out = 'NO held-out loss, because a corpus has no held-out document'
@@ -248,7 +247,7 @@ class Pretraining(Experiment):
         for phase in self._phases:
             rate, length, limit = max(phase.mask_rate, phase.final_mask_rate), phase.seq_len, phase.max_predictions
             if limit < int(rate * length):
-                key = self.settings.phase_specs[phase.number].keys['max_predictions']
+                key = phase.keys['max_predictions']
                 warning = (
                     f'warning: config.{key}={limit} limits the masks of full rows to {limit / length:.0%} of '
                     f'{length} positions, not {rate:.0%}: set --config.{key}={math.ceil(rate * length)}'

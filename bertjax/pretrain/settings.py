@@ -1,6 +1,7 @@
 """Builds the settings of a pre-training run from its config, and checks their values."""
 
 import dataclasses
+import itertools
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from bertjax.corpus.sources import AUTO, parse_mixture
 from bertjax.errors import UserError
 from bertjax.model.attention.select import describe_attention
 from bertjax.model.config import BertConfig
-from bertjax.pretrain.phases import PhaseSpec, PretrainingPhase
+from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.text.special import SPECIAL_TOKENS
 from bertjax.train.settings import check_memory, resolve_durations
 from bertjax.workdir.exports import check_formats
@@ -28,10 +29,12 @@ class PretrainingSettings(PretrainingKeys):
     patience = 0  # a pre-training run never stops early
 
     @property
-    def phase_specs(self) -> tuple[PhaseSpec, ...]:
-        """The phases of config.phases, or a single phase with all steps of the run if config.phases is empty."""
+    def unresolved_phases(self) -> tuple[PretrainingPhase, ...]:
+        """The phases of config.phases without their steps, or a single phase if config.phases is empty."""
+        shared = {'power': self.schedule.power, 'decay': self.schedule.decay, 'packed': self.packing}
+        shared['causal'] = self.masking.causal_share > 0
         defaults = UNSET | {key: operator.attrgetter(run_key)(self) for key, run_key in INHERITED.items()}
-        specs = []
+        phases = []
         for i, phase in enumerate(self.phases or (PhaseKeys(),)):
             set_keys = [key for key, unset in UNSET.items() if getattr(phase, key) != unset]
             values = {**defaults, **{key: getattr(phase, key) for key in set_keys}}
@@ -39,8 +42,9 @@ class PretrainingSettings(PretrainingKeys):
                 values['final_mask_rate'] = values['mask_rate']
             keys = {key: f'phases[{i}].{key}' for key in UNSET}
             keys |= {key: run_key for key, run_key in INHERITED.items() if key not in set_keys}
-            specs.append(PhaseSpec(phase.steps, phase.reset_optimizer, values, keys))
-        return tuple(specs)
+            values |= {'number': i, 'reset_optimizer': phase.reset_optimizer, 'keys': keys}
+            phases.append(PretrainingPhase(**values, **shared))
+        return tuple(phases)
 
     @property
     def copied_teacher(self) -> str:
@@ -51,8 +55,8 @@ class PretrainingSettings(PretrainingKeys):
     @property
     def first_shape(self) -> tuple[int, int]:
         """The sequence length S and the maximum number of predictions P of the first phase."""
-        first = self.phase_specs[0].values
-        return first['seq_len'], first['max_predictions']
+        first = self.unresolved_phases[0]
+        return first.seq_len, first.max_predictions
 
     @property
     def vocabulary_key(self) -> str:
@@ -73,13 +77,12 @@ class PretrainingSettings(PretrainingKeys):
           UserError: The sizes are invalid, or the sequences of a phase are longer than config.model.max_positions.
         """
         model_config = BertConfig(vocab_size=vocab_size, nsp=self.pair_options.paired, **dataclasses.asdict(self.model))
-        for phase in self.phase_specs:
-            length = phase.values['seq_len']
-            if length > model_config.max_positions:
+        for phase in self.unresolved_phases:
+            if phase.seq_len > model_config.max_positions:
                 expected = f'at most config.model.max_positions = {model_config.max_positions}'
-                fix = f'lower it, or set --config.model.max_positions={length}'
+                fix = f'lower it, or set --config.model.max_positions={phase.seq_len}'
                 fix = 'lower it' if self.architecture_from == 'init' else fix
-                raise UserError(f'config.{phase.keys["seq_len"]}', str(length), expected, fix)
+                raise UserError(f'config.{phase.keys["seq_len"]}', str(phase.seq_len), expected, fix)
         return model_config
 
     def total_steps(self, examples_per_epoch: float | None) -> int:
@@ -93,7 +96,7 @@ class PretrainingSettings(PretrainingKeys):
         Raises:
           UserError: The run is shorter than a step, or its length is in epochs and `examples_per_epoch` is None.
         """
-        batch_size = self.phase_specs[0].values['batch_size']
+        batch_size = self.unresolved_phases[0].batch_size
         per_epoch = examples_per_epoch / batch_size if examples_per_epoch else None
         if self.epochs > 0:
             if per_epoch is None:
@@ -113,13 +116,13 @@ class PretrainingSettings(PretrainingKeys):
         Raises:
           UserError: The phases do not add up to `total`, or a phase has an invalid value.
         """
-        for phase in self.phase_specs:
-            phase.check(self.masking, self.packing)
-        specs = self.phase_specs
-        lengths = [in_steps(phase.steps, f'phases[{i}].steps', total=total) for i, phase in enumerate(specs)]
+        phases, steps = self.unresolved_phases, [phase.steps for phase in self.phases or (PhaseKeys(),)]
+        for phase in phases:
+            phase.check(self.masking)
+        lengths = [in_steps(length, f'phases[{i}].steps', total=total) for i, length in enumerate(steps)]
         fix = 'give the phases in percent, or make their sum equal to config.steps'
-        if all(str(phase.steps).endswith('%') for phase in specs):
-            shares = sum(float(str(phase.steps)[:-1]) for phase in specs)
+        if all(str(length).endswith('%') for length in steps):
+            shares = sum(float(str(length)[:-1]) for length in steps)
             if abs(shares - 100) > 0.01:
                 found, expected = f'{shares:g}% of the steps', '100% over all phases'
                 raise UserError('config.phases', found, expected, 'correct the steps of the phases')
@@ -128,23 +131,11 @@ class PretrainingSettings(PretrainingKeys):
         if sum(lengths) != total:
             found = f'{" + ".join(map(str, lengths))} = {sum(lengths)} steps'
             raise UserError('config.phases', found, f'config.steps = {total}', fix)
-        resolved, first = [], 0
-        for number, (phase, length) in enumerate(zip(specs, lengths, strict=True)):
-            resolved.append(
-                PretrainingPhase(
-                    number=number,
-                    first_step=first,
-                    last_step=first + length,
-                    power=self.schedule.power,
-                    decay=self.schedule.decay,
-                    reset_optimizer=phase.reset_optimizer,
-                    packed=self.packing,
-                    causal=self.masking.causal_share > 0,
-                    **phase.values,
-                )
-            )
-            first += length
-        return resolved
+        bounds = itertools.pairwise(itertools.accumulate(lengths, initial=0))
+        return [
+            dataclasses.replace(phase, first_step=first, last_step=last)
+            for phase, (first, last) in zip(phases, bounds, strict=True)
+        ]
 
     def _check_budget(self) -> None:
         needs_budget = 'replay' if self.replay else 'architecture_from' if self.architecture_from == 'budget' else ''
@@ -174,25 +165,26 @@ class PretrainingSettings(PretrainingKeys):
           UserError: config.model.attention does not support a phase or the devices.
         """
         model_config = self.model_config(self.vocab.size)
-        for phase in self.phase_specs:
-            rows = phase.values['batch_size'] // phase.values['grad_accum_steps']
-            options = {'packed': self.packing, 'causal_rows': self.masking.causal_share > 0}
-            description = describe_attention(model_config, rows, phase.values['seq_len'], **options)
+        for phase in self.unresolved_phases:
+            rows, kind = (
+                phase.batch_size // phase.grad_accum_steps,
+                {'packed': phase.packed, 'causal_rows': phase.causal},
+            )
+            description = describe_attention(model_config, rows, phase.seq_len, **kind)
         return description
 
     def check_memory(self, mesh: Mesh) -> None:
         """Raises a UserError if a phase surely needs more memory than the devices have. The corpus need not exist."""
         trained = not self.tokenizer and not self.init
         model_config = self.model_config(self.vocab.size if trained else 1)
-        for phase in self.phase_specs:
-            values = phase.values
+        for phase in self.unresolved_phases:
             check_memory(
                 model_config,
                 mesh,
-                rows=values['batch_size'],
-                parts=values['grad_accum_steps'],
-                seq_len=values['seq_len'],
-                predictions=values['max_predictions'],
+                rows=phase.batch_size,
+                parts=phase.grad_accum_steps,
+                seq_len=phase.seq_len,
+                predictions=phase.max_predictions,
                 moments=self.moments,
                 zero1=self.zero1,
                 key=phase.keys['batch_size'],
@@ -212,8 +204,8 @@ class PretrainingSettings(PretrainingKeys):
             raise UserError('config.corpus_options.segments', found, expected, fix)
         trained = not self.tokenizer and not self.init
         check_formats(self.formats, model_config, vocabulary=self.vocab.family if trained else '')
-        for phase in self.phase_specs:
-            phase.check(self.masking, self.packing)
+        for phase in self.unresolved_phases:
+            phase.check(self.masking)
         self._check_causal_share()
         self._check_budget()
         if trained and self.vocab.unused + len(SPECIAL_TOKENS) >= self.vocab.size:

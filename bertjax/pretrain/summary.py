@@ -61,7 +61,7 @@ def finish_pretraining(
     """
     settings, config, params = training.settings, training.resolved, fetch_to_all_hosts(params)
     model_config, tokenizer, heldout = training.model_config, training.tokenizer, training.heldout
-    baselines = compute_chance_baselines(settings, training.stores, training.examples, settings.steps)
+    baselines = compute_chance_baselines(training.examples, settings.steps)
     all_rows = read_rows(folder / 'metrics.jsonl')
     rows = [row for row in all_rows if row['split'] == 'heldout']
     if rows and rows[-1]['step'] != config['steps']:

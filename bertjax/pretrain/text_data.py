@@ -33,14 +33,6 @@ from bertjax.workdir.tokenizer import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class WeightedStore:
-    """A token store and its weight. The number of examples from a store is proportional to its weight."""
-
-    store: TokenStore
-    weight: float
-
-
 def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
     """Loads or trains the tokenizer of the run, and saves it to WORKDIR/tokenizer.
 
@@ -131,7 +123,7 @@ def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> l
 
 def open_stores(
     settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer, *, verify: bool = True
-) -> list[WeightedStore]:
+) -> list[TokenStore]:
     """Opens the token stores of a run without reading its text. For `verify`, see `open_store`.
 
     Raises:
@@ -146,12 +138,11 @@ def open_stores(
     if AUTO in weights:
         sizes = [store.split('train').num_tokens for store in stores]
         weights = smoothed_shares(sizes, settings.corpus_options.smoothing)
-    return [
-        WeightedStore(store, 1.0 if weight is None else weight) for store, weight in zip(stores, weights, strict=True)
-    ]
+    pairs = zip(stores, weights, strict=True)
+    return [store if weight is None else dataclasses.replace(store, weight=weight) for store, weight in pairs]
 
 
-def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer) -> list[WeightedStore]:
+def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer) -> list[TokenStore]:
     """Opens the token store in config.data, or builds the stores in WORKDIR/store if needed and opens them.
 
     Raises:
@@ -187,7 +178,7 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
             print_report(report, warn_long_documents(store))
     stores = open_stores(settings, workdir, tokenizer)
     if any(weight == AUTO for _, weight in parts):
-        shares = (f'{spec} {weighted.weight:.1%}' for (spec, _), weighted in zip(parts, stores, strict=True))
+        shares = (f'{spec} {store.weight:.1%}' for (spec, _), store in zip(parts, stores, strict=True))
         print_line(f'examples by corpus: {", ".join(shares)}')
     return stores
 

@@ -8,6 +8,7 @@ from bertjax.config.ranges import in_steps
 from bertjax.corpus.quality import warn_long_documents
 from bertjax.corpus.report import report_counts, sentence_lengths
 from bertjax.corpus.sources import parse_mixture
+from bertjax.corpus.store import TokenStore
 from bertjax.errors import UserError
 from bertjax.finetune.task_data import TASK_FILE
 from bertjax.finetune.trials import dev_score
@@ -16,7 +17,6 @@ from bertjax.pages.charts import BarChart
 from bertjax.pages.page import Section, render_page
 from bertjax.pretrain.chance_baselines import ChanceBaselines, compute_chance_baselines
 from bertjax.pretrain.examples import StoreExamples
-from bertjax.pretrain.text_data import WeightedStore, open_stores
 from bertjax.report.curves import curves_section
 from bertjax.report.errors import errors_section
 from bertjax.report.examples import pretraining_examples, task_examples
@@ -72,11 +72,10 @@ def _about(run: Run) -> str:
 def _pretraining_sections(run: Run) -> list[Section | None]:
     try:
         settings = run.pretraining_settings()
-        tokenizer = load_tokenizer(str(run.folder / 'tokenizer'))
-        stores = open_stores(settings, run.folder, tokenizer, verify=False)
-        examples = StoreExamples(settings, stores, tokenizer, run.folder / 'store' / 'plans')
-        total = in_steps(run.config['steps'], 'steps') if run.recorded else 0
-        baselines = compute_chance_baselines(settings, stores, examples, total) if run.recorded else ChanceBaselines()
+        examples = StoreExamples.open(settings, run.folder)
+        baselines = ChanceBaselines()
+        if run.recorded:
+            baselines = compute_chance_baselines(examples, in_steps(run.config['steps'], 'steps'))
     except UserError as error:  # show the metrics, which do not need the text
         baselines = ChanceBaselines(pair_name(run.config['pairs']['mode']))
         note = f'The text and its examples are no longer available: {error}'
@@ -86,13 +85,15 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
     get = lambda split: examples.get(settings.first_shape, split, 0)  # noqa: E731
     filled, mode = None, settings.pair_options.mode
     if run.recorded and run.trains_outputs and examples.has_heldout:
-        filled = _or_note('fillings', 'Held-out masks', lambda: fillings_section(run, get('heldout'), tokenizer))
+        filled = _or_note(
+            'fillings', 'Held-out masks', lambda: fillings_section(run, get('heldout'), examples.tokenizer)
+        )
     elif run.recorded:
         untrained = 'This distillation trains only hidden states, so the MLM head still has its initial weights.'
         note = 'No document is held out.' if run.trains_outputs else untrained
         filled = Section('fillings', 'Held-out masks', note=note)
-    rows = _or_note('examples', 'Examples', lambda: pretraining_examples(get('train'), tokenizer, mode))
-    corpus = _corpus_section(stores, names)
+    rows = _or_note('examples', 'Examples', lambda: pretraining_examples(get('train'), examples.tokenizer, mode))
+    corpus = _corpus_section(examples.stores, names)
     return [overview_section(run, baselines), curves_section(run, baselines), filled, rows, corpus]
 
 
@@ -150,21 +151,21 @@ def _or_note(name: str, title: str, build: Callable[[], Section]) -> Section:
         return Section(name, title, note=f'Not shown: {error}')
 
 
-def _corpus_section(stores: list[WeightedStore], names: list[str]) -> Section:
+def _corpus_section(stores: list[TokenStore], names: list[str]) -> Section:
     """Returns the section with the corpus reports of the stores. `names` are the titles of the reports."""
-    reports, total = [], sum(weighted.weight for weighted in stores)
-    for name, weighted in zip(names, stores, strict=True):
-        report = weighted.store.report
+    reports, total = [], sum(store.weight for store in stores)
+    for name, store in zip(names, stores, strict=True):
+        report = store.report
         # Splits an entry such as 'Tokens': '5,760 (8.0 a sentence)' into three cells.
         cells = [(label, *text.rstrip(')').partition(' (')[::2]) for label, text in report_counts(report).items()]
         lengths = {label: (count, f'{count:,}') for label, count in sentence_lengths(report).items()}
         reports.append(
             {
-                'title': name + (f', {weighted.weight / total:.3g} of the examples' if len(stores) > 1 else ''),
+                'title': name + (f', {store.weight / total:.3g} of the examples' if len(stores) > 1 else ''),
                 'counts': [(label.replace('  ', '… '), *rest) for label, *rest in cells],
                 'lengths': BarChart('Sentences by length in tokens', lengths),
                 'problems': [f'{kind}: {line}' for kind, lines in report['problems'].items() for line in lines],
-                'warnings': [*report['warnings'], *warn_long_documents(weighted.store)],
+                'warnings': [*report['warnings'], *warn_long_documents(store)],
             }
         )
     return Section('corpus', 'Corpus', reports)

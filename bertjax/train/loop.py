@@ -2,12 +2,10 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from bertjax.checkpoint.checkpoints import Checkpoints
 from bertjax.checkpoint.position import Position
-from bertjax.config.run import RunKeys
 from bertjax.data.loader import Loader
 from bertjax.errors import PreemptedError
 from bertjax.parallel.distributed import broadcast_from_primary
@@ -16,7 +14,7 @@ from bertjax.train.caller import current_caller
 from bertjax.train.early_stopping import EarlyStopping
 from bertjax.train.health.goodput_clock import DATA, EVALUATION, SAVE
 from bertjax.train.health.interrupt import Interrupt
-from bertjax.train.phase import Phase, TrainStep
+from bertjax.train.phase import Experiment, Phase, TrainStep
 from bertjax.train.record import Recorder
 from bertjax.train.state import TrainState
 from bertjax.train.time_limit import PhaseTimeError, TimeLimit
@@ -25,30 +23,27 @@ from bertjax.train.time_limit import PhaseTimeError, TimeLimit
 class Loop:
     """Trains one run, or several runs together, from a position to the end.
 
-    The loop evaluates and saves at the intervals of `settings` and at the end of the run. A save at an interval, or
+    The loop evaluates and saves at the intervals of the settings and at the end of the run. A save at an interval, or
     of a new best state, is left out if the last step was not finite.
 
     Args:
-      settings: The settings, with `eval_every` and `checkpoint_every` in steps.
       early_stopping: The early stopping of the last phase. With a limit, each new best state is also saved.
       time_limit: The limit that can end a phase; None for none.
     """
 
     def __init__(
         self,
+        experiment: Experiment,
         phases: Sequence[Phase],
-        settings: RunKeys,
-        *,
         recorder: Recorder,
         checkpoints: Checkpoints,
-        config: Mapping[str, Any],
         interrupt: Interrupt,
         early_stopping: EarlyStopping,
         time_limit: TimeLimit | None = None,
     ):
-        self._phases, self._recorder, self._checkpoints, self._config = phases, recorder, checkpoints, config
-        self._settings, self._interrupt, self._early_stopping = settings, interrupt, early_stopping
-        self._time_limit = time_limit
+        self._settings, self._config, self._phases = experiment.settings, experiment.resolved, phases
+        self._recorder, self._checkpoints, self._interrupt = recorder, checkpoints, interrupt
+        self._early_stopping, self._time_limit = early_stopping, time_limit
         self._clock, self._any_process, self._saved_at = recorder.run_clock, AnyProcessFlags(), time.perf_counter()
 
     def run(self, state: TrainState, position: Position) -> TrainState:

@@ -1,16 +1,21 @@
-"""A phase of training for the loop: its initial state, its compiled step and its batches."""
+"""A training and its phases: their initial states, compiled steps and batches."""
 
+import abc
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
+from bertjax.config.run import RunKeys
 from bertjax.data.batch import BatchSpec
 from bertjax.data.length_buckets import BucketedExamples
 from bertjax.data.loader import Loader, NumberedBatch
+from bertjax.metrics.rows import Sums
 from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.train.compiled_steps import CompiledSteps, Program, compile_steps
 from bertjax.train.evaluate import OnCompile
@@ -143,3 +148,43 @@ class Phase:
         return Loader(
             examples, first=first, batch_size=self.settings.batch_size, sharding=batch_sharding(self.setup.mesh)
         )
+
+
+class Experiment(abc.ABC):
+    """The base class of a training: a pre-training, a fine-tuning, or several fine-tunings together.
+
+    Attributes:
+      settings: The settings of the run, with `steps`, `eval_every` and `checkpoint_every` in steps.
+      resolved: The settings in plain form, and fingerprints. They are saved in config.json and every checkpoint.
+      folders: The folder of each run, for its rows and its ledger.
+      values: A function from sums of training batches to the values of a row.
+      files: {name in the workdir: text} of further files to write before the first step.
+    """
+
+    settings: RunKeys
+    setup: Setup
+    resolved: Mapping[str, Any]
+    folders: Sequence[pathlib.Path]
+    values: Callable[[Sums], dict[str, float | None]]
+    files: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def template(self) -> TrainState:
+        """The abstract state: the shapes, dtypes and shardings of its arrays."""
+        return self.setup.state
+
+    @abc.abstractmethod
+    def init_state(self) -> TrainState:
+        """Returns the state of step 0."""
+
+    @abc.abstractmethod
+    def phases(self) -> Sequence[Phase]:
+        """Returns the phases of the training loop."""
+
+    def describe(self) -> str:
+        """Returns a description, which is printed before training starts; '' for none."""
+        return ''
+
+    def details(self) -> str:
+        """Returns lines for the log: the mesh, the attention implementation, the parameters with weight decay."""
+        return ''

@@ -2,10 +2,9 @@
 
 import collections
 import contextlib
-import pathlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,19 +13,21 @@ from absl import logging
 from bertjax.checkpoint.position import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.errors import NonFiniteError
-from bertjax.metrics.rows import Sums, add_sums, finite_or_none
+from bertjax.metrics.rows import add_sums, finite_or_none
 from bertjax.parallel.distributed import is_primary
 from bertjax.train.caller import current_caller
 from bertjax.train.health.goodput_clock import COMPILE, GoodputClock
 from bertjax.train.health.ledger import ledger_damage
 from bertjax.train.health.profiler import Profiler
 from bertjax.train.health.throughput import Throughput, memory_metrics
+from bertjax.train.phase import Experiment
 from bertjax.train.vmapped_runs import select_run
-from bertjax.workdir.lock import trial_fields
+from bertjax.workdir.lock import TRIALS, trial_fields
 from bertjax.writers.console import TrainingConsole
 from bertjax.writers.jsonl import JsonLines, read_rows
 from bertjax.writers.tensorboard import TensorBoard
-from bertjax.writers.writer import Callback, Writer, Writers
+from bertjax.writers.tracker import Tracker
+from bertjax.writers.writer import Callback, Writers
 
 # The metrics of a step are read this many steps later, so that reading does not wait for the devices.
 READ_BEHIND = 2
@@ -46,27 +47,21 @@ class Recorder:
     steps mark their run as failed, and the training continues.
 
     Args:
-      values: A function from sums of training batches to the values of a metrics row.
-      log_every: The number of steps between training rows.
       stacked: Whether the leaves of the metrics have the runs along the first axis.
       failed: Whether each run had failed at the checkpoint; all False by default.
-      trackers: A tracker per run, or empty.
     """
 
     def __init__(
         self,
-        folders: Sequence[pathlib.Path],
+        experiment: Experiment,
         console: TrainingConsole,
-        *,
-        values: Callable[[Sums], dict[str, float | None]],
-        log_every: int,
-        total: int,
         run_clock: GoodputClock,
+        *,
         profiled: range = range(0),
         stacked: bool = False,
         failed: Sequence[bool] = (),
-        trackers: Sequence[Writer] = (),
     ):
+        folders, trackers = experiment.folders, _trackers(experiment)
         on_row, self._writers = current_caller().on_row, []
         for m, folder in enumerate(folders):
             writers = [JsonLines(folder / 'metrics.jsonl'), TensorBoard(folder / 'tensorboard')] if is_primary() else []
@@ -77,7 +72,7 @@ class Recorder:
         self._ledgers = [JsonLines(folder / 'ledger.jsonl') for folder in folders]
         self._console, self._throughput, self.run_clock = console, Throughput(run_clock), run_clock
         self._profiler = Profiler(folders[0], profiled, console.log)
-        self._values, self._log_every, self._total, self._stacked = values, log_every, total, stacked
+        self._values, self._settings, self._stacked = experiment.values, experiment.settings, stacked
         self._unread: collections.deque = collections.deque()
         self._sums: list[dict[str, tuple[float, float]]] = [{} for _ in folders]
         self._tokens, self._sequences = [0.0 for _ in folders], [0.0 for _ in folders]
@@ -176,7 +171,7 @@ class Recorder:
         scalars = [self._note(m, position, count, metrics) for m, metrics in enumerate(run_metrics)]
         self._pending = (position, scalars)
         is_over = not self._stacked and self._skipped_in_row[0] >= STOP_AFTER_SKIPPED
-        if is_over or position.step % self._log_every == 0 or position.step == self._total:
+        if is_over or position.step % self._settings.log_every == 0 or position.step == self._settings.steps:
             self._write_train_rows(position, scalars)
         if is_over:
             raise NonFiniteError(_non_finite_message(position, scalars[0]))
@@ -241,3 +236,15 @@ def _non_finite_message(position: Position, scalars: Mapping[str, float]) -> str
         '(1.0 is usual), and the vocabulary of the checkpoint in config.init; '
         f'then start the same {current_caller().word} again.'
     )
+
+
+def _trackers(experiment: Experiment) -> list[Tracker]:
+    """Returns a tracker for each run; [] without config.tracker. The name of a trial is SWEEP/TRIAL."""
+    settings, trackers = experiment.settings, []
+    for folder in experiment.folders if settings.tracker and is_primary() else ():
+        path = folder.resolve()
+        is_trial = path.parent.name == TRIALS
+        name = settings.tracker_run or (path.parents[1] if is_trial else path).name
+        name = f'{name}/{path.name}' if is_trial else name
+        trackers.append(Tracker(settings.tracker, settings.tracker_project, folder, name, experiment.resolved))
+    return trackers

@@ -1,10 +1,8 @@
 """Starts or resumes a training of any kind. Its records and checkpoints go to a workdir."""
 
-import abc
 import contextlib
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any
 
 from absl import logging
@@ -16,7 +14,6 @@ from bertjax.config.resume import check_resume
 from bertjax.config.run import RunKeys
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
-from bertjax.metrics.rows import Sums
 from bertjax.parallel.distributed import is_primary
 from bertjax.parallel.partition import mesh_context
 from bertjax.train.early_stopping import STATE_KEY, EarlyStopping
@@ -25,54 +22,11 @@ from bertjax.train.health.interrupt import Interrupt
 from bertjax.train.health.profiler import profiled_steps
 from bertjax.train.health.watchdog import watch_for_hangs
 from bertjax.train.loop import Loop
-from bertjax.train.phase import Phase
+from bertjax.train.phase import Experiment
 from bertjax.train.record import Recorder
-from bertjax.train.setup import Setup
 from bertjax.train.state import TrainState
 from bertjax.train.time_limit import TimeLimit
-from bertjax.workdir.lock import TRIALS
 from bertjax.writers.console import TrainingConsole
-from bertjax.writers.tracker import Tracker
-
-
-class Experiment(abc.ABC):
-    """The base class of a training: a pre-training, a fine-tuning, or several fine-tunings together.
-
-    Attributes:
-      settings: The settings of the run, with `steps`, `eval_every` and `checkpoint_every` in steps.
-      resolved: The settings in plain form, and fingerprints. They are saved in config.json and every checkpoint.
-      folders: The folder of each run, for its rows and its ledger.
-      values: A function from sums of training batches to the values of a row.
-      files: {name in the workdir: text} of further files to write before the first step.
-    """
-
-    settings: RunKeys
-    setup: Setup
-    resolved: Mapping[str, Any]
-    folders: Sequence[pathlib.Path]
-    values: Callable[[Sums], dict[str, float | None]]
-    files: Mapping[str, str] = MappingProxyType({})
-
-    @property
-    def template(self) -> TrainState:
-        """The abstract state: the shapes, dtypes and shardings of its arrays."""
-        return self.setup.state
-
-    @abc.abstractmethod
-    def init_state(self) -> TrainState:
-        """Returns the state of step 0."""
-
-    @abc.abstractmethod
-    def phases(self) -> Sequence[Phase]:
-        """Returns the phases of the training loop."""
-
-    def describe(self) -> str:
-        """Returns a description, which is printed before training starts; '' for none."""
-        return ''
-
-    def details(self) -> str:
-        """Returns lines for the log: the mesh, the attention implementation, the parameters with weight decay."""
-        return ''
 
 
 def fit(
@@ -182,34 +136,16 @@ def resume_or_start(
         for line in experiment.details().splitlines() if is_primary() else ():
             logging.info('%s', line)
         phases, early_stopping = experiment.phases(), make_early_stopping(settings, saved)
-        recorder = Recorder(
-            experiment.folders,
-            stack.enter_context(
-                TrainingConsole(total, position.step, describe_time=time_limit.describe if time_limit else None)
-            ),
-            values=experiment.values,
-            log_every=settings.log_every,
-            total=total,
-            run_clock=run_clock,
-            profiled=profiled,
-            stacked=phases[0].stacked,
-            failed=saved.config.get('failed', ()) if saved else (),
-            trackers=_trackers(experiment),
-        )
+        describe_time = time_limit.describe if time_limit else None
+        console = stack.enter_context(TrainingConsole(total, position.step, describe_time=describe_time))
+        failed, stacked = saved.config.get('failed', ()) if saved else (), phases[0].stacked
+        recorder = Recorder(experiment, console, run_clock, profiled=profiled, stacked=stacked, failed=failed)
         if saved is not None:
             recorder.check(position)
         recorder.truncate_after(position.step if saved else -1)
         try:
-            state = Loop(
-                phases,
-                settings,
-                recorder=recorder,
-                checkpoints=checkpoints,
-                config=experiment.resolved,
-                interrupt=interrupt,
-                early_stopping=early_stopping,
-                time_limit=time_limit,
-            ).run(state, position)
+            loop = Loop(experiment, phases, recorder, checkpoints, interrupt, early_stopping, time_limit)
+            state = loop.run(state, position)
         finally:
             recorder.close()
         with run_clock.during(SAVE):
@@ -217,15 +153,3 @@ def resume_or_start(
     if early_stopping.should_stop:
         print(f'step {int(state.step)} is the last: {early_stopping.limit} evaluations in a row were no better on dev')
     return state, recorder.failed
-
-
-def _trackers(experiment: Experiment) -> list[Tracker]:
-    """Returns a tracker for each run; [] without config.tracker. The name of a trial is SWEEP/TRIAL."""
-    settings, trackers = experiment.settings, []
-    for folder in experiment.folders if settings.tracker and is_primary() else ():
-        path = folder.resolve()
-        is_trial = path.parent.name == TRIALS
-        name = settings.tracker_run or (path.parents[1] if is_trial else path).name
-        name = f'{name}/{path.name}' if is_trial else name
-        trackers.append(Tracker(settings.tracker, settings.tracker_project, folder, name, experiment.resolved))
-    return trackers

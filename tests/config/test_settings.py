@@ -111,8 +111,8 @@ def test_a_ramp_of_fewer_steps_than_stages_skips_stages_and_a_phase_may_have_no_
     assert all(part.first_step < part.last_step for part in parts) and len(parts) == 5
     assert parts[-1].last_step == 20 and parts[-1].batch_size == 96
     assert plain.split() == [plain] and plain.schedule_steps is None
-    specs = ramped(2).phase_specs
-    assert [spec.smallest_batch for spec in specs] == [('batch_size', 96), ('phases[1].batch_size_start', 2)]
+    phases = ramped(2).unresolved_phases
+    assert [phase.smallest_batch for phase in phases] == [('batch_size', 96), ('phases[1].batch_size_start', 2)]
 
 
 @pytest.mark.parametrize(

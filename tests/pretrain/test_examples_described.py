@@ -8,6 +8,7 @@ import pytest
 
 from bertjax.config.recipes import pretraining_config
 from bertjax.parallel.mesh import make_mesh
+from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import pretraining_settings
 
@@ -49,3 +50,13 @@ def test_heldout_text_has_15_percent_masks_for_any_mask_rate_of_training(tmp_pat
         assert rows['masked_weights'].shape[1] == most
         np.testing.assert_array_equal(rows['masked_weights'].sum(1), np.clip(np.rint(maskable * rate), 1, most))
     assert 'masked positions: 40% in training, 15% in evaluation' in training.describe()
+
+    # The corpora of a mixture have independent masks, and the first one is masked as it is without the others.
+    def masks(corpora: int) -> list[np.ndarray]:
+        examples = StoreExamples(settings, training.examples.stores * corpora, training.tokenizer, None)
+        parts = getattr(mixed := examples.get((32, 13), 'train', 0), '_components', [mixed])
+        return [part.batch(np.arange(32))['masked_positions'] for part in parts]
+
+    (alone,), (first, second) = masks(1), masks(2)
+    np.testing.assert_array_equal(alone, first)
+    assert (first != second).any(1).mean() > 0.9

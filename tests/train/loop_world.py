@@ -3,11 +3,11 @@
 import contextlib
 import dataclasses
 import json
-import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from train_fakes import fake_experiment
 
 from bertjax.checkpoint.position import Position
 from bertjax.data.loader import NumberedBatch
@@ -144,22 +144,14 @@ class World(Interrupt):
         position = position or Position()
         zero = jnp.int32(0)
         state = state or TrainState(zero, {'kernel': jnp.float32(0)}, {}, zero, zero)
-        console, total = TrainingConsole(10, 0), self.ends[1]
-        recorder = Recorder(
-            [self.folder], console, values=pretraining_values, log_every=self.log_every, total=total,
-            run_clock=GoodputClock(self.folder, position.step), profiled=self.profiled,
-        )  # fmt: skip
+        options = {'steps': self.ends[1], 'log_every': self.log_every, **self.options}
+        experiment = fake_experiment([self.folder], pretraining_values, self.options, **options)
+        run_clock = GoodputClock(self.folder, position.step)
+        recorder = Recorder(experiment, TrainingConsole(10, 0), run_clock, profiled=self.profiled)
         recorder.truncate_after(position.step if position.step else -1)
         try:
-            return loop.Loop(
-                [self.phase(0, 0, self.ends[0]), self.phase(1, *self.ends)],
-                types.SimpleNamespace(**self.options),
-                recorder=recorder,
-                checkpoints=self,
-                config=self.options,
-                interrupt=self,
-                early_stopping=self.patience,
-            ).run(state, position)
+            phases = [self.phase(0, 0, self.ends[0]), self.phase(1, *self.ends)]
+            return loop.Loop(experiment, phases, recorder, self, self, self.patience).run(state, position)
         finally:
             recorder.close()
             recorder.run_clock.close()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 import pytest
-from train_fakes import host
+from train_fakes import fake_experiment, host
 
 from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import task_values
@@ -148,9 +148,8 @@ def test_the_progress_bar_and_a_line_report_compilation(tmp_path, capsys, monkey
     now = [100.0]
     monkeypatch.setattr(record.time, 'perf_counter', lambda: now[0])
     console = TrainingConsole(10, 0)
-    recorder = Recorder(
-        [tmp_path], console, values=task_values, log_every=2, total=10, run_clock=GoodputClock(tmp_path, 0)
-    )
+    experiment = fake_experiment([tmp_path], task_values, steps=10, log_every=2)
+    recorder = Recorder(experiment, console, GoodputClock(tmp_path, 0))
     status = lambda: console._progress.tasks[0].fields['status']  # noqa: E731
     assert status() == ''
     console.set_status('loss 0.7')

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from train_fakes import fake_experiment
 
 from bertjax.checkpoint.position import Position
 from bertjax.data.loader import NumberedBatch
@@ -19,8 +20,8 @@ from bertjax.writers.console import TrainingConsole
 
 def recorder_of(folder: pathlib.Path, console: TrainingConsole, **options: object) -> Recorder:
     folders = [folder / name for name in 'ab']
-    options |= {'stacked': True, 'run_clock': GoodputClock(folders[0], 0)}
-    return Recorder(folders, console, values=task_values, log_every=2, total=8, **options)
+    experiment = fake_experiment(folders, task_values, steps=8, log_every=2)
+    return Recorder(experiment, console, GoodputClock(folders[0], 0), stacked=True, **options)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """A tiny config, its examples and its training run, for the tests of train/."""
 
 import math
+import types
 
 import jax
 import numpy as np
@@ -20,6 +21,12 @@ from bertjax.train.setup import PhaseSettings, build_setup
 S, P, B, VOCABULARY = 16, 4, 16, 200
 NO_DROPOUT = {'dropout': 0.0, 'attention_dropout': 0.0}
 MESH_RECIPE = {'learning_rate': 2e-3, 'warmup_fraction': 0.0}  # high enough to change the loss in ten steps
+
+
+def fake_experiment(folders, values, resolved=None, **settings):
+    """Returns what Recorder and Loop read of an Experiment."""
+    settings = types.SimpleNamespace(tracker='', **settings)
+    return types.SimpleNamespace(folders=folders, values=values, resolved=resolved or {}, settings=settings)
 
 
 class RandomExamples:
