@@ -90,7 +90,7 @@ def _short(value: Any, other: Any) -> str:
     """
     text = str(value)
     if len(text) <= 24:
-        return text
+        return text or "''"
     common = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(text, str(other), strict=False))
     common_length = len(list(common))
     start = common_length if common_length >= 16 else 0

@@ -26,6 +26,7 @@ from bertjax.workdir.files import distillation_facts
 from bertjax.writers.console import Command, format_value, print_next_commands, print_output_files
 from bertjax.writers.jsonl import read_rows
 
+_PREDICTED = ('label', 'labels', 'score', 'tags', 'prediction', 'answer')  # names that given labels may also have
 _SURROGATE = re.compile('[\ud800-\udfff]')
 RESULTS = 'results.json'
 # Keys of results.json.
@@ -210,11 +211,12 @@ def rows_of_items(items: Iterable[Any], answers: Iterable[Mapping[str, Any]]) ->
 def _merge_fields(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a record, followed by its prediction `row`.
 
-    A field NAME that is also a key of `row` becomes input_NAME. If the two values are equal, the field is left out.
+    A field NAME that is also a key of `row` becomes input_NAME. If the two values are equal, the field is left out,
+    unless it is a given label: then all rows have the same keys.
     """
     renamed = {}
     for key, value in fields.items():
-        if key in row and json.dumps(row[key]) == json.dumps(value):
+        if key in row and key not in _PREDICTED and json.dumps(row[key]) == json.dumps(value):
             continue
         while key in row or key in renamed:
             key = f'input_{key}'

@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import subprocess
 import time
+import types
 import zipfile
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ import pytest
 from running import GLUE, Program, copy_workdir, results, rows
 
 from bertjax.errors import UserError
+from bertjax.finetune.results import rows_of_items
 from bertjax.tasks.reading.stream import stream_batches
 from bertjax.tasks.reading.texts import Blank
 
@@ -142,6 +144,9 @@ def test_predict_keeps_the_rows_of_its_input(program: Program, tuned: pathlib.Pa
     ]
     predicted = [{key: row[key] for key in ('label', 'probabilities')} for row in echoed]
     assert predicted == [plain[1], plain[4]]
+    # Whether a given label is right has no effect on the keys of a row; an echoed field occurs once.
+    given = types.SimpleNamespace(fields={'words': ['a'], 'tags': ['X']})
+    assert [*rows_of_items([given], [given.fields])] == [{'input_tags': ['X'], 'words': ['a'], 'tags': ['X']}]
     assert rows(workdir / 'predictions' / 'input' / 'arrow.jsonl') == echoed
 
 

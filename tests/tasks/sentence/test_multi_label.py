@@ -95,6 +95,7 @@ def test_label_weights_are_balanced_given_or_refused(tmp_path: pathlib.Path, cap
             {'label_columns': ('x', 'y')},
             ':1: found no value in the column y',
         ),
+        ('t.csv', 'text,x,y\na,1,\n', {'label_columns': ('x', 'y')}, 't.csv:2: found no value in the column y'),
         ('t.csv', 'text,x\na,1\n', {'label_columns': ('x', 'y')}, 't.csv:1: found the columns'),
         ('t.csv', 'text,label\na,\nb,\n', {}, 'found no labels'),
         ('t.csv', 'text,label\na,x|w\nb,y\n', {'labels': ('x', 'y')}, "t.csv:2: found the label 'w'"),
@@ -130,5 +131,16 @@ def test_a_test_file_with_only_some_label_columns_is_refused(tmp_path: pathlib.P
     for function in (task.splits, lambda: task.records('test')):
         with pytest.raises(UserError, match=r'test.csv:2: found no value in the column z, expected 0 or 1'):
             function()
-    (tmp_path / 'test.csv').write_text('text\na\n')
-    assert list(task.splits()) == ['train'] and [record.label for record in task.records('test')] == [None]
+    for text in ('text\na\n', 'text,x,y,z\na,,,\n'):
+        (tmp_path / 'test.csv').write_text(text)
+        assert list(task.splits()) == ['train'] and [record.label for record in task.records('test')] == [None]
+
+
+def test_a_test_file_without_any_label_is_only_predicted(tmp_path: pathlib.Path):
+    (tmp_path / 'train.csv').write_text(FILES['bars.csv'])
+    (tmp_path / 'test.csv').write_text('text,label\na,\nb,\n')
+    task = learned(tmp_path)
+    assert list(task.splits()) == ['train'] and [record.label for record in task.records('test')] == [None, None]
+    (tmp_path / 'test.csv').write_text('text,label\na,\nb,x\n')
+    assert list(task.splits()) == ['train', 'test']
+    assert [record.label for record in task.records('test')] == [(), ('x',)]
