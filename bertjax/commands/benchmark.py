@@ -28,7 +28,7 @@ from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.terminal import Console
 from bertjax.workdir.exports import LOADABLE
 from bertjax.workdir.lock import lock_workdir
-from bertjax.writers.console import Command, print_next_commands, print_output_files
+from bertjax.writers.console import print_next_commands, print_output_files
 
 VERB = Verb(needs='task', teacher=False, trains=True)
 
@@ -86,9 +86,8 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
             record_result(folder, task, requests[task])
         _finish(folder, missing_data, server_splits, console)
     same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(display_path(folder))}'
-    print_next_commands(
-        console, [Command('a page about all tasks, and a page per task', f'{same_run} --config.run=report', 'report')]
-    )
+    commands = [('a page about all tasks, and a page per task', f'{same_run} --config.run=report', 'report')]
+    print_next_commands(console, commands)
 
 
 def _recorded_init(overrides: Mapping[str, Any]) -> dict[str, Any]:
