@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -10,13 +11,14 @@ import numpy as np
 
 from bertjax.config.ranges import MANY, integer, list_of, one_of, text
 from bertjax.convert.heads import TOKEN_CLASSIFICATION
-from bertjax.data.features import Features
+from bertjax.data.features import FeatureBuilder, Features
 from bertjax.errors import UserError
 from bertjax.losses import TOKENS
 from bertjax.metrics.entities import EntitySpan, score_entities, spans, split_tag, tag_accuracy, total_score
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import LAYERS, BertForTask
 from bertjax.tasks.baselines import tag_baselines
+from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
@@ -28,7 +30,7 @@ from bertjax.tasks.tagging.columns import (
     file_tags,
     write_columns,
 )
-from bertjax.tasks.tagging.features import tagging_features
+from bertjax.tasks.tagging.features import WORDS, windows, word_pieces
 from bertjax.tasks.tagging.predictions import Tags, gather_word_logits, make_prediction, predict_tags
 from bertjax.tasks.tagging.rows import TagFields, parse_sentences
 from bertjax.tasks.tagging.schemes import SCHEMES
@@ -145,13 +147,38 @@ class TaggingTask(Task[Sentence, Tags]):
         print(f'{len(records):,} sentences for training, {words:,} words: {kinds or "no entity"}')
 
     def features(self, records: Sequence[Sentence], tokenizer: Tokenizer, *, training: bool) -> Features:
+        """Builds a row `[CLS] pieces [SEP]` for each window of the sentences. Those of a document must be consecutive.
+
+        The three token arrays are 0 except at the first piece of each word that the row tags. There,
+        token_words, int32, is 1 + the index of the word in its record;
+        token_labels, int32, is the index of the word's tag in `labels`, or 0 if `labels` lacks the tag;
+        token_weights, float32, is 1 if `labels` has the tag, else 0.
+        """
         notes = self._check_tags(records, training)
         if self.context and len({record.document for record in records}) == 1 and len(records) > 1:
             notes.append(f'{records[0].where}: all sentences are one document; {DOCSTART} lines separate documents')
         numbers = {label: i for i, label in enumerate(self.labels)}
-        options = {'stride': self.stride or max(1, (self.seq_len - 2) // 2), 'context': self.context}
-        features = tagging_features(records, numbers, tokenizer, seq_len=self.seq_len, **options)
-        return dataclasses.replace(features, notes=tuple(notes))
+        max_pieces = self.seq_len - 2
+        stride = self.stride or max(1, max_pieces // 2)
+        builder = FeatureBuilder()
+        for _, group in itertools.groupby(enumerate(records), key=lambda item: item[1].document):
+            document = list(group)
+            ids, first = word_pieces([word for _, record in document for word in record.words], tokenizer)
+            bounds = np.cumsum([0, *(len(record.words) for _, record in document)]).tolist()
+            for (i, record), sentence in zip(document, itertools.pairwise(bounds), strict=True):
+                labels = np.array([numbers.get(tag, -1) for tag in record.tags or [''] * len(record.words)])
+                visible = (0, bounds[-1]) if self.context else sentence
+                for start, stop, words in windows(first, sentence, visible, max_pieces=max_pieces, stride=stride):
+                    tokens = add_special_tokens(ids[start:stop], tokenizer)
+                    positions, numbers_in_record = first[words] - start + 1, words - sentence[0]
+                    token = {name: np.zeros(len(tokens), np.int32) for name in ('token_labels', WORDS)}
+                    token['token_weights'] = np.zeros(len(tokens), np.float32)
+                    token['token_labels'][positions] = np.maximum(labels[numbers_in_record], 0)
+                    token['token_weights'][positions] = labels[numbers_in_record] >= 0
+                    token[WORDS][positions] = numbers_in_record + 1
+                    builder.add_sequence(tokens, **token)
+                    builder.add_row(i)
+        return builder.build(notes=notes)
 
     def _check_tags(self, records: Sequence[Sentence], training: bool) -> list[str]:
         """Returns notes about tags that `labels` lacks. In training, such a tag is an error."""
