@@ -1,7 +1,6 @@
 """The task of relation classification."""
 
 import dataclasses
-import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -77,6 +76,7 @@ class RelationTask(TextTask):
     label: str = option('', affects='reading')
     metric: str = option('micro_f1', one_of(_METRICS))
 
+    default_name = 'relations'
     # These options of TextTask are fixed here. For example, the windows of long='windows' could separate the entities.
     long: ClassVar[str] = 'truncate'
     stride: ClassVar[int] = 0
@@ -87,7 +87,6 @@ class RelationTask(TextTask):
         super().__post_init__()
         has_labels = lambda files: next(self._read(files, 'optional')).label is not None  # noqa: E731
         self._files = SplitFiles(self.data, has_labels, ('.json', *FORMATS))
-        self.name = pathlib.PurePath(self.data).name or 'relations'
         self.text_columns = (Column((self.text_a,)),)
         self.measures = tuple(dict.fromkeys((self.metric, *_METRICS)))
 

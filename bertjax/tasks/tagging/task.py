@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import itertools
-import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -87,6 +86,7 @@ class TaggingTask(Task[Sentence, Tags]):
     bilstm_units: int = option(0, BILSTM_UNITS, 'units of a BiLSTM before the head; 0 for none', affects='model')
     frozen: bool = option(False, about='train only the head', affects='model')
 
+    default_name = 'CoNLL-2003'
     head = TOKEN_CLASSIFICATION
     has_baselines = True
     learned: ClassVar[Mapping[str, str]] = {'labels': 'labels', 'scheme': '_file_scheme'}
@@ -98,7 +98,6 @@ class TaggingTask(Task[Sentence, Tags]):
         self.columns = ColumnOptions(self.word_column, self.tag_column, self.comment, self.scheme)
         self._fields = TagFields(self.words, self.tags, tuple(self.tag_names))
         self._files = files.TaggedFiles(self.data, self.columns, self._fields)
-        self.name = pathlib.PurePath(self.data).name or 'CoNLL-2003'
         self.score = 'accuracy' if self.plain else 'f1'
         self.labels: list[str] = []
         self._file_scheme = ''
