@@ -73,7 +73,10 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         console.print('  the average will be over fewer tasks than GLUE has')
     order = order_tasks(overrides, list(server_splits))
     with lock_workdir(folder):
-        requests = {task: {**to_plain(configs[task]), **_recorded_init(overrides.get(task, {}))} for task in order}
+        requests = {task: to_plain(configs[task]) for task in order}
+        for task in order:
+            if (init := overrides.get(task, {}).get('init')) in TASKS:
+                requests[task]['init'] = init  # the name of the task, not its folder, which may be moved
         finished = record_request(folder, requests)
         for number, task in enumerate(order, 1):
             title = f'{TASKS[task].title}, {number} of {len(order)}'
@@ -88,11 +91,6 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(display_path(folder))}'
     commands = [('a page about all tasks, and a page per task', f'{same_run} --config.run=report', 'report')]
     print_next_commands(console, commands)
-
-
-def _recorded_init(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns config.init as benchmark.json records it: the name of a task, not its folder, which may be moved."""
-    return {'init': overrides['init']} if overrides.get('init') in TASKS else {}
 
 
 def _task_config(config: ConfigDict, task: str, overrides: Mapping[str, Any], folder: pathlib.Path) -> ConfigDict:

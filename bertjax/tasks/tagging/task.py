@@ -229,12 +229,25 @@ class TaggingTask(Task[Sentence, Tags]):
         return len(predicted) == 1 < len(true)
 
     def report(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> str:
-        """Returns a table of scores by entity type or tag, and notes on repaired entities and unknown tags."""
+        """Returns a table of scores by entity type or tag, and notes on repaired entities and unknown tags.
+
+        The rows of the table are sorted by descending frequency.
+        """
         gold, predicted = [record.tags for record in records], [prediction.tags for prediction in predictions]
-        repaired = sum(prediction.repaired for prediction in predictions)
-        table = tagging_report(gold, predicted, plain=self.plain, repaired=repaired)
-        unknown = self._count_unknown_tags(records)
-        return f'{table}\n{_describe_unknown(unknown)}' if unknown else table
+        scores = {(name or '(no type)'): score for name, score in score_entities(gold, predicted, self.plain).items()}
+        order = sorted(scores, key=lambda name: (-scores[name].true, -scores[name].predicted, name))
+        rows = [(name, scores[name]) for name in order] + [('all', total_score(scores))]
+        width = max(len(name) for name, _ in rows)
+        lines = [f'{"tag" if self.plain else "entity":{width}}  precision  recall      f1    gold    pred   right']
+        for name, score in rows:
+            figures = f'{score.precision:9.4f}{score.recall:8.4f}{score.f1:8.4f}'
+            lines.append(f'{name:{width}}  {figures}{score.true:8,}{score.predicted:8,}{score.right:8,}')
+        if repaired := sum(prediction.repaired for prediction in predictions):
+            known = f'{repaired:,} predicted entities began with I instead of B (after O or another type)'
+            lines.append(f'{known}; each such I was replaced by B')
+        if unknown := self._count_unknown_tags(records):
+            lines.append(_describe_unknown(unknown))
+        return '\n'.join(lines)
 
     def rows(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> Iterator[dict[str, Any]]:
         """Yields an object for each sentence: `words`, `tags`, `probabilities`, and the `true` tags if they are known.
@@ -300,21 +313,3 @@ def _describe_unknown(unknown: collections.Counter[str]) -> str:
     examples = ', '.join(f'{tag} {count:,}' for tag, count in unknown.most_common(10))
     found = f'{unknown.total():,} words have tags that do not occur in the training data ({examples})'
     return f'{found}, so their predictions cannot be correct'
-
-
-def tagging_report(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, plain: bool, repaired: int
-) -> str:
-    """Returns a table of the scores by entity type, or by tag if `plain`, sorted by descending frequency."""
-    scores = {(name or '(no type)'): score for name, score in score_entities(gold, predicted, plain).items()}
-    order = sorted(scores, key=lambda name: (-scores[name].true, -scores[name].predicted, name))
-    rows = [(name, scores[name]) for name in order] + [('all', total_score(scores))]
-    width = max(len(name) for name, _ in rows)
-    lines = [f'{"tag" if plain else "entity":{width}}  precision  recall      f1    gold    pred   right']
-    for name, score in rows:
-        figures = f'{score.precision:9.4f}{score.recall:8.4f}{score.f1:8.4f}'
-        lines.append(f'{name:{width}}  {figures}{score.true:8,}{score.predicted:8,}{score.right:8,}')
-    if repaired:
-        known = f'{repaired:,} predicted entities began with I instead of B (after O or another type)'
-        lines.append(f'{known}; each such I was replaced by B')
-    return '\n'.join(lines)
