@@ -23,15 +23,15 @@ from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
 from bertjax.tasks.tagging.columns import (
     DOCSTART,
-    ColumnOptions,
     Sentence,
+    TagFormat,
     convert_to_file_scheme,
     file_tags,
     write_columns,
 )
 from bertjax.tasks.tagging.features import WORDS, windows, word_pieces
 from bertjax.tasks.tagging.predictions import Tags, gather_word_logits, make_prediction, predict_tags
-from bertjax.tasks.tagging.rows import TagFields, parse_sentences
+from bertjax.tasks.tagging.rows import parse_sentences
 from bertjax.tasks.tagging.schemes import SCHEMES
 from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, id2label, option
 from bertjax.text.tokenizer import Tokenizer
@@ -54,11 +54,11 @@ class TaggingTask(Task[Sentence, Tags]):
       data: the folder with train.txt, dev.txt and test.txt (or other names, see files.py:TaggedFiles); '' for
         CoNLL-2003 from tensorflow-datasets, which lacks document boundaries.
       seq_len: the maximum sequence length S in pieces, including [CLS] and [SEP].
-      word_column, tag_column, comment, scheme: see ColumnOptions; with the scheme 'plain' the score is the accuracy.
+      word_column, tag_column, comment, scheme: see TagFormat; with the scheme 'plain' the score is the accuracy.
       context: whether to fill rows with the surrounding sentences of the same document ("maximal document context" in
         section 5.3 of the BERT paper).
       stride: the distance between the starts of two windows of a long sentence, in pieces; 0 for half a window.
-      words, tags, tag_names: the fields and tag names of JSON, Parquet or Arrow files, see rows.py:TagFields.
+      words, tags, tag_names: the fields and tag names of JSON, Parquet or Arrow files, see TagFormat.
       input_format: the format of a file for run=predict: 'columns', 'text' (one sentence per line, split by
         files.py, with a blank line between documents), 'words' (the same, but only white space separates words),
         'jsonl', or 'auto', which detects each of these except 'words'.
@@ -95,9 +95,9 @@ class TaggingTask(Task[Sentence, Tags]):
 
     def __post_init__(self):
         super().__post_init__()
-        self.columns = ColumnOptions(self.word_column, self.tag_column, self.comment, self.scheme)
-        self._fields = TagFields(self.words, self.tags, tuple(self.tag_names))
-        self._files = files.TaggedFiles(self.data, self.columns, self._fields)
+        fields = self.words, self.tags, tuple(self.tag_names)
+        self.format = TagFormat(self.word_column, self.tag_column, self.comment, self.scheme, *fields)
+        self._files = files.TaggedFiles(self.data, self.format)
         self.score = 'accuracy' if self.plain else 'f1'
         self.labels: list[str] = []
         self._file_scheme = ''
@@ -126,10 +126,10 @@ class TaggingTask(Task[Sentence, Tags]):
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Sentence | Blank]:
         """See Task; `input_format` is the format of the lines."""
-        return files.read_input(lines, where, self.columns, self.input_format, self.labels, self._fields)
+        return files.read_input(lines, where, self.format, self.input_format, self.labels)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Sentence | Blank]:
-        return parse_sentences(rows, self._fields, tagged=False)
+        return parse_sentences(rows, self.format, tagged=False)
 
     def learn(self, records: Sequence[Sentence]) -> None:
         """Collects the tags, and prints the counts of entities or plain tags. Each entity type has a B and an I tag."""
