@@ -13,8 +13,7 @@ from bertjax.losses import Objective, build_class_weighted
 from bertjax.metrics.classification import CLASS_METRICS, VALUE_METRICS
 from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import TEXT_FORMATS, Row
-from bertjax.tasks.reading.splits import check_split
-from bertjax.tasks.sentence.files import TableFiles
+from bertjax.tasks.reading.splits import TableFiles, check_split
 from bertjax.tasks.sentence.labels import count_labels, find_labels
 from bertjax.tasks.sentence.task import Example, Scores, TextTask, check_all_or_none
 from bertjax.tasks.task import option
