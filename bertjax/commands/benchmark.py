@@ -28,7 +28,7 @@ from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.terminal import Console
 from bertjax.workdir.exports import LOADABLE
 from bertjax.workdir.lock import lock_workdir
-from bertjax.writers.console import Command, print_next_commands, print_output_files
+from bertjax.writers.console import print_next_commands, print_output_files
 
 VERB = Verb(needs='task', teacher=False, trains=True)
 
@@ -73,7 +73,10 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         console.print('  the average will be over fewer tasks than GLUE has')
     order = order_tasks(overrides, list(server_splits))
     with lock_workdir(folder):
-        requests = {task: {**to_plain(configs[task]), **_recorded_init(overrides.get(task, {}))} for task in order}
+        requests = {task: to_plain(configs[task]) for task in order}
+        for task in order:
+            if (init := overrides.get(task, {}).get('init')) in TASKS:
+                requests[task]['init'] = init  # the name of the task, not its folder, which may be moved
         finished = record_request(folder, requests)
         for number, task in enumerate(order, 1):
             title = f'{TASKS[task].title}, {number} of {len(order)}'
@@ -86,14 +89,8 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
             record_result(folder, task, requests[task])
         _finish(folder, missing_data, server_splits, console)
     same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(display_path(folder))}'
-    print_next_commands(
-        console, [Command('a page about all tasks, and a page per task', f'{same_run} --config.run=report', 'report')]
-    )
-
-
-def _recorded_init(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns config.init as benchmark.json records it: the name of a task, not its folder, which may be moved."""
-    return {'init': overrides['init']} if overrides.get('init') in TASKS else {}
+    commands = [('a page about all tasks, and a page per task', f'{same_run} --config.run=report', 'report')]
+    print_next_commands(console, commands)
 
 
 def _task_config(config: ConfigDict, task: str, overrides: Mapping[str, Any], folder: pathlib.Path) -> ConfigDict:

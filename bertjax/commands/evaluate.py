@@ -10,14 +10,15 @@ from ml_collections import ConfigDict
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
-from bertjax.finetune.ensemble import Ensemble, ensemble_table, load_models, member_folders
+from bertjax.finetune.ensemble import Ensemble, load_models, member_folders
 from bertjax.finetune.restore import EvaluatedTask, merge_run_config
 from bertjax.finetune.results import RESULTS, STEP, results_table, write_predictions
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.finetune.task_data import TaskData, TaskSplit
-from bertjax.terminal import Console
+from bertjax.terminal import Console, make_table
 from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import exported_trial, lock_workdir
+from bertjax.writers.console import format_value
 
 VERB = Verb(needs='task', processes=True)
 
@@ -66,7 +67,11 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         results |= {'parts': parts} if parts else {}
         if member_scores:
             results['alone'] = {**results.get('alone', {}), **member_scores}
-            table = ensemble_table(task.score, member_scores, measured)
+            table = make_table(task.score, '', *measured)
+            for member in next(iter(member_scores.values())):
+                table.add_row(member, *(format_value(scores[member]) for scores in member_scores.values()))
+            together = (format_value(figures[task.score]) for figures in measured.values())
+            table.add_row('together', *together, style='bold')
             # The table is as wide as its paths need, because a wrapped path cannot be copied.
             width = console.measure(table, options=console.options.update(max_width=_MAX_WIDTH)).maximum
             Console(width=max(width, console.width)).print(table)

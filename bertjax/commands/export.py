@@ -55,8 +55,8 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
     settings = finetuning_settings(config)
     formats = split_formats(settings.export_formats)
     check_push_to(settings.push_to, formats)
-    tuned = load_task(settings, folder, lambda data: {'train': data.split('train', training=True)})
-    data = tuned.task_model.data
+    tuned = load_task(settings, folder)
+    data = tuned.data
     module = tuned.task_model.setup.module
     check_formats(formats, data.encoder, vocabulary=data.tokenizer.family, module=module, head=data.task.head)
     recorded = read_recorded_config(folder / 'config.json', config.task.kind)

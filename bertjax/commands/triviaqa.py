@@ -1,5 +1,6 @@
 """run=triviaqa: convert TriviaQA to the format of SQuAD 1.1, for training before SQuAD or together with SQuAD."""
 
+import collections
 import json
 import pathlib
 
@@ -12,7 +13,7 @@ from bertjax.files.atomic import AtomicFile
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.progress import show_progress
 from bertjax.remote.paths import data_directory
-from bertjax.tasks.squad.trivia import WORDS, Counts, convert_to_squad, read_questions
+from bertjax.tasks.squad.trivia import WORDS, convert_to_squad, read_questions
 from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb(needs='task', devices=False)
@@ -47,19 +48,19 @@ def run(config: ConfigDict, workdir: str) -> None:
         raise UserError('config.data', found, 'questions of TriviaQA', fix)
     with lock_workdir(folder):
         for split, path in files.items():
-            counts = Counts()
+            counts: collections.Counter[str] = collections.Counter()
             print(f'{split}: {path} …', flush=True)
             target = folder / f'{split}-v1.1.json'
             with AtomicFile(target) as file:
                 _write(file, data, path, counts)
             print(
-                f'{target}: {counts.paragraphs:,} of {counts.documents:,} documents have an answer in their first '
-                f'{WORDS} words; {counts.answered:,} of {counts.questions:,} questions have such a document'
+                f'{target}: {counts["paragraphs"]:,} of {counts["documents"]:,} documents have an answer in their '
+                f'first {WORDS} words; {counts["answered"]:,} of {counts["questions"]:,} questions have such a document'
             )
     print(f'train on it with --config.data={folder}, then on SQuAD with --config.init=WORKDIR of that run')
 
 
-def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: Counts) -> None:
+def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: collections.Counter[str]) -> None:
     """Writes the questions of the file `path` to `file`, one by one, in the format of SQuAD 1.1."""
     questions = read_questions(path)
     separator = '{"version": "1.1", "data": ['
@@ -68,7 +69,7 @@ def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: Counts)
         for entry in convert_to_squad(data, path, counted_questions, counts):
             file.write((separator + json.dumps(entry, ensure_ascii=False)).encode())
             separator = ', '
-    if not counts.paragraphs:
-        found = f'no answer in the first {WORDS} words of {counts.documents:,} documents'
+    if not counts['paragraphs']:
+        found = f'no answer in the first {WORDS} words of {counts["documents"]:,} documents'
         raise UserError(str(path), found, 'at least one answer', 'check that evidence/ belongs to these questions')
     file.write(b']}\n')

@@ -9,8 +9,6 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote
 from bertjax.finetune.restore import EvaluatedTask, load_task
@@ -18,8 +16,6 @@ from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.remote.paths import user_path
 from bertjax.tasks.task import Task, options_of
-from bertjax.terminal import make_table
-from bertjax.writers.console import format_value
 
 KEY = 'config.ensemble'
 
@@ -112,24 +108,6 @@ class Ensemble:
             task = member.data.task
             scores[str(folder)] = task.metrics(split.records, member.predictions(member_split))[task.score]
         return scores
-
-
-def ensemble_table(
-    score: str,
-    member_scores: Mapping[str, Mapping[str, float | None]],
-    ensemble_figures: Mapping[str, Mapping[str, float | None]],
-) -> Table:
-    """Returns a table of the metric `score`, with a row for each member and a last row for the ensemble.
-
-    Args:
-      member_scores: {split: the result of `Ensemble.member_scores`}.
-      ensemble_figures: {split: the metrics of the ensemble}.
-    """
-    table = make_table(score, '', *ensemble_figures)
-    for folder in next(iter(member_scores.values())):
-        table.add_row(folder, *(format_value(member_scores[name][folder]) for name in ensemble_figures))
-    table.add_row('together', *(format_value(figures[score]) for figures in ensemble_figures.values()), style='bold')
-    return table
 
 
 def load_models(

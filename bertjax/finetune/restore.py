@@ -19,13 +19,11 @@ from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit, read_encoder_config
 from bertjax.finetune.task_model import TaskModel
 from bertjax.model.config import BertConfig, FieldKind, fields_of
-from bertjax.optim.optimizers import make_optimizer
-from bertjax.optim.trainable import make_selection
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
 from bertjax.text.tokenizer import load_tokenizer
-from bertjax.train.setup import Setup, build_setup
+from bertjax.train.setup import Setup
 from bertjax.train.state import put_params
 from bertjax.workdir.exports import exported_model
 from bertjax.workdir.files import check_kind, read_recorded_config, read_recorded_task
@@ -86,13 +84,16 @@ class EvaluatedTask:
 
 
 def load_task(
-    settings: FinetuningSettings, folder: pathlib.Path, splits_of: Callable[[TaskData], dict[str, TaskSplit]]
+    settings: FinetuningSettings,
+    folder: pathlib.Path,
+    splits_of: Callable[[TaskData], dict[str, TaskSplit]] | None = None,
 ) -> EvaluatedTask:
     """Loads the model of a finished or unfinished run, or the model of config.init if the workdir has no run.
 
     Args:
       settings: The settings of the config that `merge_run_config` returns.
-      splits_of: A function from the data of the task, with known labels, to the splits to evaluate on.
+      splits_of: A function from the data of the task, with known labels, to the splits to evaluate on. None for no
+        splits, if the model is only exported or the caller has other inputs.
 
     Raises:
       UserError: Neither the workdir nor config.init has a model for this task, or config.step names no checkpoint.
@@ -101,31 +102,14 @@ def load_task(
     settings.check()
     mesh = make_mesh(settings.mesh_axes, claim_devices())
     data = _task_data(settings, folder)
-    settings.check_memory(data.encoder, mesh, training=False)
-    splits = splits_of(data)
-    eval_splits = list(splits.values())
-    length_count = settings.max_padded_lengths or data.best_length_count(eval_splits, 1, training=False)
-    task_model = TaskModel(data, mesh, eval_splits, length_count)
+    splits, length_count = {}, settings.max_padded_lengths
+    if splits_of is not None:
+        settings.check_memory(data.encoder, mesh, training=False)
+        splits = splits_of(data)
+        length_count = length_count or data.best_length_count(list(splits.values()), 1, training=False)
+    task_model = TaskModel(data, mesh, list(splits.values()), length_count)
     params, step = _params(data, task_model.setup, folder)
     return EvaluatedTask(task_model, params, splits, step, data.finished and _selects_final(settings, folder))
-
-
-def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> tuple[TaskData, Setup, Any, int | None]:
-    """Loads the same model as `load_task`, but without splits to evaluate it on.
-
-    Returns:
-      The data of the task, the setup of the model, the parameters on the mesh, and the step of the checkpoint. The
-      step is None if the model does not come from a checkpoint.
-    """
-    data = _task_data(settings, folder)
-    setup = build_setup(
-        data.task.build_module(data.encoder),
-        data.task.objective,
-        make_optimizer(**vars(settings.optimizer)),
-        make_mesh(settings.mesh_axes, claim_devices()),
-        trained=make_selection(settings.trainable, data.encoder.num_layers),
-    )
-    return data, setup, *_params(data, setup, folder)
 
 
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:

@@ -23,7 +23,7 @@ from bertjax.train.health.goodput import read_goodput
 from bertjax.workdir import exports
 from bertjax.workdir.exports import push_export, write_exports
 from bertjax.workdir.files import distillation_facts
-from bertjax.writers.console import Command, format_value, print_next_commands, print_output_files
+from bertjax.writers.console import format_value, print_next_commands, print_output_files
 from bertjax.writers.jsonl import read_rows
 
 _PREDICTED = ('label', 'labels', 'score', 'tags', 'prediction', 'answer')  # names that given labels may also have
@@ -83,13 +83,13 @@ def finish_task(
     print_output_files(console, folder, files, exported=task_model.settings.export)
     same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(display_path(folder))}'
     commands = [
-        Command('predictions for a file (-: standard input)', f'{same_run} --config.run=predict --config.input=FILE'),
-        Command('a page about this workdir, with the worst errors', f'{same_run} --config.run=report', 'report'),
-        Command('a plot of the training', f'{same_run} --config.run=plot', 'plot'),
+        ('predictions for a file (-: standard input)', f'{same_run} --config.run=predict --config.input=FILE'),
+        ('a page about this workdir, with the worst errors', f'{same_run} --config.run=report', 'report'),
+        ('a plot of the training', f'{same_run} --config.run=plot', 'plot'),
     ]
     if task.has_baselines:
         title = 'the score of the most frequent answer and of a linear model'
-        commands.insert(1, Command(title, f'{same_run} --config.run=baseline', 'baseline'))
+        commands.insert(1, (title, f'{same_run} --config.run=baseline', 'baseline'))
     print_next_commands(console, commands)
     if task_model.settings.export:  # the upload is last, because it may fail
         push_export(folder, task_model.settings.push_to, private=task_model.settings.push_private)

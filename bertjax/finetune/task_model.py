@@ -34,15 +34,15 @@ class TaskModel:
     """The model of a task on a mesh, for training, evaluation and prediction.
 
     Args:
-      splits: The splits to train and evaluate on, at least one. The first split determines the arrays of a batch.
-        Without a `layout`, all splits determine the padded lengths. With a `layout`, the first split must be the
-        training split, and the other splits, if there are any, determine the padded lengths.
+      splits: The splits to train and evaluate on. Without splits, the model only has a setup. Without a `layout`, all
+        splits determine the padded lengths. With a `layout`, the first split must be the training split, and the other
+        splits, if there are any, determine the padded lengths.
       length_count: The maximum number of padded lengths.
       layout: The layout of packed training batches; None for padded rows.
 
     Attributes:
       shapes: The padded lengths of batches. Packed training batches do not use them.
-      attention: A description of the attention implementation for batches of the longest rows.
+      attention: A description of the attention implementation for batches of the longest rows; '' without splits.
     """
 
     def __init__(
@@ -56,7 +56,10 @@ class TaskModel:
         settings = data.settings
         check_mesh(data.encoder, mesh)
         self.data, self.layout = data, layout
-        self.shapes = data.padded_lengths(splits if layout is None else splits[1:] or splits, length_count)
+        self.shapes: tuple[int, ...] = ()
+        self.attention = ''
+        if splits:
+            self.shapes = data.padded_lengths(splits if layout is None else splits[1:] or splits, length_count)
         self.setup: Setup = build_setup(
             data.task.build_module(data.encoder),
             data.task.objective,
@@ -67,9 +70,9 @@ class TaskModel:
             ema_decay=settings.ema_decay,
             zero1=settings.zero1,
         )
-        if layout is None:
+        if layout is None and splits:
             self.attention = describe_attention(data.encoder, settings.batch_size, max(self.shapes))
-        else:
+        elif layout is not None:
             packed = max(layout.most_sequences) > 1
             self.attention = describe_attention(data.encoder, *layout.row_groups[-1], packed=packed)
         self._predictors: dict[int, Predictor] = {}

@@ -234,7 +234,7 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
 
 def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedModel:
     # Orbax and the training code take as long to import as JAX, and exports do not need them.
-    from bertjax.finetune.restore import load_tuned
+    from bertjax.finetune.restore import load_task
     from bertjax.finetune.settings import finetuning_settings
     from bertjax.pretrain.restore import load_pretraining
     from bertjax.pretrain.settings import pretraining_settings
@@ -242,8 +242,9 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
     config = from_plain(read_recorded_config(folder / CONFIG))
     config.mesh, config.step, config.model.dtype = from_plain(_DATA_MESH), step, dtype
     if 'task' in config:
-        data, setup, params, step = load_tuned(finetuning_settings(config), folder)
-        where, module, task = f'{folder}, step {step}', setup.module, data.task
+        tuned = load_task(finetuning_settings(config), folder)
+        data, setup, params = tuned.data, tuned.task_model.setup, tuned.params
+        where, module, task = f'{folder}, step {tuned.step}', setup.module, data.task
         tokenizer, mesh, task_text = data.tokenizer, setup.mesh, data.task_json(finished=data.finished)
     else:
         run = load_pretraining(pretraining_settings(config), folder)

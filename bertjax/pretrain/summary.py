@@ -32,7 +32,7 @@ from bertjax.train.step import make_forward
 from bertjax.workdir import exports
 from bertjax.workdir.exports import push_export, split_formats, write_exports
 from bertjax.workdir.files import distillation_facts
-from bertjax.writers.console import Command, format_value, print_next_commands, print_output_files
+from bertjax.writers.console import format_value, print_next_commands, print_output_files
 from bertjax.writers.jsonl import read_rows
 
 PRINTED_FIGURES = ('loss', 'mlm_loss', 'mlm_accuracy', 'perplexity')
@@ -227,7 +227,7 @@ def _print_texts(console: Console, texts: Mapping[str, tuple[Mapping[str, Any], 
     console.print(table)
 
 
-def _next_commands(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[Command]:
+def _next_commands(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[tuple[str, ...]]:
     """Returns the commands that the summary proposes to run next."""
     config_flag, path = f'--config={shlex.quote(recipe)}', pathlib.Path(recipe.partition(':')[0])
     files = (path.with_name('classify.py'), pathlib.Path('configs/classify.py')) if path.suffix else ()
@@ -236,14 +236,14 @@ def _next_commands(folder: pathlib.Path, config: Mapping[str, Any], recipe: str)
     workdir = shlex.quote(name)
     same_run = f'{config_flag} --workdir={workdir}'
     commands = [
-        Command('a page about this workdir', f'{same_run} --config.run=report', 'report'),
-        Command('a plot of the learning curve', f'{same_run} --config.run=plot', 'plot'),
+        ('a page about this workdir', f'{same_run} --config.run=report', 'report'),
+        ('a plot of the learning curve', f'{same_run} --config.run=plot', 'plot'),
     ]
     if config['export']:
         flags = f'--workdir={shlex.quote(f"{name}_labels")} --config.init={workdir} --config.data=TABLE.csv'
         title = 'a classifier from your own table with the columns text and label'
-        commands.append(Command(title, f'--config={shlex.quote(str(classify))} {flags}'))
+        commands.append((title, f'--config={shlex.quote(str(classify))} {flags}'))
     if config['corpus'] == 'pydoc:' and 'distill' not in config:
         flags = "--workdir=out/mine --config.corpus='texts/*.txt'"
-        commands.append(Command('the same on your own text', f'{config_flag} {flags}'))
+        commands.append(('the same on your own text', f'{config_flag} {flags}'))
     return commands

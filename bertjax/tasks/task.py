@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import pathlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
@@ -94,7 +95,8 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     The field `seq_len` is the maximum sequence length in tokens. All other fields are options, see `option`.
 
     Attributes:
-      name: the name in titles, such as 'RTE'.
+      name: the name in titles, such as 'RTE'; by default, the name of the folder or file `data`.
+      default_name: the name of a task without `data`.
       head: the head of the model.
       objective: the training objective of the head.
       labels: the names of the head's outputs, in order; empty if they are unknown or the outputs have no names.
@@ -107,7 +109,8 @@ class Task(abc.ABC, Generic[Record, Prediction]):
       min_seq_len: the smallest value of `seq_len`.
     """
 
-    name: str
+    name: str = ''
+    default_name: str = ''
     head: Head
     objective: Objective
     labels: Sequence[str] = ()
@@ -122,6 +125,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     def __post_init__(self):
         schema.check_fields(self, 'task')
+        self.name = self.name or pathlib.PurePath(self.data).name or self.default_name
         if self.seq_len < self.min_seq_len:
             raise UserError('config.seq_len', str(self.seq_len), f'at least {self.min_seq_len}', 'use 128')
 

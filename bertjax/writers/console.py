@@ -1,7 +1,6 @@
 """Shows the progress of training: a progress bar on a terminal, occasional lines elsewhere."""
 
 import contextlib
-import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -103,22 +102,12 @@ def print_output_files(
         console.print(f'  {path:{width}}  {descriptions[name]}', markup=False)
 
 
-@dataclasses.dataclass(frozen=True)
-class Command:
-    """A command that a user may run next.
+def print_next_commands(console: Console, commands: Sequence[tuple[str, ...]]) -> None:
+    """Prints commands, each with the invocation that started this program, such as `python -m bertjax.main`.
 
-    Attributes:
-      extra: The extra of bertjax that the command needs; '' for none.
+    A command is a tuple (purpose, flags), or (purpose, flags, extra) if it needs an extra of bertjax.
     """
-
-    purpose: str
-    flags: str
-    extra: str = ''
-
-
-def print_next_commands(console: Console, commands: Sequence[Command]) -> None:
-    """Prints commands, each with the invocation that started this program, such as `python -m bertjax.main`."""
     console.print('what to run next', style='bold')
-    for command in commands:
-        needs = f' (needs the extra {command.extra!r})' if command.extra else ''
-        console.print(f'  {command.purpose}{needs}:\n    {invocation()} {command.flags}', markup=False)
+    for purpose, flags, *extra in commands:
+        needs = f' (needs the extra {extra[0]!r})' if extra else ''
+        console.print(f'  {purpose}{needs}:\n    {invocation()} {flags}', markup=False)

@@ -10,7 +10,7 @@ from bertjax.tasks.choice.files import ChoiceQuestion as Choice
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.sentence.features import text_features
 from bertjax.tasks.squad.questions import SquadQuestion
-from bertjax.tasks.squad.windows import squad_features
+from bertjax.tasks.squad.task import SquadTask
 from bertjax.tasks.tagging.features import word_pieces
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.text.vocabulary import train_byte_bpe
@@ -68,7 +68,7 @@ def test_texts_and_pairs_are_encoded_as_in_transformers(both, seq_len):
 def test_questions_are_encoded_as_in_transformers(both):
     ours, theirs = both
     question = SquadQuestion('a', SECOND[0], FIRST[0], ('mat',), (FIRST[0].find('mat'),))
-    features = squad_features([question], ours, seq_len=64, stride=32, max_query=30, training=False)
+    features = SquadTask('', 64, stride=32, max_query=30).features([question], ours, training=False)
     assert _rows(features) == theirs([SECOND[0]], [FIRST[0]])['input_ids']
     at = int(features.row['start'][0])
     assert features.token['token_first'][at] == FIRST[0].find('mat')

@@ -1,7 +1,6 @@
 """Multiple choice: selects the correct ending of a text, for SWAG, CODAH and user-defined questions."""
 
 import dataclasses
-import pathlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -52,6 +51,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
     dev_share: float = option(0.1, number(0, 1, above=True, below=True))
     test_share: float = option(0.1, number(0, 1, above=True, below=True))
 
+    default_name = 'multiple choice'
     head = MULTIPLE_CHOICE
     has_baselines = True
     same_rows = True
@@ -67,8 +67,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         fix = 'give --config.data=DIR; tensorflow-datasets does not have these datasets'
         self._files = SplitFiles(self.data, has_labels, files.LAYOUTS[self.layout], fix)
         self._mixed = False
-        folder_name = pathlib.PurePath(self.data).name or 'multiple choice'
-        self.name = {'swag': 'SWAG', 'codah': 'CODAH'}.get(self.layout, folder_name)
+        self.name = {'swag': 'SWAG', 'codah': 'CODAH'}.get(self.layout, self.name)
 
     @property
     def objective(self) -> Objective:

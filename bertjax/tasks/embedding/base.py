@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -57,7 +56,6 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
       train, dev, test: the file of the split; '' for the usual names in a folder.
       losses: {name: loss}. 'auto' chooses the first loss that accepts the form of the training records.
       pair_key: the key of the predicted similarity of a pair in a row of predictions.
-      default_name: the name of a task without data.
     """
 
     data: str
@@ -77,12 +75,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
     losses: ClassVar[Mapping[str, RowLoss]]
     pair_key: ClassVar[str] = 'similarity'
     learned: ClassVar[Mapping[str, str]] = {'form': '_form'}
-    default_name: ClassVar[str]
     _form = ''  # the form of the training records, a key of files.FORMS
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.name = pathlib.PurePath(self.data).name or self.default_name
 
     @functools.cached_property
     def _files(self) -> EmbeddingSplits:

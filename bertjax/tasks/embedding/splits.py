@@ -9,8 +9,7 @@ from bertjax.files.paths import existing_files
 from bertjax.tasks.embedding import files
 from bertjax.tasks.embedding.files import Query, TextExample
 from bertjax.tasks.reading.records import Files, read_records
-from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split
-from bertjax.tasks.sentence.files import TableFiles
+from bertjax.tasks.reading.splits import STEMS, SplitFiles, TableFiles, check_split
 from bertjax.tasks.squad.files import is_squad_json, read_questions
 
 

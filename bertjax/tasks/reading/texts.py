@@ -3,7 +3,7 @@
 import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from etils import epath
 
@@ -42,13 +42,29 @@ def quote_names(names: Iterable[Any]) -> str:
 
 
 def read_text(path: epath.PathLike) -> str:
-    """Reads the text of a local or remote file; see `decode_file`.
+    """Reads the whole text of a local or remote file, or of a pipe.
+
+    The content is decompressed if it is gzip, bzip2, xz or zstd. A byte order mark is removed.
 
     Raises:
-      UserError: The file cannot be opened, is damaged, or has bytes that are not UTF-8.
+      UserError: The file cannot be opened, is damaged, or is not UTF-8. The message names the line of the first invalid
+        byte.
     """
     with _open(path) as file:
-        return decode_file(file, str(path))
+        compression = streams.detect_compression(str(path), file.peek(8)[:8])
+        try:
+            raw = b''.join(streams.chunks(file, compression))
+        except streams.DAMAGE as error:
+            if not compression:
+                raise
+            found = f'a damaged {compression} file ({error})'
+            raise UserError(str(path), found, 'a complete file', 'download or compress it again') from error
+    try:
+        return raw.decode('utf-8-sig')
+    except UnicodeDecodeError as error:
+        line = error.object.count(b'\n', 0, error.start) + 1
+        found = f'the byte 0x{error.object[error.start]:02x}'
+        raise UserError(f'{path}:{line}', found, 'UTF-8', 'convert the file, for example with iconv') from None
 
 
 def _open(path: epath.PathLike) -> io.BufferedReader:
@@ -61,30 +77,6 @@ def _open(path: epath.PathLike) -> io.BufferedReader:
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
         found = (error.strerror or 'no such file').lower()
         raise UserError(str(path), found, 'a file', 'correct the path') from None
-
-
-def decode_file(file: BinaryIO, where: str) -> str:
-    """Reads the whole text of an open file or pipe.
-
-    The content is decompressed if it is gzip, bzip2, xz or zstd. A byte order mark is removed.
-
-    Raises:
-      UserError: The file is damaged, or is not UTF-8. The message names the line of the first invalid byte.
-    """
-    raw = file.read()
-    compression = streams.detect_compression(where, raw[:8])
-    if compression:
-        try:
-            raw = b''.join(streams.chunks(io.BytesIO(raw), compression))
-        except streams.DAMAGE as error:
-            found = f'a damaged {compression} file ({error})'
-            raise UserError(where, found, 'a complete file', 'download or compress it again') from error
-    try:
-        return raw.decode('utf-8-sig')
-    except UnicodeDecodeError as error:
-        line = error.object.count(b'\n', 0, error.start) + 1
-        found = f'the byte 0x{error.object[error.start]:02x}'
-        raise UserError(f'{where}:{line}', found, 'UTF-8', 'convert the file, for example with iconv') from None
 
 
 def peek_lines(

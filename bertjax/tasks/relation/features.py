@@ -5,15 +5,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.data.features import FeatureBuilder, Features
 from bertjax.errors import UserError
-from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.relation.files import MARKS, Relation, boundaries
 from bertjax.text.special import is_unused
 from bertjax.text.tokenizer import Tokenizer
 
 STARTS = 'starts'  # a row array: the positions of the first tokens of the opening marks, subject and object
-# The values of config.task.markers: the methods of marking the entities. See `relation_features`.
+# The values of config.task.markers, which are methods of marking the entities:
+# 'entity' puts marks around each entity (arXiv 1906.03158).
+# 'typed' also adds the type after the opening mark (arXiv 2102.01373), for example @ * person * Ann @.
+# 'mask' replaces the words of an entity by the opening mark and the type, so that the model cannot memorise names. In
+#   Zhang et al. 2017, the mask is a single token.
+# 'words' puts MARKS around each entity, as in the benchmarks of SciBERT.
 MARKERS = ('entity', 'typed', 'mask', 'words')
 _PUNCTUATION = ('@', '@', '#', '#')
 _TYPES = ('*', '^')
@@ -41,53 +44,23 @@ def describe_marks(tokenizer: Tokenizer, markers: str) -> str:
     return f'entities are marked by {marks[0]}{types[0]} … {marks[1]} and {marks[2]}{types[1]} … {marks[3]}'
 
 
-def relation_features(
-    records: Sequence[Relation], labels: np.ndarray | None, tokenizer: Tokenizer, *, seq_len: int, markers: str
-) -> Features:
-    """Builds a row `[CLS] … [SEP]` for each of N records, with the row array STARTS, int32 [N, 2].
-
-    A sequence longer than `seq_len` is truncated in three steps, as far as needed. The first step removes tokens before
-    the first entity and after the last entity, the farthest tokens first. The second step removes the middle of the
-    text between the entities. The third step removes the ends of the entities and of their types.
-
-    Args:
-      labels: The indices of the labels, int32 [N], for the row array `labels`; None if they are unknown.
-      markers: The method of marking the entities.
-        'entity' puts marks around each entity (arXiv 1906.03158).
-        'typed' also adds the type after the opening mark (arXiv 2102.01373), for example @ * person * Ann @.
-        'mask' replaces the words of an entity by the opening mark and the type, so that the model cannot memorise
-        names. In Zhang et al. 2017, the mask is a single token.
-        'words' puts MARKS around each entity, as in the benchmarks of SciBERT.
-
-    Raises:
-      UserError: `seq_len` is too small for the marks.
-    """
-    builder, truncated = FeatureBuilder(), 0
-    for row, (tokens, starts, _, complete) in enumerate(_sequences(records, tokenizer, seq_len, markers)):
-        truncated += not complete
-        builder.add_sequence(add_special_tokens(tokens, tokenizer))
-        values = {} if labels is None else {'labels': labels[row]}
-        builder.add_row(row, **{STARTS: np.asarray(starts, np.int32) + 1}, **values)
-    longer = f'{truncated:,} of {len(records):,} records are longer than config.seq_len={seq_len}'
-    return builder.build(notes=[f'{longer} and lose words, the farthest from the entities first'] if truncated else [])
-
-
-def find_fixed_tokens(records: Sequence[Relation], tokenizer: Tokenizer, *, seq_len: int, markers: str) -> np.ndarray:
-    """Returns bool [T] for the T tokens of all rows of `relation_features`. Tokens of marks and types are True."""
-    masks = (fixed for _, _, fixed, _ in _sequences(records, tokenizer, seq_len, markers))
-    return np.concatenate([np.concatenate([[False], fixed, [False]]) for fixed in masks])
-
-
 _MARK, _TYPE, _ENTITY, _CONTEXT = 'mark', 'type', 'entity', 'context'
 
 
-def _sequences(
+def encode_relations(
     records: Sequence[Relation], tokenizer: Tokenizer, seq_len: int, markers: str
 ) -> Iterator[tuple[np.ndarray, Sequence[int], np.ndarray, bool]]:
     """Yields four values for each record.
 
     The values are the tokens, without [CLS] and [SEP]; the positions of the two opening marks; a boolean array
     that is True for the tokens of marks and types; and whether the sequence is complete, that is, not truncated.
+
+    A sequence longer than `seq_len` is truncated in three steps, as far as needed. The first step removes tokens before
+    the first entity and after the last entity, the farthest tokens first. The second step removes the middle of the
+    text between the entities. The third step removes the ends of the entities and of their types.
+
+    Raises:
+      UserError: `seq_len` is too small for the marks.
     """
     marks, max_tokens = role_marks(tokenizer, markers), seq_len - 2
     record_parts = [_parts(record, markers) for record in records]

@@ -1,7 +1,6 @@
 """The task of relation classification."""
 
 import dataclasses
-import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from bertjax.config.ranges import list_of, one_of, text
 from bertjax.convert.heads import SEQUENCE_CLASSIFICATION, Head
-from bertjax.data.features import INPUTS, Features
+from bertjax.data.features import INPUTS, FeatureBuilder, Features
 from bertjax.errors import UserError
 from bertjax.losses import CLASSIFICATION, Objective
 from bertjax.metrics.classification import relation_figures
@@ -18,11 +17,12 @@ from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.heads import BertForTask
 from bertjax.model.lookup import gather_positions
+from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.reading.layout import Column, Record
 from bertjax.tasks.reading.records import FORMATS, Files, Row, read_records
 from bertjax.tasks.reading.splits import SplitFiles
 from bertjax.tasks.reading.texts import Blank, Line
-from bertjax.tasks.relation.features import MARKERS, STARTS, describe_marks, find_fixed_tokens, relation_features
+from bertjax.tasks.relation.features import MARKERS, STARTS, describe_marks, encode_relations
 from bertjax.tasks.relation.files import Relation, parse_marked_text, parse_relations, read_relations
 from bertjax.tasks.sentence.task import Scores, TextTask, check_all_or_none
 from bertjax.tasks.task import option
@@ -58,7 +58,7 @@ class RelationTask(TextTask):
     Attributes:
       data: the folder with train.json, dev.json and test.json, or other usual names and formats, see splits.py.
       seq_len: the maximum sequence length S in tokens, including marks, [CLS] and [SEP].
-      markers: the method of marking the entities, see features.py:relation_features.
+      markers: the method of marking the entities, see features.py:MARKERS.
       pool: the input of the head: 'cls' for the pooled [CLS], or 'starts' for the concatenated hidden states of the two
         opening marks (arXiv 1906.03158). transformers has no class for 'starts'.
       negative: the label for 'no relation', if the data have one. All metrics except accuracy ignore it.
@@ -76,6 +76,7 @@ class RelationTask(TextTask):
     label: str = option('', affects='reading')
     metric: str = option('micro_f1', one_of(_METRICS))
 
+    default_name = 'relations'
     # These options of TextTask are fixed here. For example, the windows of long='windows' could separate the entities.
     long: ClassVar[str] = 'truncate'
     stride: ClassVar[int] = 0
@@ -86,7 +87,6 @@ class RelationTask(TextTask):
         super().__post_init__()
         has_labels = lambda files: next(self._read(files, 'optional')).label is not None  # noqa: E731
         self._files = SplitFiles(self.data, has_labels, ('.json', *FORMATS))
-        self.name = pathlib.PurePath(self.data).name or 'relations'
         self.text_columns = (Column((self.text_a,)),)
         self.measures = tuple(dict.fromkeys((self.metric, *_METRICS)))
 
@@ -120,15 +120,27 @@ class RelationTask(TextTask):
         return parse_relations(rows, self.text_a, self.label, labels='ignored', keep_fields=True)
 
     def features(self, records: Sequence[Relation], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task; the rows have `labels` if every record has a label."""
-        targets = self._known_targets(records)
-        features = relation_features(records, targets, tokenizer, seq_len=self.seq_len, markers=self.markers)
-        notes = (describe_marks(tokenizer, self.markers), *features.notes) if training else features.notes
-        return dataclasses.replace(features, notes=notes)
+        """Builds a row `[CLS] … [SEP]` for each of N records, with the row array STARTS, int32 [N, 2].
+
+        If every record has a label, the rows also have their indices as `labels`, int32 [N].
+        """
+        targets, builder, truncated = self._known_targets(records), FeatureBuilder(), 0
+        sequences = encode_relations(records, tokenizer, self.seq_len, self.markers)
+        for row, (tokens, starts, _, complete) in enumerate(sequences):
+            truncated += not complete
+            builder.add_sequence(add_special_tokens(tokens, tokenizer))
+            values = {} if targets is None else {'labels': targets[row]}
+            builder.add_row(row, **{STARTS: np.asarray(starts, np.int32) + 1}, **values)
+        notes = [describe_marks(tokenizer, self.markers)] if training else []
+        if truncated:
+            longer = f'{truncated:,} of {len(records):,} records are longer than config.seq_len={self.seq_len}'
+            notes.append(f'{longer} and lose words, the farthest from the entities first')
+        return builder.build(notes=notes)
 
     def fixed_tokens(self, records: Sequence[Relation], features: Features, tokenizer: Tokenizer) -> np.ndarray:
         """See Task; the fixed tokens are the marks and types of the entities."""
-        return find_fixed_tokens(records, tokenizer, seq_len=self.seq_len, markers=self.markers)
+        masks = (fixed for _, _, fixed, _ in encode_relations(records, tokenizer, self.seq_len, self.markers))
+        return np.concatenate([np.concatenate([[False], fixed, [False]]) for fixed in masks])
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
         return self.head.module(model_config, len(self.labels))

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
@@ -14,8 +13,7 @@ from bertjax.losses import Objective, build_class_weighted
 from bertjax.metrics.classification import CLASS_METRICS, VALUE_METRICS
 from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import TEXT_FORMATS, Row
-from bertjax.tasks.reading.splits import check_split
-from bertjax.tasks.sentence.files import TableFiles
+from bertjax.tasks.reading.splits import TableFiles, check_split
 from bertjax.tasks.sentence.labels import count_labels, find_labels
 from bertjax.tasks.sentence.task import Example, Scores, TextTask, check_all_or_none
 from bertjax.tasks.task import option
@@ -76,7 +74,7 @@ class ClassificationTask(TextTask):
         names = {'train': self.train, 'dev': self.dev, 'test': self.test}
         self._files = TableFiles(self.data, self.dataset, names, self.format)
         self._shared_records = 0  # the number of records in the file that train and dev share; 0 before it is read
-        self.name = pathlib.PurePath(self.data).name or self.dataset or 'classification'
+        self.name = self.name or self.dataset or 'classification'
         self._weights: tuple[float, ...] = ()
         self.text_columns = tuple(Column((name,)) for name in (self.text_a, self.text_b) if name)
         self._check()

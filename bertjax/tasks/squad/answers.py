@@ -1,15 +1,12 @@
-"""Predicts the n best answers to a question from the logits of its windows."""
+"""Finds the best spans of a window, and ranks the answers to a question."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 
-from bertjax.data.features import Features
 from bertjax.metrics.softmax import softmax
-from bertjax.tasks.squad.questions import SquadQuestion
 
-_SPANS_PER_BEST = 4  # spans per window, as a multiple of n_best; above 1, because spans with equal texts are merged
+SPANS_PER_BEST = 4  # spans per window, as a multiple of n_best; above 1, because spans with equal texts are merged
 NO_CHOICE = 1e9  # the null_odds if 'no answer' is the only possible answer
 
 
@@ -82,47 +79,17 @@ def best_spans(
     return begins[top // longest], ends.ravel()[top]
 
 
-def find_answers(
-    questions: Sequence[SquadQuestion],
-    features: Features,
-    start_logits: Sequence[np.ndarray],
-    end_logits: Sequence[np.ndarray],
-    *,
-    n_best: int,
-    max_answer: int,
-    with_null: bool,
-) -> list[Answers]:
-    """Returns the answers to each question.
-
-    Args:
-      features: The features of the questions, with R rows, built with training=False.
-      start_logits, end_logits: R arrays, each as long as its row.
-      n_best: The maximum number of answers to a question, besides 'no answer'.
-      max_answer: The maximum number of pieces in an answer.
-      with_null: Whether a question may have no answer.
-    """
-    bounds = np.searchsorted(features.record, np.arange(len(questions) + 1))
-    result = []
-    for question, begin, end in zip(questions, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        spans: list[tuple[int, int, float, float]] = []
-        null = None
-        for row in range(begin, end):
-            tokens = slice(features.offsets[row], features.offsets[row + 1])
-            first, last = features.token['token_first'][tokens], features.token['token_last'][tokens]
-            starts, ends = start_logits[row], end_logits[row]
-            # A question has no answer only if no window has one, so the window with the lowest null score decides.
-            if null is None or starts[0] + ends[0] < null.score:
-                null = AnswerSpan('', None, None, float(starts[0]), float(ends[0]))
-            a, b = best_spans(starts, ends, first, last, longest=max_answer, count=_SPANS_PER_BEST * n_best)
-            spans += zip(first[a].tolist(), last[b].tolist(), starts[a].tolist(), ends[b].tolist(), strict=True)
-        result.append(_rank(question.context, spans, null, n_best, with_null))
-    return result
-
-
-def _rank(
+def rank_answers(
     context: str, spans: list[tuple[int, int, float, float]], null: AnswerSpan, n_best: int, with_null: bool
 ) -> Answers:
-    """Returns the answers to a question. `spans` are (first character, end, start logit, end logit)."""
+    """Returns the answers to a question about `context`.
+
+    Args:
+      spans: The candidates, (first character, end, start logit, end logit) each.
+      null: The span that means 'no answer'.
+      n_best: The maximum number of answers, besides 'no answer'.
+      with_null: Whether the question may have no answer.
+    """
     best_by_text: dict[str, AnswerSpan] = {}
     for first, end, a, b in sorted(spans, key=lambda span: (-span[2] - span[3], span[:2])):
         text = context[first:end]

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import json
 import re
 from collections.abc import Mapping
 
@@ -16,7 +15,7 @@ from bertjax.tasks.reading.records import FORMATS, NESTED, Files, parse_records,
 from bertjax.tasks.reading.sources import read_dataset
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, split_files
 from bertjax.tasks.reading.texts import number_lines, quote_names, read_text
-from bertjax.tasks.squad.questions import SquadQuestion, check_questions, parse_question_row, parse_squad_json
+from bertjax.tasks.squad.questions import SquadQuestion, check_questions, has_rows, parse_question_row, parse_squad_json
 
 _TFDS_SPLITS = {'train': 'train', 'dev': 'validation'}  # {split: its name in tensorflow-datasets}
 
@@ -102,23 +101,10 @@ def _read_file(path: epath.Path, labels: str) -> list[SquadQuestion]:
     rows = read_records([path], format)
     if path.is_file() and format == 'json':
         text = read_text(path)
-        format = _detect_row_format(text)
-        if not format:
+        if not has_rows(text.lstrip().partition('\n')[0]):
             return parse_squad_json(text, str(path), labels)
-        rows = parse_records(number_lines(text), str(path), format)
+        rows = parse_records(number_lines(text), str(path), 'jsonl')  # also reads a list
     return [parse_question_row(row, at, labels) for at, row in rows]
-
-
-def _detect_row_format(text: str) -> str:
-    """Returns 'jsonl' for one row per line (from `datasets` or pandas), 'json' for a list, '' for SQuAD's JSON."""
-    line, _, more = text.lstrip().partition('\n')
-    if line.startswith('['):
-        return 'json'
-    try:
-        first = json.loads(line)
-        return 'jsonl' if 'data' not in first and (more.strip() or 'context' in first) else ''
-    except (ValueError, TypeError, RecursionError):
-        return ''
 
 
 def is_squad_json(path: epath.Path) -> bool:

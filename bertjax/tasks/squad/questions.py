@@ -152,16 +152,21 @@ def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
     if not first_lines:
         expected = 'SQuAD\'s JSON, or lines {"question": …, "context": …}'
         raise UserError(where, 'an empty input', expected, 'add a question')
-    # The first line of SQuAD's JSON contains "data", or is incomplete JSON.
-    try:
-        has_rows = 'data' not in json.loads(first_lines[0])
-    except (ValueError, TypeError, RecursionError):
-        has_rows = '"question"' in first_lines[0] and '"data"' not in first_lines[0]
-    has_rows = has_rows or first_lines[0].lstrip().startswith('[')
-    if has_rows:
+    if has_rows(first_lines[0]):
         return parse_unlabelled_rows(parse_records(lines, where, 'jsonl'), unique_ids=is_file)
     text = '\n'.join(line for _, line in lines)
     return iter(check_questions(parse_squad_json(text, where, 'ignored'), answerable=False, labels='ignored'))
+
+
+def has_rows(line: str) -> bool:
+    """Whether `line`, the first line of a text, is a row, or starts a list of rows. SQuAD's JSON has no rows."""
+    if line.lstrip().startswith('['):
+        return True
+    # The first line of SQuAD's JSON contains "data", or is incomplete JSON.
+    try:
+        return 'data' not in json.loads(line)
+    except (ValueError, TypeError, RecursionError):
+        return '"question"' in line and '"data"' not in line
 
 
 def load_json(text: str, where: str) -> Any:

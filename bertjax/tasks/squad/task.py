@@ -6,21 +6,24 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from bertjax.config.ranges import MANY, integer, one_of
 from bertjax.convert.heads import QUESTION_ANSWERING
-from bertjax.data.features import Features
+from bertjax.data.features import FeatureBuilder, Features
 from bertjax.errors import UserError
 from bertjax.losses import SPANS
 from bertjax.metrics.squad import Evaluation, evaluate_v1, overlap_f1
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
+from bertjax.tasks.pairs import join_pair
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.squad.answers import Answers, AnswerSpan, find_answers
+from bertjax.tasks.squad.answers import SPANS_PER_BEST, Answers, AnswerSpan, best_spans, rank_answers
 from bertjax.tasks.squad.files import SquadFiles
 from bertjax.tasks.squad.questions import SquadQuestion, parse_input, parse_unlabelled_rows
 from bertjax.tasks.squad.report import list_misplaced_answers, squad_report
-from bertjax.tasks.squad.windows import squad_features
+from bertjax.tasks.squad.windows import answer_tokens, choose_windows, find_answer, format_list, window_bounds
 from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, option
 from bertjax.text.tokenizer import Tokenizer
 
@@ -116,15 +119,87 @@ class SquadTask(Task[SquadQuestion, Answers]):
         self.null_threshold = state.get('null_threshold', 0.0)
 
     def features(self, records: Sequence[SquadQuestion], tokenizer: Tokenizer, *, training: bool) -> Features:
-        options = {'seq_len': self.seq_len, 'stride': self.stride, 'max_query': self.max_query}
-        return squad_features(records, tokenizer, training=training, **options)
+        """Builds a row `[CLS] question [SEP] window [SEP]` for each question and window of its context.
+
+        RoBERTa's tokenizer puts two [SEP] after the question.
+
+        The row arrays `start` and `end`, int32, are the positions of the first and last piece of the first answer. Both
+        are 0, the position of [CLS], if there is no answer or the window does not contain the complete answer.
+
+        A question is unusable if its first answer is not in the context or has no piece. Training skips the question,
+        and evaluation gives its rows weight 0. The notes list the unusable and the truncated questions.
+
+        If `training` is False, the pieces have two token arrays. `token_first`, int32, is the first character of the
+        piece in the context. It is -1 if the piece is outside the context, or if another window is better for it.
+        `token_last`, int32, is the character after the piece in the context. It is -1 if the piece is outside the
+        context.
+
+        Raises:
+          UserError: No question can be used for training.
+        """
+        max_query = min(self.max_query, self.seq_len - 3 - tokenizer.separators)  # leaves a piece of the text or more
+        contexts = list(dict.fromkeys(record.context for record in records))
+        pieces = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
+        queries = tokenizer.encode([record.question for record in records])
+        truncated = [record.id for record, query in zip(records, queries, strict=True) if len(query) > max_query]
+        builder, unanswered = FeatureBuilder(), []
+        for number, (record, query) in enumerate(zip(records, queries, strict=True)):
+            ids, firsts, lasts = pieces[record.context]
+            query = query[:max_query]
+            head = 1 + len(query) + tokenizer.separators
+            answer, weight = None, np.float32(1)
+            if record.answers:
+                _, a, b = find_answer(record.context, record.answers[0], record.starts[0])
+                answer = answer_tokens(firsts, lasts, a, b)
+            if record.answers and answer is None:
+                unanswered.append(record.id)
+                weight = np.float32(0)
+                if training:
+                    continue
+            starts, ends = window_bounds(len(ids), self.seq_len - head - 1, self.stride)
+            best = choose_windows(starts, ends, len(ids))
+            for window, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+                token_arrays = {}
+                if not training:
+                    outside, after = np.full(head, -1, np.int32), np.full(1, -1, np.int32)
+                    begins = np.where(best[start:end] == window, firsts[start:end], np.int32(-1))
+                    token_arrays['token_first'] = np.concatenate([outside, begins, after])
+                    token_arrays['token_last'] = np.concatenate([outside, lasts[start:end], after])
+                builder.add_sequence(*join_pair(query, ids[start:end], tokenizer), **token_arrays)
+                inside = answer is not None and start <= answer[0] and answer[1] < end
+                target = (answer[0] - start + head, answer[1] - start + head) if inside else (0, 0)
+                builder.add_row(number, start=np.int32(target[0]), end=np.int32(target[1]), weights=weight)
+        if training and len(unanswered) == len(records):
+            found = f'{len(unanswered):,} questions whose answers do not occur in their contexts'
+            raise UserError('config.data', found, 'answers that are copied from their contexts', 'correct the data')
+        effect = 'not used for training' if training else 'without effect on the loss'
+        ids_by_title = {
+            f'questions truncated to their first {max_query} pieces': truncated,
+            f'questions {effect}, because their answer is not in the text or has no piece': unanswered,
+        }
+        return builder.build(notes=[format_list(title, ids) for title, ids in ids_by_title.items() if ids])
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
         return self.head.module(model_config, bilstm_units=self.bilstm_units)
 
     def predictions(self, records: Sequence[SquadQuestion], features: Features, outputs: Outputs) -> list[Answers]:
-        options = {'n_best': self.n_best, 'max_answer': self.max_answer, 'with_null': self.nullable}
-        return find_answers(records, features, outputs['start_logits'], outputs['end_logits'], **options)
+        """See Task; the features must have been built with training=False."""
+        bounds = np.searchsorted(features.record, np.arange(len(records) + 1))
+        count, predictions = SPANS_PER_BEST * self.n_best, []
+        for record, begin, end in zip(records, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            spans: list[tuple[int, int, float, float]] = []
+            null = None
+            for row in range(begin, end):
+                tokens = slice(features.offsets[row], features.offsets[row + 1])
+                first, last = features.token['token_first'][tokens], features.token['token_last'][tokens]
+                starts, ends = outputs['start_logits'][row], outputs['end_logits'][row]
+                # A question has no answer only if no window has one, so the window with the lowest null score decides.
+                if null is None or starts[0] + ends[0] < null.score:
+                    null = AnswerSpan('', None, None, float(starts[0]), float(ends[0]))
+                a, b = best_spans(starts, ends, first, last, longest=self.max_answer, count=count)
+                spans += zip(first[a].tolist(), last[b].tolist(), starts[a].tolist(), ends[b].tolist(), strict=True)
+            predictions.append(rank_answers(record.context, spans, null, self.n_best, self.nullable))
+        return predictions
 
     def tune(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> None:
         """For SQuAD 2.0, sets the null threshold to the value with the best F1."""

@@ -5,7 +5,7 @@ paragraph if they contain an alias of the answer. The first occurrence of each a
 text around it does not answer the question.
 """
 
-import dataclasses
+import collections
 import functools
 import itertools
 import re
@@ -27,23 +27,6 @@ _FORM = '{"Data": [{"Question", "QuestionId", "Answer": {"Value", "Aliases"}, "E
 _checked = functools.partial(json_value, form=f', in {_FORM}', fix=_FIX)
 
 
-@dataclasses.dataclass
-class Counts:
-    """The statistics of a converted file.
-
-    Attributes:
-      questions: the number of questions.
-      documents: the number of documents. A document that belongs to several questions counts several times.
-      paragraphs: the number of documents that became paragraphs.
-      answered: the number of questions with at least one paragraph.
-    """
-
-    questions: int = 0
-    documents: int = 0
-    paragraphs: int = 0
-    answered: int = 0
-
-
 def read_questions(path: epath.Path) -> list[Any]:
     """Reads the questions of a file. `convert_to_squad` checks the questions."""
     root = load_json(read_text(path), str(path))
@@ -54,7 +37,7 @@ def read_questions(path: epath.Path) -> list[Any]:
 
 
 def convert_to_squad(
-    folder: epath.Path, path: epath.Path, questions: Iterable[Any], counts: Counts
+    folder: epath.Path, path: epath.Path, questions: Iterable[Any], counts: collections.Counter[str]
 ) -> Iterator[dict[str, Any]]:
     """Yields an entry of SQuAD's `data` for each question that has at least one paragraph.
 
@@ -64,7 +47,8 @@ def convert_to_squad(
     Args:
       folder: The folder that contains `evidence`.
       path: The path of the file of questions, for messages.
-      counts: The statistics to update.
+      counts: The counts to update: of 'questions'; of those with a paragraph, 'answered'; of 'documents', where each
+        question counts its documents; and of 'paragraphs'.
 
     Raises:
       UserError: A question is malformed, or one of its documents does not exist.
@@ -72,13 +56,15 @@ def convert_to_squad(
     for i, entry in enumerate(questions):
         at = f'{path}: Data[{i}]'
         paragraphs = list(_paragraphs(folder, _checked(entry, at, dict), at, counts))
-        counts.questions += 1
-        counts.answered += bool(paragraphs)
+        counts['questions'] += 1
+        counts['answered'] += bool(paragraphs)
         if paragraphs:
             yield {'title': entry['QuestionId'], 'paragraphs': paragraphs}
 
 
-def _paragraphs(folder: epath.Path, entry: Mapping[str, Any], at: str, counts: Counts) -> Iterator[dict[str, Any]]:
+def _paragraphs(
+    folder: epath.Path, entry: Mapping[str, Any], at: str, counts: collections.Counter[str]
+) -> Iterator[dict[str, Any]]:
     name = _text(entry, at, 'QuestionId')
     question, answer = _text(entry, at, 'Question'), _checked(entry.get('Answer'), f'{at}.Answer', dict)
     aliases = _checked(answer.get('Aliases', []), f'{at}.Answer.Aliases', list)
@@ -93,11 +79,11 @@ def _paragraphs(folder: epath.Path, entry: Mapping[str, Any], at: str, counts: C
             document = folder / subfolder / file
             if not document.is_file():
                 raise UserError(f'{location}.Filename', f'no file {document}', 'the text of the document', _FIX)
-            counts.documents += 1
+            counts['documents'] += 1
             context = first_words(read_text(document))
             answers = find_aliases(context, pattern)
             if answers:
-                counts.paragraphs += 1
+                counts['paragraphs'] += 1
                 yield {'context': context, 'qas': [{'id': f'{name}--{file}', 'question': question, 'answers': answers}]}
 
 

@@ -1,6 +1,5 @@
-"""Builds the rows of questions, `[CLS] question [SEP] window of the context [SEP]`.
+"""Splits contexts into the windows of google-research/bert, run_squad.py, and finds answers in the contexts.
 
-RoBERTa's tokenizer puts two [SEP] after the question. The windows are those of google-research/bert, run_squad.py.
 Unlike there, answers are character offsets in the context, so no text is reassembled from pieces.
 """
 
@@ -9,11 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertjax.data.features import FeatureBuilder, Features
-from bertjax.errors import UserError
-from bertjax.tasks.pairs import join_pair
-from bertjax.tasks.squad.questions import SquadQuestion
-from bertjax.text.tokenizer import Tokenizer
 from bertjax.text.tokenizer_base import UNSPACED
 
 _MAX_LISTED = 100
@@ -80,76 +74,3 @@ def format_list(title: str, lines: Sequence[str]) -> str:
     """Returns a text with the title, the number of lines, and the first 100 lines."""
     more = [f'… and {len(lines) - _MAX_LISTED:,} more'] if len(lines) > _MAX_LISTED else []
     return '\n  '.join([f'{title}: {len(lines):,}', *lines[:_MAX_LISTED], *more])
-
-
-def squad_features(
-    questions: Sequence[SquadQuestion],
-    tokenizer: Tokenizer,
-    *,
-    seq_len: int,
-    stride: int,
-    max_query: int,
-    training: bool,
-) -> Features:
-    """Builds a row for each question and window of its context.
-
-    The row arrays `start` and `end`, int32, are the positions of the first and last piece of the first answer. Both are
-    0, the position of [CLS], if there is no answer or the window does not contain the complete answer.
-
-    A question is unusable if its first answer is not in the context or has no piece. Training skips the question, and
-    evaluation gives its rows weight 0. The notes list the unusable and the truncated questions.
-
-    If `training` is False, the pieces have two token arrays. `token_first`, int32, is the first character of the piece
-    in the context. It is -1 if the piece is outside the context, or if another window is better for it. `token_last`,
-    int32, is the character after the piece in the context. It is -1 if the piece is outside the context.
-
-    Args:
-      questions: The questions. For training, they must be labelled.
-      seq_len: The maximum number of tokens of a row.
-      stride: See `window_bounds`.
-      max_query: The maximum number of tokens of a question.
-
-    Raises:
-      UserError: No question can be used for training.
-    """
-    max_query = min(max_query, seq_len - 3 - tokenizer.separators)  # leaves at least one piece of the text
-    contexts = list(dict.fromkeys(question.context for question in questions))
-    pieces = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
-    queries = tokenizer.encode([question.question for question in questions])
-    truncated = [question.id for question, query in zip(questions, queries, strict=True) if len(query) > max_query]
-    builder, unanswered = FeatureBuilder(), []
-    for number, (question, query) in enumerate(zip(questions, queries, strict=True)):
-        ids, firsts, lasts = pieces[question.context]
-        query = query[:max_query]
-        head = 1 + len(query) + tokenizer.separators
-        answer, weight = None, np.float32(1)
-        if question.answers:
-            _, a, b = find_answer(question.context, question.answers[0], question.starts[0])
-            answer = answer_tokens(firsts, lasts, a, b)
-        if question.answers and answer is None:
-            unanswered.append(question.id)
-            weight = np.float32(0)
-            if training:
-                continue
-        starts, ends = window_bounds(len(ids), seq_len - head - 1, stride)
-        best = choose_windows(starts, ends, len(ids))
-        for window, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-            token_arrays = {}
-            if not training:
-                outside, after = np.full(head, -1, np.int32), np.full(1, -1, np.int32)
-                begins = np.where(best[start:end] == window, firsts[start:end], np.int32(-1))
-                token_arrays['token_first'] = np.concatenate([outside, begins, after])
-                token_arrays['token_last'] = np.concatenate([outside, lasts[start:end], after])
-            builder.add_sequence(*join_pair(query, ids[start:end], tokenizer), **token_arrays)
-            inside = answer is not None and start <= answer[0] and answer[1] < end
-            target = (answer[0] - start + head, answer[1] - start + head) if inside else (0, 0)
-            builder.add_row(number, start=np.int32(target[0]), end=np.int32(target[1]), weights=weight)
-    if training and len(unanswered) == len(questions):
-        found = f'{len(unanswered):,} questions whose answers do not occur in their contexts'
-        raise UserError('config.data', found, 'answers that are copied from their contexts', 'correct the data')
-    effect = 'not used for training' if training else 'without effect on the loss'
-    ids_by_title = {
-        f'questions truncated to their first {max_query} pieces': truncated,
-        f'questions {effect}, because their answer is not in the text or has no piece': unanswered,
-    }
-    return builder.build(notes=[format_list(title, ids) for title, ids in ids_by_title.items() if ids])

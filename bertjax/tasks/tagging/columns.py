@@ -51,7 +51,7 @@ def split_columns(line: str, separator: str) -> tuple[str, ...]:
 def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[ColumnBlock]:
     """Yields the sentences of a column file, each as soon as its lines are read.
 
-    `prefix` is ColumnOptions.comment.
+    `prefix` is TagFormat.comment.
 
     Raises:
       UserError: The lines of words differ in their number of columns.
@@ -110,8 +110,8 @@ def _format_columns(columns: int) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class ColumnOptions:
-    """The options for reading a column file.
+class TagFormat:
+    """The format of tagged words in column files, and in JSON, Parquet or Arrow files.
 
     Attributes:
       word_column, tag_column: the indices of the columns, from 0; -1 is the last column.
@@ -119,12 +119,18 @@ class ColumnOptions:
         comment if it starts with # and has more or fewer columns than the words, as in CoNLL-U.
       scheme: the tag scheme: 'iob1', 'iob2', 'bioes', 'bilou', 'bmes', 'ioe1' or 'ioe2' for entities; 'plain' for
         independent tags, such as parts of speech; 'auto' detects the scheme of entities.
+      words, tags: the names of the fields of a record; '' for the first usual name, see rows.py, that it has.
+      tag_names: the names of the tags 0, 1, … in records; () if the records have the names of the tags, or if the file
+        has a list of these names.
     """
 
     word_column: int = 0
     tag_column: int = -1
     comment: str = ''
     scheme: str = 'auto'
+    words: str = ''
+    tags: str = ''
+    tag_names: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +147,7 @@ class Sentence:
       separator: the separator of the columns.
       scheme: the scheme of the tags in the file: one of schemes.py:ENTITIES, 'plain', or '' if it is unknown.
       fields: all fields of the record, if the sentence is a record that is read for prediction; else None.
-      tag_column: the index of the tag column, see ColumnOptions.
+      tag_column: the index of the tag column, see TagFormat.
       text: the raw text from which the words are split; None if the input has separate words.
       offsets: (first character, end) of each word in `text`; () without a text.
     """
@@ -160,7 +166,7 @@ class Sentence:
     offsets: tuple[tuple[int, int], ...] = dataclasses.field(default=(), repr=False, compare=False)
 
 
-def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool) -> list[Sentence]:
+def read_columns(text: str, where: str, format: TagFormat, *, tagged: bool) -> list[Sentence]:
     """Reads the sentences of a column file. Those of a `tagged` file have tags, in IOB2 or plain.
 
     Raises:
@@ -168,20 +174,20 @@ def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool)
         tag is invalid, or the tags do not fit any scheme.
     """
     # Only \n and \r\n end a line, because U+0085 and U+2028 may be words.
-    blocks = list(read_blocks(number_lines(text), where, options.comment))
-    sentences = [_sentence(block, where, options, tagged=tagged) for block in blocks]
+    blocks = list(read_blocks(number_lines(text), where, format.comment))
+    sentences = [_sentence(block, where, format, tagged=tagged) for block in blocks]
     if not sentences:
         raise UserError(where, 'no word', 'one word per line with its columns', 'check the file')
     hashes = sum(len(line) == 1 and line[0].startswith('#') for block in blocks for line in block.preceding_lines)
-    if hashes and not options.comment:
+    if hashes and not format.comment:
         print(f'{where}: {hashes:,} lines that precede sentences and begin with # are read as comments')
     if not tagged:
         return sentences
-    return convert_to_iob2(sentences, [block.locations for block in blocks], where, options)
+    return convert_to_iob2(sentences, [block.locations for block in blocks], where, format)
 
 
 def convert_to_iob2(
-    sentences: Sequence[Sentence], locations: Sequence[Sequence[str]], where: str, options: ColumnOptions
+    sentences: Sequence[Sentence], locations: Sequence[Sequence[str]], where: str, format: TagFormat
 ) -> list[Sentence]:
     """Converts the tags of sentences from the scheme of the file to IOB2, and sets `scheme` of the sentences.
 
@@ -190,7 +196,7 @@ def convert_to_iob2(
     Raises:
       UserError: A tag is invalid, or the tags do not fit any scheme.
     """
-    raw, scheme = [sentence.tags for sentence in sentences], ALIASES.get(options.scheme, options.scheme)
+    raw, scheme = [sentence.tags for sentence in sentences], ALIASES.get(format.scheme, format.scheme)
     for tags, tag_locations in zip(raw, locations, strict=True):
         check_tags(tags, tag_locations, scheme)
     if scheme == 'plain':
@@ -199,16 +205,16 @@ def convert_to_iob2(
     return [dataclasses.replace(sentence, tags=tuple(to_iob2(sentence.tags)), scheme=scheme) for sentence in sentences]
 
 
-def stream_columns(lines: Iterable[Line], where: str, options: ColumnOptions) -> Iterator[Sentence]:
+def stream_columns(lines: Iterable[Line], where: str, format: TagFormat) -> Iterator[Sentence]:
     """Yields the sentences of a column file, each as soon as its lines are read. Tags are ignored."""
-    blocks = read_blocks(lines, where, options.comment)
-    sentences = (_sentence(block, where, options, tagged=False) for block in blocks)
+    blocks = read_blocks(lines, where, format.comment)
+    sentences = (_sentence(block, where, format, tagged=False) for block in blocks)
     return check_not_empty(sentences, where, 'no word', 'one word per line with its columns')
 
 
-def _sentence(block: ColumnBlock, where: str, options: ColumnOptions, *, tagged: bool) -> Sentence:
+def _sentence(block: ColumnBlock, where: str, format: TagFormat, *, tagged: bool) -> Sentence:
     columns, locations = block.rows, block.locations
-    width, word, tag = len(columns[0]), options.word_column, options.tag_column
+    width, word, tag = len(columns[0]), format.word_column, format.tag_column
     for name, column in (('word_column', word), ('tag_column', tag))[: 1 + tagged]:
         if not -width <= column < width:
             found = f'{column}, but {where} has {_format_columns(width)}'

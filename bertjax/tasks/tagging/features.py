@@ -1,16 +1,12 @@
-"""Builds the rows for tagging. A row has consecutive pieces of a document. Some of its words are tagged in this row."""
+"""Splits words into pieces, and sentences into the windows that become rows for tagging."""
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from bertjax.data.features import FeatureBuilder, Features
-from bertjax.tasks.pairs import add_special_tokens
-from bertjax.tasks.tagging.columns import Sentence
 from bertjax.text.tokenizer import Tokenizer
 
-WORDS = 'token_words'  # name of a token array, see `tagging_features`
+WORDS = 'token_words'  # name of a token array, see TaggingTask.features
 
 
 def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
@@ -85,48 +81,3 @@ def windows(
     best = context.argmax(1)
     all_windows = [(int(begin), int(stop), words[best == i]) for i, (begin, stop) in enumerate(bounds)]
     return [window for window in all_windows if len(window[2])]
-
-
-def tagging_features(
-    records: Sequence[Sentence],
-    numbers: Mapping[str, int],
-    tokenizer: Tokenizer,
-    *,
-    seq_len: int,
-    stride: int,
-    context: bool,
-) -> Features:
-    """Builds a row `[CLS] pieces [SEP]` for each window of the sentences.
-
-    Args:
-      records: The sentences; the sentences of a document must be consecutive.
-      numbers: The class index of each tag.
-      seq_len: The maximum sequence length, at least 3.
-      stride: See `windows`.
-      context: Whether to fill rows with the surrounding sentences of the same document.
-
-    Returns:
-      Features with three token arrays. They are 0 except at the first piece of each word that the row tags. There,
-        token_words, int32, is 1 + the index of the word in its record;
-        token_labels, int32, is the class index of the word's tag, or 0 if `numbers` lacks the tag;
-        token_weights, float32, is 1 if `numbers` has the tag, else 0.
-    """
-    builder = FeatureBuilder()
-    for _, group in itertools.groupby(enumerate(records), key=lambda item: item[1].document):
-        document = list(group)
-        ids, first = word_pieces([word for _, record in document for word in record.words], tokenizer)
-        bounds = np.cumsum([0, *(len(record.words) for _, record in document)]).tolist()
-        for (i, record), sentence in zip(document, itertools.pairwise(bounds), strict=True):
-            labels = np.array([numbers.get(tag, -1) for tag in record.tags or [''] * len(record.words)])
-            visible = (0, bounds[-1]) if context else sentence
-            for start, stop, words in windows(first, sentence, visible, max_pieces=seq_len - 2, stride=stride):
-                tokens = add_special_tokens(ids[start:stop], tokenizer)
-                positions, numbers_in_record = first[words] - start + 1, words - sentence[0]
-                token = {name: np.zeros(len(tokens), np.int32) for name in ('token_labels', WORDS)}
-                token['token_weights'] = np.zeros(len(tokens), np.float32)
-                token['token_labels'][positions] = np.maximum(labels[numbers_in_record], 0)
-                token['token_weights'][positions] = labels[numbers_in_record] >= 0
-                token[WORDS][positions] = numbers_in_record + 1
-                builder.add_sequence(tokens, **token)
-                builder.add_row(i)
-    return builder.build()

@@ -15,8 +15,8 @@ from bertjax.tasks.reading.sources import read_dataset
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, split_files
 from bertjax.tasks.reading.texts import Blank, Line, check_not_empty, peek_lines, read_lines, read_text
 from bertjax.tasks.tagging.columns import (
-    ColumnOptions,
     Sentence,
+    TagFormat,
     convert_to_iob2,
     is_boundary,
     read_blocks,
@@ -24,7 +24,7 @@ from bertjax.tasks.tagging.columns import (
     split_columns,
     stream_columns,
 )
-from bertjax.tasks.tagging.rows import TagFields, parse_sentences
+from bertjax.tasks.tagging.rows import find_tags, find_words, parse_sentences
 from bertjax.text.offsets import repair_surrogates
 
 DATASET = 'conll2003'  # the name of the dataset in tensorflow-datasets
@@ -44,15 +44,13 @@ class TaggedFiles(SplitFiles):
     Args:
       data: The folder; '' for tensorflow-datasets. The folder has column files, such as dev.txt, valid.conll
         or eng.testa; or JSON, Parquet or Arrow files, such as dev.jsonl or test-00000-of-00001.parquet.
-      options: The options of column files.
-      fields: The fields of JSON, Parquet and Arrow files.
     """
 
     missing = 'tags'
 
-    def __init__(self, data: str, options: ColumnOptions, fields: TagFields):
+    def __init__(self, data: str, format: TagFormat):
         super().__init__(data, self._have_tags, ('.txt', '.conll'))
-        self._options, self._fields = options, fields
+        self._format = format
 
     def splits(self) -> list[str]:
         return super().splits() if self._data else list(STEMS)
@@ -65,21 +63,22 @@ class TaggedFiles(SplitFiles):
         """Reads the sentences of a split in file order."""
         check_split(split)
         if not self._data:
-            return self._read_rows(read_dataset(DATASET, split), DATASET, TagFields(), tagged=True)
+            format = TagFormat(scheme=self._format.scheme)
+            return self._read_rows(read_dataset(DATASET, split), DATASET, format, tagged=True)
         files, tagged = self.require(split), self.is_labelled(split)
         if _has_columns(files):
-            return read_columns(read_text(files[0]), str(files[0]), self._options, tagged=tagged)
-        return self._read_rows(read_records(files), str(files[0]), self._fields, tagged=tagged)
+            return read_columns(read_text(files[0]), str(files[0]), self._format, tagged=tagged)
+        return self._read_rows(read_records(files), str(files[0]), self._format, tagged=tagged)
 
-    def _read_rows(self, records: Iterator[Record], where: str, fields: TagFields, *, tagged: bool) -> list[Sentence]:
+    def _read_rows(self, records: Iterator[Record], where: str, format: TagFormat, *, tagged: bool) -> list[Sentence]:
         """Converts records to sentences. Records without words are dropped, and their number is printed."""
-        rows = list(parse_sentences(records, fields, tagged=tagged))
+        rows = list(parse_sentences(records, format, tagged=tagged))
         blank = [row.where for row in rows if isinstance(row, Blank)]
         if blank:
             print(f'skipped {len(blank):,} records without words, the first at {blank[0]}')
         sentences = [row for row in rows if isinstance(row, Sentence)]
         locations = [[sentence.where] * len(sentence.words) for sentence in sentences]
-        return convert_to_iob2(sentences, locations, where, self._options) if tagged else sentences
+        return convert_to_iob2(sentences, locations, where, format) if tagged else sentences
 
     def _have_tags(self, test: Files) -> bool:
         """Whether test files have tags.
@@ -88,10 +87,10 @@ class TaggedFiles(SplitFiles):
         """
         train = self.find('train')
         if not _has_columns(test):  # The first record may have neither words nor tags.
-            words_of, tags_of = self._fields.words_of, self._fields.tags_of
-            return next((tags_of(row) is not None for where, row in read_records(test) if words_of(row, where)), False)
-        width = _count_columns(test[0], self._options)
-        usual = _count_columns(train[0], self._options) if train and _has_columns(train) else width
+            rows = (row for where, row in read_records(test) if find_words(row, self._format, where))
+            return next((find_tags(row, self._format) is not None for row in rows), False)
+        width = _count_columns(test[0], self._format)
+        usual = _count_columns(train[0], self._format) if train and _has_columns(train) else width
         return width > 1 and width != usual - 1
 
 
@@ -109,40 +108,40 @@ def _has_columns(files: Files) -> bool:
     return any(_is_column_file(files[0], split) for split in STEMS)
 
 
-def _count_columns(path: epath.Path, options: ColumnOptions) -> int:
+def _count_columns(path: epath.Path, format: TagFormat) -> int:
     """Returns the number of columns of the first word in a column file."""
-    blocks = read_blocks(read_lines(path), str(path), options.comment)
+    blocks = read_blocks(read_lines(path), str(path), format.comment)
     return next((len(block.rows[0]) for block in blocks), 0)
 
 
 def read_input(
-    lines: Iterable[Line], where: str, options: ColumnOptions, format: str, labels: Collection[str], fields: TagFields
+    lines: Iterable[Line], where: str, format: TagFormat, input_format: str, labels: Collection[str]
 ) -> Iterator[Sentence | Blank]:
     """Yields the sentences of an input file, each as soon as its lines are read. Tags are ignored.
 
-    A JSON record without words yields a `Blank`. `format` is one of INPUTS. With 'auto', it becomes 'jsonl' if the
-    first line is a JSON object, else 'json' if the file is a .json file. It becomes 'columns' if
+    A JSON record without words yields a `Blank`. `input_format` is one of INPUTS. With 'auto', it becomes 'jsonl' if
+    the first line is a JSON object, else 'json' if the file is a .json file. It becomes 'columns' if
     - the first line has tabs or is -DOCSTART-,
     - or all lines have the same number of columns, at least half of them have a tag in `labels`, and at least one of
       these tags has a letter,
     - or there are several lines, and each of them is a single word.
     Otherwise, it becomes 'text'. Blank lines and comments do not count. For a stream, at most two lines are examined.
     """
-    if format == 'auto':
-        lines, format = _detect_format(lines, where, options, labels)
+    if input_format == 'auto':
+        lines, input_format = _detect_format(lines, where, format, labels)
         blanks = "with config.task.input_format='words', only white space separates words"
         names = {'columns': 'columns', 'jsonl': 'JSON lines', 'json': 'JSON', 'text': f'one text per line; {blanks}'}
-        print(f'{where}: read as {names[format]}')
-    if format == 'columns':
-        return stream_columns(lines, where, options)
-    if format in ('json', 'jsonl'):
-        return parse_sentences(parse_records(lines, where, format), fields, tagged=False)
-    sentences = _read_lines(lines, where, raw=format == 'text')
+        print(f'{where}: read as {names[input_format]}')
+    if input_format == 'columns':
+        return stream_columns(lines, where, format)
+    if input_format in ('json', 'jsonl'):
+        return parse_sentences(parse_records(lines, where, input_format), format, tagged=False)
+    sentences = _read_lines(lines, where, raw=input_format == 'text')
     return check_not_empty(sentences, where, 'no word', 'one sentence per line')
 
 
 def _detect_format(
-    lines: Iterable[Line], where: str, options: ColumnOptions, labels: Collection[str]
+    lines: Iterable[Line], where: str, format: TagFormat, labels: Collection[str]
 ) -> tuple[Iterator[Line], str]:
     """Returns an iterator over all lines, and their format. For the rules, see `read_input`."""
     complete = isinstance(lines, list)
@@ -151,14 +150,14 @@ def _detect_format(
         return lines, 'jsonl'
     if bare_suffix(where) == '.json':
         return lines, 'json'
-    if texts and not complete and (texts[0].startswith('#') or _looks_like_columns([*texts, *texts], options, labels)):
+    if texts and not complete and (texts[0].startswith('#') or _looks_like_columns([*texts, *texts], format, labels)):
         lines, texts = peek_lines(lines, 2)
-    return lines, 'columns' if _looks_like_columns(texts, options, labels) else 'text'
+    return lines, 'columns' if _looks_like_columns(texts, format, labels) else 'text'
 
 
-def _looks_like_columns(lines: Sequence[str], options: ColumnOptions, labels: Collection[str]) -> bool:
-    if options.comment:
-        lines = [line for line in lines if not line.startswith(options.comment)]
+def _looks_like_columns(lines: Sequence[str], format: TagFormat, labels: Collection[str]) -> bool:
+    if format.comment:
+        lines = [line for line in lines if not line.startswith(format.comment)]
     elif any('\t' in line.strip() for line in lines):  # CoNLL-U
         lines = [line for line in lines if not line.startswith('#')]
     if not lines or is_boundary(lines[0]) or '\t' in lines[0].strip():
@@ -166,7 +165,7 @@ def _looks_like_columns(lines: Sequence[str], options: ColumnOptions, labels: Co
     rows = [split_columns(line, ' ') for line in lines]
     if len({len(row) for row in rows}) > 1:
         return False
-    width, column = len(rows[0]), options.tag_column
+    width, column = len(rows[0]), format.tag_column
     if width == 1:
         return len(rows) > 1
     if not -width <= column < width:

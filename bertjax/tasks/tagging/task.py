@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-import pathlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -10,27 +10,28 @@ import numpy as np
 
 from bertjax.config.ranges import MANY, integer, list_of, one_of, text
 from bertjax.convert.heads import TOKEN_CLASSIFICATION
-from bertjax.data.features import Features
+from bertjax.data.features import FeatureBuilder, Features
 from bertjax.errors import UserError
 from bertjax.losses import TOKENS
 from bertjax.metrics.entities import EntitySpan, score_entities, spans, split_tag, tag_accuracy, total_score
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import LAYERS, BertForTask
 from bertjax.tasks.baselines import tag_baselines
+from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
 from bertjax.tasks.tagging.columns import (
     DOCSTART,
-    ColumnOptions,
     Sentence,
+    TagFormat,
     convert_to_file_scheme,
     file_tags,
     write_columns,
 )
-from bertjax.tasks.tagging.features import tagging_features
+from bertjax.tasks.tagging.features import WORDS, windows, word_pieces
 from bertjax.tasks.tagging.predictions import Tags, gather_word_logits, make_prediction, predict_tags
-from bertjax.tasks.tagging.rows import TagFields, parse_sentences
+from bertjax.tasks.tagging.rows import parse_sentences
 from bertjax.tasks.tagging.schemes import SCHEMES
 from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, id2label, option
 from bertjax.text.tokenizer import Tokenizer
@@ -53,11 +54,11 @@ class TaggingTask(Task[Sentence, Tags]):
       data: the folder with train.txt, dev.txt and test.txt (or other names, see files.py:TaggedFiles); '' for
         CoNLL-2003 from tensorflow-datasets, which lacks document boundaries.
       seq_len: the maximum sequence length S in pieces, including [CLS] and [SEP].
-      word_column, tag_column, comment, scheme: see ColumnOptions; with the scheme 'plain' the score is the accuracy.
+      word_column, tag_column, comment, scheme: see TagFormat; with the scheme 'plain' the score is the accuracy.
       context: whether to fill rows with the surrounding sentences of the same document ("maximal document context" in
         section 5.3 of the BERT paper).
       stride: the distance between the starts of two windows of a long sentence, in pieces; 0 for half a window.
-      words, tags, tag_names: the fields and tag names of JSON, Parquet or Arrow files, see rows.py:TagFields.
+      words, tags, tag_names: the fields and tag names of JSON, Parquet or Arrow files, see TagFormat.
       input_format: the format of a file for run=predict: 'columns', 'text' (one sentence per line, split by
         files.py, with a blank line between documents), 'words' (the same, but only white space separates words),
         'jsonl', or 'auto', which detects each of these except 'words'.
@@ -85,6 +86,7 @@ class TaggingTask(Task[Sentence, Tags]):
     bilstm_units: int = option(0, BILSTM_UNITS, 'units of a BiLSTM before the head; 0 for none', affects='model')
     frozen: bool = option(False, about='train only the head', affects='model')
 
+    default_name = 'CoNLL-2003'
     head = TOKEN_CLASSIFICATION
     has_baselines = True
     learned: ClassVar[Mapping[str, str]] = {'labels': 'labels', 'scheme': '_file_scheme'}
@@ -93,10 +95,9 @@ class TaggingTask(Task[Sentence, Tags]):
 
     def __post_init__(self):
         super().__post_init__()
-        self.columns = ColumnOptions(self.word_column, self.tag_column, self.comment, self.scheme)
-        self._fields = TagFields(self.words, self.tags, tuple(self.tag_names))
-        self._files = files.TaggedFiles(self.data, self.columns, self._fields)
-        self.name = pathlib.PurePath(self.data).name or 'CoNLL-2003'
+        fields = self.words, self.tags, tuple(self.tag_names)
+        self.format = TagFormat(self.word_column, self.tag_column, self.comment, self.scheme, *fields)
+        self._files = files.TaggedFiles(self.data, self.format)
         self.score = 'accuracy' if self.plain else 'f1'
         self.labels: list[str] = []
         self._file_scheme = ''
@@ -125,10 +126,10 @@ class TaggingTask(Task[Sentence, Tags]):
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Sentence | Blank]:
         """See Task; `input_format` is the format of the lines."""
-        return files.read_input(lines, where, self.columns, self.input_format, self.labels, self._fields)
+        return files.read_input(lines, where, self.format, self.input_format, self.labels)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Sentence | Blank]:
-        return parse_sentences(rows, self._fields, tagged=False)
+        return parse_sentences(rows, self.format, tagged=False)
 
     def learn(self, records: Sequence[Sentence]) -> None:
         """Collects the tags, and prints the counts of entities or plain tags. Each entity type has a B and an I tag."""
@@ -145,13 +146,38 @@ class TaggingTask(Task[Sentence, Tags]):
         print(f'{len(records):,} sentences for training, {words:,} words: {kinds or "no entity"}')
 
     def features(self, records: Sequence[Sentence], tokenizer: Tokenizer, *, training: bool) -> Features:
+        """Builds a row `[CLS] pieces [SEP]` for each window of the sentences. Those of a document must be consecutive.
+
+        The three token arrays are 0 except at the first piece of each word that the row tags. There,
+        token_words, int32, is 1 + the index of the word in its record;
+        token_labels, int32, is the index of the word's tag in `labels`, or 0 if `labels` lacks the tag;
+        token_weights, float32, is 1 if `labels` has the tag, else 0.
+        """
         notes = self._check_tags(records, training)
         if self.context and len({record.document for record in records}) == 1 and len(records) > 1:
             notes.append(f'{records[0].where}: all sentences are one document; {DOCSTART} lines separate documents')
         numbers = {label: i for i, label in enumerate(self.labels)}
-        options = {'stride': self.stride or max(1, (self.seq_len - 2) // 2), 'context': self.context}
-        features = tagging_features(records, numbers, tokenizer, seq_len=self.seq_len, **options)
-        return dataclasses.replace(features, notes=tuple(notes))
+        max_pieces = self.seq_len - 2
+        stride = self.stride or max(1, max_pieces // 2)
+        builder = FeatureBuilder()
+        for _, group in itertools.groupby(enumerate(records), key=lambda item: item[1].document):
+            document = list(group)
+            ids, first = word_pieces([word for _, record in document for word in record.words], tokenizer)
+            bounds = np.cumsum([0, *(len(record.words) for _, record in document)]).tolist()
+            for (i, record), sentence in zip(document, itertools.pairwise(bounds), strict=True):
+                labels = np.array([numbers.get(tag, -1) for tag in record.tags or [''] * len(record.words)])
+                visible = (0, bounds[-1]) if self.context else sentence
+                for start, stop, words in windows(first, sentence, visible, max_pieces=max_pieces, stride=stride):
+                    tokens = add_special_tokens(ids[start:stop], tokenizer)
+                    positions, numbers_in_record = first[words] - start + 1, words - sentence[0]
+                    token = {name: np.zeros(len(tokens), np.int32) for name in ('token_labels', WORDS)}
+                    token['token_weights'] = np.zeros(len(tokens), np.float32)
+                    token['token_labels'][positions] = np.maximum(labels[numbers_in_record], 0)
+                    token['token_weights'][positions] = labels[numbers_in_record] >= 0
+                    token[WORDS][positions] = numbers_in_record + 1
+                    builder.add_sequence(tokens, **token)
+                    builder.add_row(i)
+        return builder.build(notes=notes)
 
     def _check_tags(self, records: Sequence[Sentence], training: bool) -> list[str]:
         """Returns notes about tags that `labels` lacks. In training, such a tag is an error."""
@@ -203,12 +229,25 @@ class TaggingTask(Task[Sentence, Tags]):
         return len(predicted) == 1 < len(true)
 
     def report(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> str:
-        """Returns a table of scores by entity type or tag, and notes on repaired entities and unknown tags."""
+        """Returns a table of scores by entity type or tag, and notes on repaired entities and unknown tags.
+
+        The rows of the table are sorted by descending frequency.
+        """
         gold, predicted = [record.tags for record in records], [prediction.tags for prediction in predictions]
-        repaired = sum(prediction.repaired for prediction in predictions)
-        table = tagging_report(gold, predicted, plain=self.plain, repaired=repaired)
-        unknown = self._count_unknown_tags(records)
-        return f'{table}\n{_describe_unknown(unknown)}' if unknown else table
+        scores = {(name or '(no type)'): score for name, score in score_entities(gold, predicted, self.plain).items()}
+        order = sorted(scores, key=lambda name: (-scores[name].true, -scores[name].predicted, name))
+        rows = [(name, scores[name]) for name in order] + [('all', total_score(scores))]
+        width = max(len(name) for name, _ in rows)
+        lines = [f'{"tag" if self.plain else "entity":{width}}  precision  recall      f1    gold    pred   right']
+        for name, score in rows:
+            figures = f'{score.precision:9.4f}{score.recall:8.4f}{score.f1:8.4f}'
+            lines.append(f'{name:{width}}  {figures}{score.true:8,}{score.predicted:8,}{score.right:8,}')
+        if repaired := sum(prediction.repaired for prediction in predictions):
+            known = f'{repaired:,} predicted entities began with I instead of B (after O or another type)'
+            lines.append(f'{known}; each such I was replaced by B')
+        if unknown := self._count_unknown_tags(records):
+            lines.append(_describe_unknown(unknown))
+        return '\n'.join(lines)
 
     def rows(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> Iterator[dict[str, Any]]:
         """Yields an object for each sentence: `words`, `tags`, `probabilities`, and the `true` tags if they are known.
@@ -274,21 +313,3 @@ def _describe_unknown(unknown: collections.Counter[str]) -> str:
     examples = ', '.join(f'{tag} {count:,}' for tag, count in unknown.most_common(10))
     found = f'{unknown.total():,} words have tags that do not occur in the training data ({examples})'
     return f'{found}, so their predictions cannot be correct'
-
-
-def tagging_report(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, plain: bool, repaired: int
-) -> str:
-    """Returns a table of the scores by entity type, or by tag if `plain`, sorted by descending frequency."""
-    scores = {(name or '(no type)'): score for name, score in score_entities(gold, predicted, plain).items()}
-    order = sorted(scores, key=lambda name: (-scores[name].true, -scores[name].predicted, name))
-    rows = [(name, scores[name]) for name in order] + [('all', total_score(scores))]
-    width = max(len(name) for name, _ in rows)
-    lines = [f'{"tag" if plain else "entity":{width}}  precision  recall      f1    gold    pred   right']
-    for name, score in rows:
-        figures = f'{score.precision:9.4f}{score.recall:8.4f}{score.f1:8.4f}'
-        lines.append(f'{name:{width}}  {figures}{score.true:8,}{score.predicted:8,}{score.right:8,}')
-    if repaired:
-        known = f'{repaired:,} predicted entities began with I instead of B (after O or another type)'
-        lines.append(f'{known}; each such I was replaced by B')
-    return '\n'.join(lines)

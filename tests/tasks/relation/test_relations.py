@@ -13,7 +13,7 @@ from bertjax.convert.huggingface.config import check_head_exportable
 from bertjax.errors import UserError
 from bertjax.inference.tasks import text_records
 from bertjax.model.config import BertConfig
-from bertjax.tasks.relation.features import describe_marks, find_fixed_tokens, relation_features
+from bertjax.tasks.relation.features import describe_marks
 from bertjax.tasks.relation.files import MarkedEntity, Relation, parse_marked_text
 from bertjax.tasks.relation.task import RelationTask
 from bertjax.tasks.sentence.task import Scores
@@ -133,7 +133,7 @@ RECORD = Relation('x ab y cd z', (MarkedEntity(7, 9, 'PERSON'), MarkedEntity(2, 
     ],
 )
 def test_entities_are_marked_in_sequences(slots: Tokenizer, markers: str, expected: str):
-    features = relation_features([RECORD], None, slots, seq_len=64, markers=markers)
+    features = RelationTask('', 64, markers=markers).features([RECORD], slots, training=False)
     assert sequences(features, slots) == [expected]
     subject, object = features.row['starts'][0]
     opening = {'entity': '[unused0]', 'typed': '@', 'mask': '[unused0]', 'words': '<'}[markers]
@@ -153,8 +153,9 @@ def test_entities_are_marked_in_sequences(slots: Tokenizer, markers: str, expect
 def test_marks_are_fixed_tokens_for_augmentation(slots: Tokenizer, markers: str, expected: str):
     long = dataclasses.replace(RECORD, text=RECORD.text + ' q' * 60)
     for record in (RECORD, long):
-        features = relation_features([record, record], None, slots, seq_len=48, markers=markers)
-        fixed = find_fixed_tokens([record, record], slots, seq_len=48, markers=markers)
+        task = RelationTask('', 48, markers=markers)
+        features = task.features([record, record], slots, training=False)
+        fixed = task.fixed_tokens([record, record], features, slots)
         assert fixed.shape == features.tokens.shape
         if markers != 'typed' or record is RECORD:
             pieces = ''.join(slots.pieces[i] for i in features.tokens[fixed])
@@ -172,7 +173,7 @@ def test_a_long_sentence_keeps_both_entities(slots: Tokenizer):
     record = Relation(text, (MarkedEntity(6, 9), MarkedEntity(20, 23)), None)  # The entities are "d e" and "k l".
 
     def truncated(length: int) -> str:
-        features = relation_features([record], None, slots, seq_len=length, markers='entity')
+        features = RelationTask('', length, markers='entity').features([record], slots, training=False)
         (sequence,) = sequences(features, slots)
         starts = features.row['starts'][0]
         assert [slots.pieces[features.tokens[i]] for i in starts] == ['[unused0]', '[unused2]']

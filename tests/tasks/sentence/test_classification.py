@@ -241,7 +241,7 @@ def test_the_metric_f1_needs_two_labels(tmp_path):
 
 
 def test_the_error_of_a_missing_split_names_the_dataset(monkeypatch):
-    monkeypatch.setattr('bertjax.tasks.sentence.files.dataset_splits', lambda name: {'train': 3})
+    monkeypatch.setattr('bertjax.tasks.reading.splits.dataset_splits', lambda name: {'train': 3})
     with pytest.raises(UserError, match=r'^imdb: found no file of the test split'):
         ClassificationTask('', 32, dataset='imdb').records('test')
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from squad_world import ask, letters_tokenizer, oracle
 
-from bertjax.tasks.squad.answers import NO_CHOICE, best_spans, find_answers
-from bertjax.tasks.squad.windows import squad_features
+from bertjax.tasks.squad.answers import NO_CHOICE, best_spans
+from bertjax.tasks.squad.task import SquadTask
 
 
 @pytest.fixture(scope='module')
@@ -14,19 +14,12 @@ def letters():
 
 
 def features_of(questions, tokenizer, seq_len=24):
-    return squad_features(questions, tokenizer, seq_len=seq_len, stride=5, max_query=8, training=False)
+    return SquadTask('', seq_len, stride=5, max_query=8).features(questions, tokenizer, training=False)
 
 
 def predict(questions, features, outputs, *, n_best=20, max_answer=30, with_null=False):
-    return find_answers(
-        questions,
-        features,
-        outputs['start_logits'],
-        outputs['end_logits'],
-        n_best=n_best,
-        max_answer=max_answer,
-        with_null=with_null,
-    )
+    task = SquadTask('', 384, version='2.0' if with_null else '1.1', n_best=n_best, max_answer=max_answer)
+    return task.predictions(questions, features, outputs)
 
 
 @pytest.mark.parametrize('longest', [1, 4, 30])

@@ -8,7 +8,7 @@ from bertjax.errors import UserError
 from bertjax.metrics.squad import normalize
 from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.task import SquadTask
-from bertjax.tasks.squad.windows import answer_tokens, choose_windows, find_answer, squad_features, window_bounds
+from bertjax.tasks.squad.windows import answer_tokens, choose_windows, find_answer, window_bounds
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.text.vocabulary import train_sentencepiece
 
@@ -19,7 +19,8 @@ def letters():
 
 
 def features_of(questions, tokenizer, *, seq_len=40, stride=8, max_query=10, training=False):
-    return squad_features(questions, tokenizer, seq_len=seq_len, stride=stride, max_query=max_query, training=training)
+    task = SquadTask('', seq_len, stride=stride, max_query=max_query)
+    return task.features(questions, tokenizer, training=training)
 
 
 def pieces_of(features, row, tokenizer):

@@ -1,5 +1,6 @@
 """Tests the conversion of TriviaQA's layout to SQuAD's."""
 
+import collections
 import json
 import pathlib
 from collections.abc import Callable
@@ -12,7 +13,6 @@ from bertjax.config.files import load_recipe
 from bertjax.errors import UserError
 from bertjax.tasks.squad.files import SquadFiles
 from bertjax.tasks.squad.trivia import (
-    Counts,
     alias_pattern,
     convert_to_squad,
     find_aliases,
@@ -65,15 +65,15 @@ def convert() -> Callable[..., None]:
     return run
 
 
-def converted(folder: pathlib.Path, counts: Counts) -> list[dict]:
+def converted(folder: pathlib.Path, counts: collections.Counter[str]) -> list[dict]:
     path = epath.Path(folder / 'qa' / 'wikipedia-train.json')
     return list(convert_to_squad(epath.Path(folder), path, read_questions(path), counts))
 
 
 def test_documents_with_an_answer_become_paragraphs(triviaqa: pathlib.Path, tmp_path: pathlib.Path):
-    counts = Counts()
+    counts = collections.Counter()
     (entry,) = converted(triviaqa, counts)
-    assert counts == Counts(questions=2, documents=3, paragraphs=1, answered=1)
+    assert counts == collections.Counter(questions=2, documents=3, paragraphs=1, answered=1)
     (paragraph,) = entry['paragraphs']
     (qa,) = paragraph['qas']
     assert qa['id'] == 'tc_1--Birds.txt' and qa['question'] == QUESTION['Question']
@@ -109,7 +109,7 @@ def test_malformed_files_are_errors_with_the_path_of_the_value(triviaqa: pathlib
     ):
         path.write_text(json.dumps({'Data': [QUESTION, {**QUESTION, **changes}]}))
         with pytest.raises(UserError) as error:
-            converted(triviaqa, Counts())
+            converted(triviaqa, collections.Counter())
         assert error.value.where == f'{path}: {where}' and error.value.found.startswith(found)
     bare = {key: value for key, value in QUESTION.items() if key not in ('EntityPages', 'SearchResults')}
     for text, found in (
@@ -119,7 +119,7 @@ def test_malformed_files_are_errors_with_the_path_of_the_value(triviaqa: pathlib
     ):
         path.write_text(text)
         with pytest.raises(UserError, match=found):
-            converted(triviaqa, Counts())
+            converted(triviaqa, collections.Counter())
 
 
 def test_several_files_are_read_in_their_order(tmp_path: pathlib.Path):

@@ -7,9 +7,8 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.metrics.entities import spans
 from bertjax.tasks.reading.texts import number_lines
-from bertjax.tasks.tagging.columns import ColumnOptions, read_columns, write_columns
+from bertjax.tasks.tagging.columns import TagFormat, read_columns, write_columns
 from bertjax.tasks.tagging.files import TaggedFiles, read_input, split_words
-from bertjax.tasks.tagging.rows import TagFields
 
 CONLL = """-DOCSTART- -X- -X- O
 
@@ -32,15 +31,15 @@ NCBI = 'Ataxia\tB-Disease\n-\tI-Disease\n\n(\tO\nA\tB-Disease\n'
 
 
 def read(text: str, **options) -> list:
-    return read_columns(text, 'file', ColumnOptions(**options), tagged=True)
+    return read_columns(text, 'file', TagFormat(**options), tagged=True)
 
 
 def files_of(data: object, **options) -> TaggedFiles:
-    return TaggedFiles(str(data), ColumnOptions(**options), TagFields())
+    return TaggedFiles(str(data), TagFormat(**options))
 
 
 def read_user_input(text: str, format: str, labels: list[str]) -> list:
-    return list(read_input(list(number_lines(text)), 'in', ColumnOptions(), format, labels, TagFields()))
+    return list(read_input(list(number_lines(text)), 'in', TagFormat(), format, labels))
 
 
 def with_gold(text: str) -> str:
@@ -95,7 +94,7 @@ def test_all_written_lines_have_the_same_number_of_columns():
 
 
 def test_true_tags_come_before_the_predicted():
-    options = ColumnOptions(word_column=1, tag_column=0)
+    options = TagFormat(word_column=1, tag_column=0)
     sentences = read_columns('B-X a n\nO b n\n', 'file', options, tagged=True)
     assert sentences[0].words == ('a', 'b') and sentences[0].tags == ('B-X', 'O')
     assert write_columns(sentences, [('O', 'O')], scheme='') == 'B-X a n B-X O\nO b n O O\n\n'

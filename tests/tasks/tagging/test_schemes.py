@@ -15,7 +15,7 @@ from bertjax.metrics.entities import (
     to_scheme,
     total_score,
 )
-from bertjax.tasks.tagging.columns import ColumnOptions, read_columns, write_columns
+from bertjax.tasks.tagging.columns import TagFormat, read_columns, write_columns
 from bertjax.tasks.tagging.predictions import Tags
 from bertjax.tasks.tagging.schemes import ENTITIES
 from bertjax.tasks.tagging.task import TaggingTask
@@ -37,7 +37,7 @@ def file_of(*sentences: str) -> str:
 
 
 def read(text: str, **options) -> list:
-    return read_columns(text, 'file', ColumnOptions(**options), tagged=True)
+    return read_columns(text, 'file', TagFormat(**options), tagged=True)
 
 
 @pytest.mark.parametrize('scheme', ENTITIES)

@@ -120,7 +120,7 @@ def test_words_and_types_with_spaces_are_written_between_tabs(tmp_path: pathlib.
     (record,) = task.records('train')
     text = task.official_files('dev', [record], [Tags(record.tags, ())])['dev.txt']
     assert text == 'New York\tB-big city\tB-big city\nis\tO\tO\n\n'
-    (again,) = read_columns(text, 'dev.txt', task.columns, tagged=True)
+    (again,) = read_columns(text, 'dev.txt', task.format, tagged=True)
     assert (again.words, again.tags) == (record.words, record.tags)
     write(tmp_path, 'train.jsonl', [{'tokens': ['a'], 'tags': ['NN\n']}])
     with pytest.raises(UserError, match=r"train.jsonl:1: found the tag 'NN\\n', expected a non-blank tag"):
