@@ -16,7 +16,7 @@ from bertjax.finetune.results import RESULTS, STEP, results_table, write_predict
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.terminal import Console, make_table
-from bertjax.workdir.files import read_recorded_results
+from bertjax.workdir.files import read_recorded_config, read_recorded_results
 from bertjax.workdir.lock import exported_trial, lock_workdir
 from bertjax.writers.console import format_value
 
@@ -30,9 +30,9 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 
     The workdir may have a fine-tuning, finished or not. config.step and config.use_checkpoint choose its checkpoint.
     In a new workdir, the verb evaluates the model of config.init. With config.ensemble it evaluates the models of
-    several workdirs, together and individually. The metrics are added to WORKDIR/results.json. If this file is about
-    another model, they replace its content. The predictions, and any files that the task's benchmark expects, are
-    written to WORKDIR/predictions.
+    several workdirs, together and individually. The metrics are added to WORKDIR/results.json, those of other data than
+    the run's under `other_data`. If this file is about another model, they replace its content. The predictions, and
+    any files that the task's benchmark expects, are written to WORKDIR/predictions.
 
     A task may have thresholds, such as the null threshold of SQuAD 2.0. The final model of a finished run keeps its
     thresholds. For any other model, the thresholds are tuned on dev if config.split has dev.
@@ -61,12 +61,13 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
                 member_scores[name] = tuned.member_scores(split)
             write_predictions(folder / 'predictions', task, name, split, predictions)
             console.print(task.report(split.records, predictions), markup=False)
-        results['splits'] = {**results.get('splits', {}), **measured}
-        old_parts = {name: part for name, part in results.pop('parts', {}).items() if name not in measured}
+        figures = _figures_on(request[0][0].data, results, folder)
+        figures['splits'] = {**figures.get('splits', {}), **measured}
+        old_parts = {name: part for name, part in figures.pop('parts', {}).items() if name not in measured}
         parts = old_parts | data.parts(measured)
-        results |= {'parts': parts} if parts else {}
+        figures |= {'parts': parts} if parts else {}
         if member_scores:
-            results['alone'] = {**results.get('alone', {}), **member_scores}
+            figures['alone'] = {**figures.get('alone', {}), **member_scores}
             table = make_table(task.score, '', *measured)
             for member in next(iter(member_scores.values())):
                 table.add_row(member, *(format_value(scores[member]) for scores in member_scores.values()))
@@ -76,7 +77,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
             width = console.measure(table, options=console.options.update(max_width=_MAX_WIDTH)).maximum
             Console(width=max(width, console.width)).print(table)
         write_atomic(path, json.dumps(results, indent=2) + '\n')
-        console.print(results_table({**results, 'splits': measured}))
+        console.print(results_table({**results, 'task': task.name, 'parts': parts, 'splits': measured}))
         console.print(f'{path}, {folder / "predictions"}', markup=False)
 
 
@@ -93,6 +94,13 @@ def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: Eval
         facts[STEP] = tuned.step
     trial = exported_trial(folder)
     return {**facts, 'trial': trial} if trial else facts
+
+
+def _figures_on(data: str, results: dict[str, Any], folder: pathlib.Path) -> dict[str, Any]:
+    """Returns the part of `results` for the figures on config.data: for data of the run, `results` itself."""
+    path = folder / 'config.json'
+    own = read_recorded_config(path)['data'] if path.exists() else results.setdefault('data', data)
+    return results if data == own else results.setdefault('other_data', {}).setdefault(data, {})
 
 
 def _read_earlier_results(path: pathlib.Path, model: dict[str, Any]) -> dict[str, Any]:

@@ -25,11 +25,18 @@ def test_evaluate_repeats_the_final_metrics(program: Program, tune, tuned: pathl
     workdir = copy_workdir(tuned, tmp_path / 'own')
     (workdir / 'results.json').unlink()
     program.run(f'--workdir={workdir}', *arguments, **GLUE)
-    assert results(workdir)['splits'] == results(tuned)['splits']
+    own = results(workdir)
+    assert own['splits'] == results(tuned)['splits']
     data = next(argument for argument in tune if '.data=' in argument)
     other = ('--config.seq_len=24', data, f'--config.init={tuned / "export" / "hf"}')
     program.run(f'--workdir={tmp_path / "other"}', *arguments, *other, **GLUE)
     assert results(tmp_path / 'other')['splits'] == results(tuned)['splits']
+    # The figures on other data are kept apart from those of the run.
+    more = pathlib.Path(shutil.copytree(data.partition('=')[2], tmp_path / 'more'))
+    (more / 'dev.tsv').write_text(''.join((more / 'dev.tsv').read_text().splitlines(keepends=True)[:3]))
+    program.run(f'--workdir={workdir}', *arguments, f'--config.data={more}', **GLUE)
+    there = results(workdir)
+    assert list(there.pop('other_data')[str(more)]['splits']['dev']) == list(own['splits']['dev']) and there == own
 
 
 def test_verbs_refuse_settings_of_another_run(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):

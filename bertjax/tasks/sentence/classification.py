@@ -73,7 +73,6 @@ class ClassificationTask(TextTask):
         super().__post_init__()
         names = {'train': self.train, 'dev': self.dev, 'test': self.test}
         self._files = TableFiles(self.data, self.dataset, names, self.format)
-        self._shared_records = 0  # the number of records in the file that train and dev share; 0 before it is read
         self.name = self.name or self.dataset or 'classification'
         self._weights: tuple[float, ...] = ()
         self.text_columns = tuple(Column((name,)) for name in (self.text_a, self.text_b) if name)
@@ -102,10 +101,6 @@ class ClassificationTask(TextTask):
 
     def learn(self, records: Sequence[Example]) -> None:
         """See TextTask; if dev is a part of the training file, labels that occur only in this part are included."""
-        if self._shares_dev and self._shared_records:
-            dev_share = f'{self._shared_records - len(records):,} of the {self._shared_records:,} records of train'
-            hint = f'config.task.dev_fraction={self.dev_fraction:g} sets the fraction, or set config.task.dev to a file'
-            print(f'dev is {dev_share}, selected by a hash of their text; {hint}')
         if self._shares_dev and not self.complete:
             all_records = [self._example(row, 'train') for row in self._rows('train')]
             self.labels = find_labels(count_labels(all_records), all_records)
@@ -150,8 +145,12 @@ class ClassificationTask(TextTask):
         shared = self._shares_dev and split != 'test'
         records = [self._example(row, split) for row in self._rows('train' if shared else split)]
         if shared:
-            self._shared_records = len(records)
-            records = [record for record in records if is_held_out(record, self.dev_fraction) == (split == 'dev')]
+            kept = [record for record in records if is_held_out(record, self.dev_fraction) == (split == 'dev')]
+            if split == 'dev':
+                share = f'{len(kept):,} of the {len(records):,} records of train, selected by a hash of their text'
+                hint = 'sets the fraction, or set config.task.dev to a file'
+                print(f'dev is {share}; config.task.dev_fraction={self.dev_fraction:g} {hint}')
+            records = kept
         if not records:
             found = f'{self.dev_fraction:g}, which leaves no record of {self.data or self.dataset} for {split}'
             fix = 'add records or a dev file, or set another fraction such as 0.3; 0 for no dev split'

@@ -119,8 +119,8 @@ def read_input(
 ) -> Iterator[Sentence | Blank]:
     """Yields the sentences of an input file, each as soon as its lines are read. Tags are ignored.
 
-    A JSON record without words yields a `Blank`. `input_format` is one of INPUTS. With 'auto', it becomes 'jsonl' if
-    the first line is a JSON object, else 'json' if the file is a .json file. It becomes 'columns' if
+    A JSON record or a line of text without words yields a `Blank`. `input_format` is one of INPUTS. With 'auto', it
+    becomes 'jsonl' if the first line is a JSON object, else 'json' if the file is a .json file. It becomes 'columns' if
     - the first line has tabs or is -DOCSTART-,
     - or all lines have the same number of columns, at least half of them have a tag in `labels`, and at least one of
       these tags has a letter,
@@ -175,17 +175,25 @@ def _looks_like_columns(lines: Sequence[str], format: TagFormat, labels: Collect
     return 2 * len(known) >= len(rows) and any(letter.isalpha() for tag in known for letter in tag)
 
 
-def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sentence]:
-    """Yields a sentence for each line that is not blank. A blank line starts a new document.
+def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sentence | Blank]:
+    """Yields a sentence for each line, or a `Blank` if it has no words. A blank line starts a new document.
 
-    `split_words` splits the lines if they are `raw` text. Otherwise, spaces and tabs separate the words.
+    Lines without words at the end are ignored. `split_words` splits the lines if they are `raw` text. Otherwise, spaces
+    and tabs separate the words.
     """
     document, before = 0, ()
+    blanks: list[Blank] = []
     for number, line in lines:
         words, offsets = split_words(line) if raw else (tuple(re.findall('[^ \t]+', line)), ())
+        if not words and line.strip():  # such as a control character
+            blanks.append(Blank(f'{where}:{number}', 'a line without words'))
+            continue
         if not words:
+            blanks.append(Blank(f'{where}:{number}'))
             document += 1
             continue
+        yield from blanks
+        blanks = []
         columns = tuple((word,) for word in words)
         text = line if raw else None
         yield Sentence(f'{where}:{number}', words, None, document, columns, before, text=text, offsets=offsets)

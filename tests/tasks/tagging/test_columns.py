@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.metrics.entities import spans
-from bertjax.tasks.reading.texts import number_lines
+from bertjax.tasks.reading.texts import Blank, number_lines
 from bertjax.tasks.tagging.columns import TagFormat, read_columns, write_columns
 from bertjax.tasks.tagging.files import TaggedFiles, read_input, split_words
 
@@ -224,9 +224,10 @@ def test_the_format_of_an_input_file_is_detected(text: str, words: list[tuple[st
     sentences = read_user_input(text, 'auto', ['O', 'B-X', 'I-X', '.'])
     assert [sentence.words for sentence in sentences] == words
     assert all(sentence.tags is None for sentence in sentences)
-    as_text = read_user_input('a b\n\nc d\n', 'text', [])
+    as_text = read_user_input('a b\n\n\u200b\nc d\n\n', 'text', [])
+    assert [as_text.pop(1), as_text.pop(1)] == [Blank('in:2'), Blank('in:3', 'a line without words')]
     assert [(sentence.where, sentence.words, sentence.document) for sentence in as_text] == [
-        ('in:1', ('a', 'b'), 0), ('in:3', ('c', 'd'), 1),
+        ('in:1', ('a', 'b'), 0), ('in:4', ('c', 'd'), 1),
     ]  # fmt: skip
     assert write_columns(as_text, [('O', 'B-X'), ('O', 'O')], scheme='') == 'a O\nb B-X\n\nc O\nd O\n\n'
 

@@ -260,6 +260,9 @@ def test_plain_tags_have_accuracy_and_no_entities(tmp_path: pathlib.Path, tokeni
     assert tagging.official_files('dev', records, predictions) == {'dev.txt': 'a DT DT\nb NN NN\n\nc I-x I-x\n\n'}
     assert 'entities' not in next(iter(tagging.rows(records, predictions)))
     assert tagging.report(records, predictions).startswith('tag')
+    (tmp_path / 'train.txt').write_text('a NN\nb NN\n')
+    with pytest.raises(UserError, match=r"config\.task\.tag_column: found only the tag 'NN', expected two or more tags"):
+        tagging.learn(tagging.records('train'))
 
 
 @pytest.mark.parametrize(('layers', 'units'), [('concat_last_four', 3), ('last', 0), ('sum_all', 0)])
