@@ -16,7 +16,7 @@ from bertjax.files.atomic import write_atomic
 from bertjax.pretrain.budget import find_plan
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.pretrain.warm_start import with_architecture
+from bertjax.pretrain.warm_start import with_architecture, with_existing_vocabulary
 from bertjax.terminal import Console
 
 VERB = Verb(needs='corpus', teacher=False, bucket='look')
@@ -39,6 +39,7 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     """
     folder = pathlib.Path(workdir)
     settings = with_architecture(pretraining_settings(config), folder, flag_keys)
+    settings = with_existing_vocabulary(settings, folder)
     if not settings.topology:
         raise UserError('config.topology', 'nothing', 'a TPU slice or GPUs', 'for example --config.topology=v5e:4x4')
     console = Console(highlight=False, soft_wrap=True)

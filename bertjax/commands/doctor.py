@@ -16,7 +16,7 @@ from bertjax.errors import UserError
 from bertjax.files.paths import display_path, is_remote
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
-from bertjax.pretrain.warm_start import with_architecture
+from bertjax.pretrain.warm_start import with_architecture, with_existing_vocabulary
 from bertjax.report.run_record import read_run
 from bertjax.terminal import Console
 
@@ -77,15 +77,13 @@ def _config_checks(
 def _pretraining_checks(
     settings: PretrainingSettings, folder: pathlib.Path, done: int, total: int | None, *, at_work: bool
 ) -> Iterator[Iterable[Check]]:
+    with contextlib.suppress(UserError):  # The check of the tokenizer reports the error.
+        settings = with_existing_vocabulary(settings, folder)
     yield plan.config(settings, folder)
     yield text.tokenizer(settings, folder)
     yield text.corpus(settings, folder)
-    size = settings.vocab.size
-    with contextlib.suppress(UserError):  # The check of the tokenizer reports the error.
-        existing = text.load_existing_tokenizer(settings, folder)
-        size = existing.vocab_size if existing else size
     try:
-        total, model = total or plan.steps_of(settings), settings.model_config(size)
+        total, model = total or plan.steps_of(settings), settings.model_config(settings.vocab.size)
     except UserError:  # The check of the config reports the error.
         return
     yield plan.disk(settings, model, folder)
@@ -95,4 +93,4 @@ def _pretraining_checks(
     elif settings.topology:
         yield plan.on_slice(settings, done, total)
     elif not at_work:
-        yield plan.on_this_machine(settings, size, done, total)
+        yield plan.on_this_machine(settings, done, total)

@@ -26,8 +26,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     the vocabulary of config.tokenizer or config.init splits. Edit the list, and then give it to config.vocab.add.
 
     Raises:
-      UserError: There is no text, the size is impossible, the workdir has checkpoints, or there is no WordPiece
-        vocabulary for config.vocab.candidates.
+      UserError: There is no text, the size is impossible, the workdir has checkpoints, a vocabulary is given although
+        one is trained, or there is no WordPiece vocabulary for config.vocab.candidates.
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
     check_outside(settings.corpus, folder, [*WORKDIR_FILES, CANDIDATES])
@@ -36,6 +36,11 @@ def run(config: ConfigDict, workdir: str) -> None:
         if settings.vocab.candidates:
             _list_candidates(settings, folder)
             return
+        given = {'tokenizer': settings.tokenizer, 'init': settings.init, 'vocab.add': settings.vocab.add}
+        for key, value in given.items():
+            if value:
+                fix = 'leave it empty; run=corpus adds the words of config.vocab.add to a given vocabulary'
+                raise UserError(f'config.{key}', repr(value), "'', because run=vocab trains a new vocabulary", fix)
         check_replaceable(folder)
         tokenizer = train_vocabulary(settings, folder)
     print(f'{tokenizer.vocab_size:,} pieces in {directory}, fingerprint {tokenizer.fingerprint[:16]}')

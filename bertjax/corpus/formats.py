@@ -26,6 +26,7 @@ from bertjax.remote.paths import open_file
 
 SNIFF = 1 << 16  # The number of bytes at the start of a file from which its format is detected.
 HEAD = 1 << 18  # The number of bytes at the start of a file from which the meaning of blank lines is detected.
+_TABLES = ('.csv', '.tsv', '.parquet', '.arrow', '.zip')  # suffixes of files that are no text
 Progress = Callable[[int], None] | None
 
 
@@ -66,7 +67,7 @@ def sniff(path: str, head: bytes, format: str) -> str:
     """Returns the format of a file that begins with `head`. `format` is `TextPart.format`.
 
     Raises:
-      UserError: The file is a JSON list of objects.
+      UserError: The file is JSON but not JSON lines, or a table.
     """
     head = head[:SNIFF]
     if not format.startswith('auto'):
@@ -74,10 +75,17 @@ def sniff(path: str, head: bytes, format: str) -> str:
     line = head.removeprefix(b'\xef\xbb\xbf').lstrip()
     if line.startswith(b'<doc '):
         return 'wikiextractor'
-    if streams.bare_suffix(path) in ('.jsonl', '.ndjson') or _is_json(line):
+    suffix = streams.bare_suffix(path)
+    if suffix in ('.jsonl', '.ndjson') or _is_json(line):
         return 'jsonl'
-    if streams.bare_suffix(path) == '.json' and re.match(rb'\[\s*\{\s*"', line):
-        raise UserError(path, 'a JSON list of objects', 'JSON lines, an object on each line', "convert it: jq -c '.[]'")
+    if suffix == '.json' and line[:1] in (b'[', b'{'):
+        expected = 'JSON lines, an object with the text on each line'
+        shape, convert = ('a list', "'.[]'") if line.startswith(b'[') else ('an object on several lines', '.')
+        fix = f'convert it: jq -c {convert}; strings S must become objects: {{"text": S}}'
+        raise UserError(path, f'JSON with {shape}', expected, fix)
+    if suffix in _TABLES:
+        fix = 'convert it to JSON lines, or set config.corpus_options.format=text if it is text'
+        raise UserError(path, f'a {suffix} file', 'plain text or JSON lines', fix)
     return format.partition('/')[2]
 
 
@@ -154,7 +162,10 @@ def _json_paragraphs(text: str, number: int, key: str) -> Iterator[Event]:
         yield record
         return
     value = record.get(key)
-    if not isinstance(value, str):
+    if key in record and not isinstance(value, str):
+        found = 'null' if value is None else f'a JSON {type(value).__name__}'
+        yield Broken('missing text field', number, f'{found} in place of a string in the field {key!r}')
+    elif key not in record:
         yield Broken('missing text field', number, f'no string in the field {key!r}; there are: {list_fields(record)}')
     elif '\0' in value:
         yield Broken('NUL byte', number, 'a zero character in the JSON string')

@@ -237,7 +237,7 @@ def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
 
 
 def resolve_sources(spec: str | Sequence[str], text_key: str = 'text') -> list[TextSource]:
-    """Returns all sources of a specification, each path once. The sources of each component are sorted.
+    """Returns all sources of a specification, each file once. The sources of each component are sorted.
 
     Raises:
       UserError: A weight is invalid, a component is empty, matches no file or cannot be opened, or a file is sparse.
@@ -245,7 +245,7 @@ def resolve_sources(spec: str | Sequence[str], text_key: str = 'text') -> list[T
     sources = [source for part in split_components(spec) for source in _resolve_one(part, text_key)]
     unique: dict[str, TextSource] = {}
     for source in sources:
-        unique.setdefault(source.path, source)
+        unique.setdefault(os.path.realpath(source.path), source)
     for source in unique.values():
         unwritten = 0  # The unwritten zeros of a sparse file are not text, and reading them could take hours.
         with contextlib.suppress(OSError):  # the reader reports the error

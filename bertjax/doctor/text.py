@@ -23,12 +23,11 @@ from bertjax.corpus.workers import text_bytes
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import open_stores, store_directories
-from bertjax.pretrain.vocabulary import load_configured_tokenizer
+from bertjax.pretrain.warm_start import load_existing_tokenizer
 from bertjax.report.run_record import quiet
-from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.text.tokenizer import Tokenizer
 from bertjax.text.vocabulary import train_wordpiece
 from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, describe_fast_saving
-from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import FOLDER
 
 _CHARACTERS = 3_000_000  # the approximate number of characters in the sample of a large corpus
@@ -36,18 +35,6 @@ _SOURCES = 12  # the maximum number of sources in a sample
 _PIECES = 4096  # the vocabulary size for the sample if the run has no vocabulary yet
 _COPIES = 0.1  # a larger share of copied documents prevents learning; the corpus report warns above 0.01
 _ENOUGH = 10**6  # a number of held-out tokens that causes no warning
-
-
-def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Tokenizer | None:
-    """Returns the tokenizer of the workdir, else of config.tokenizer, else of config.init, or None if there is none.
-
-    Raises:
-      UserError: The tokenizer cannot be read.
-    """
-    if (folder / FOLDER).exists():
-        return load_tokenizer(folder / FOLDER)
-    path = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
-    return load_configured_tokenizer(settings, path) if path else None
 
 
 @check('tokenizer')

@@ -1,6 +1,7 @@
 """Prepares config.heldout_texts: further texts to evaluate a pre-training run on. Each text has its own metric rows."""
 
 import dataclasses
+import os
 import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,11 +11,11 @@ from bertjax.corpus.build import build_store
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
 from bertjax.corpus.sources import parse_mixture, resolve_sources
 from bertjax.corpus.store import StoreSplit, TokenStore, open_store
+from bertjax.data.pairs import check_split
 from bertjax.errors import UserError
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import print_line
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.workdir.lock import has_checkpoints
 
 EACH = 'each'  # the entry for the held-out documents of each corpus of a mixture
 FOLDER = 'heldout'  # the folder in the workdir with the token stores of the texts
@@ -81,7 +82,8 @@ def prepare_texts(
     each corpus of the mixture, from `stores`.
 
     Raises:
-      UserError: A text cannot be read, or 'each' is used and a corpus has no held-out documents.
+      UserError: A text cannot be read or has too few documents, or 'each' is used and a corpus has no held-out
+        documents.
     """
     texts: dict[str, StoreSplit] = {}
     for name, path in parse_texts(settings.heldout_texts):
@@ -94,8 +96,13 @@ def prepare_texts(
             continue
         options = dataclasses.replace(settings.corpus_options, heldout=0.0, drop_duplicates=False)
         directory = folder / FOLDER / name
-        build_store(path, directory, tokenizer, options, replace=not has_checkpoints(folder), log=print_line)
-        texts[name] = open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint).split('train')
+        try:
+            build_store(path, directory, tokenizer, options, log=print_line)
+            texts[name] = open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint).split('train')
+            check_split(texts[name], settings.pair_options, settings.first_shape[0])
+        except UserError as error:
+            where = _KEY if error.where == 'config.corpus' else error.where
+            raise UserError(where, f'in {name}: {error.found}', error.expected, error.fix) from None
     return texts
 
 
@@ -117,8 +124,9 @@ def _check_not_trained_on(settings: PretrainingSettings, name: str, path: str) -
     sources = resolve_sources(path, key)
     if settings.data:
         return  # a token store does not contain the names of the text files
-    trained = {source.path for spec, _ in parse_mixture(settings.corpus) for source in resolve_sources(spec, key)}
-    shared = next((source.path for source in sources if source.path in trained), None)
+    parts = (resolve_sources(spec, key) for spec, _ in parse_mixture(settings.corpus))
+    trained = {os.path.realpath(source.path) for part in parts for source in part}
+    shared = next((source.path for source in sources if os.path.realpath(source.path) in trained), None)
     if shared:
         fix = 'name other files: a loss on training text says nothing about other text'
         raise UserError(_KEY, f'{shared} in {name} and in config.corpus', 'text that is not trained on', fix)

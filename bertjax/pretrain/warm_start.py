@@ -18,10 +18,12 @@ from bertjax.files.small_files import read_json_or_none
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.pretrain.settings import PretrainingSettings
+from bertjax.pretrain.vocabulary import load_configured_tokenizer
 from bertjax.text.added_words import find_previous_ids
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
+from bertjax.workdir.tokenizer import FOLDER
 
 # Fields of the architecture that depend on the run (its tokenizer, pairs and precision) instead of config.init.
 _RUN_FIELDS = ('vocab_size', 'nsp', 'param_dtype')
@@ -117,6 +119,31 @@ def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, An
         ignored.add('pooler')  # neither model uses it
     pairs = {name: (getattr(run, name), getattr(source, name)) for name in _architecture_without(ignored)}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Tokenizer | None:
+    """Returns the tokenizer of the workdir, else of config.tokenizer, else of config.init, or None if there is none.
+
+    Raises:
+      UserError: The tokenizer cannot be read.
+    """
+    if (folder / FOLDER).exists():
+        return load_tokenizer(folder / FOLDER)
+    path = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
+    return load_configured_tokenizer(settings, path) if path else None
+
+
+def with_existing_vocabulary(settings: PretrainingSettings, folder: pathlib.Path) -> PretrainingSettings:
+    """Returns the settings with the number of token embeddings as config.vocab.size, if the vocabulary exists already.
+
+    Raises:
+      UserError: The tokenizer cannot be read, or does not match config.init.
+    """
+    tokenizer = load_existing_tokenizer(settings, folder)
+    if tokenizer is None:
+        return settings
+    rows = embedding_rows(settings, folder, tokenizer)
+    return dataclasses.replace(settings, vocab=dataclasses.replace(settings.vocab, size=rows))
 
 
 def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> int:

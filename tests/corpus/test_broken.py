@@ -5,6 +5,7 @@ import errno
 import gzip
 import lzma
 import os
+import re
 import sys
 
 import pytest
@@ -13,7 +14,7 @@ from corpus_text import as_text, documents, ids_of, stored
 from etils import epath
 
 from bertjax.corpus.build import build_store
-from bertjax.corpus.sources import CorpusOptions
+from bertjax.corpus.sources import CorpusOptions, resolve_sources
 from bertjax.corpus.store import open_store
 from bertjax.corpus.texts import iter_texts
 from bertjax.errors import UserError
@@ -209,7 +210,25 @@ def test_a_failure_to_print_progress_is_not_a_damaged_file(tmp_path, vocabulary,
         build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary))
 
 
-def test_a_json_list_of_objects_is_refused(tmp_path, vocabulary):
-    (tmp_path / 'a.json').write_text('[\n {"text": "The mill."}\n]')
-    with pytest.raises(UserError, match=r'a\.json: found a JSON list of objects, expected JSON lines'):
-        _build(tmp_path / 'a.json', tmp_path, vocabulary)
+@pytest.mark.parametrize(
+    ('name', 'text', 'found'),
+    [
+        ('a.json', '[\n {"text": "The mill."}\n]', 'JSON with a list, expected JSON lines'),
+        ('a.json', '["The mill."]', 'JSON with a list, expected JSON lines'),
+        ('a.json', '{\n "text": "The mill."\n}', 'JSON with an object on several lines, expected JSON lines'),
+        ('a.csv', 'id,text\n0,The mill.\n', 'a .csv file, expected plain text or JSON lines'),
+        ('a.jsonl', '{"text": ["The mill."]}\n', 'a JSON list in place of a string'),
+        ('a.jsonl', '{"text": null}\n', 'null in place of a string'),
+    ],
+)
+def test_files_that_are_neither_text_nor_json_lines_are_refused(tmp_path, vocabulary, name, text, found):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=re.escape(found)):
+        build_store(str(tmp_path / name), tmp_path / 'store', str(vocabulary), progress=False)
+
+
+def test_a_file_with_two_paths_is_read_once(tmp_path):
+    (tmp_path / 'a.txt').write_bytes(TEXT)
+    (tmp_path / 'b.txt').symlink_to(tmp_path / 'a.txt')
+    sources = resolve_sources(f'{tmp_path}/a.txt,{tmp_path}/../{tmp_path.name}/a.txt,{tmp_path}/b.txt')
+    assert [source.path for source in sources] == [f'{tmp_path}/a.txt']

@@ -64,7 +64,7 @@ def test_a_phase_that_does_not_fit_a_slice_is_a_failure(slice_of_tpus):
 
 
 def test_the_plan_of_this_machine_and_of_the_config():
-    (check,) = plan.on_this_machine(settings_of(batch_size=100_001), 30522, 0, 1000)
+    (check,) = plan.on_this_machine(settings_of(batch_size=100_001), 0, 1000)
     assert check.status == FAIL and 'config.batch_size: found 100001' in check.message
     # Each phase overrides max_predictions.
     checks = list(plan.config(settings_of(max_predictions=100), pathlib.Path('run')))

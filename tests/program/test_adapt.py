@@ -167,6 +167,10 @@ def test_mistakes_in_an_adaptation_are_errors(program: Program, folder: pathlib.
     assert 'words.txt:1: found' in line and "'old' '-' 'stone'" in line
     line = program.error(*flags, f'--config.heldout_texts=x={folder}/new.txt', **ADAPT)
     assert 'new.txt in x and in config.corpus' in line
+    line = program.error(*flags, f'--config.heldout_texts=x={folder}/../{folder.name}/new.txt', **ADAPT)
+    assert 'new.txt in x and in config.corpus' in line
+    line = program.error(*flags, '--config.run=vocab', **ADAPT)
+    assert line.startswith('error: config.init: found ') and 'because run=vocab trains a new vocabulary' in line
     line = program.error(*flags, '--config.heldout_texts=each', **ADAPT)
     assert "'each' with one corpus" in line
     mixture = (f'--config.corpus={folder}/new.txt=auto,{folder}/words.txt=auto', '--config.vocab.add=')

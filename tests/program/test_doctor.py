@@ -7,7 +7,11 @@ import time
 import pytest
 from running import GLUE, RUN, Program, assert_one_line, copy_workdir
 
+from bertjax.config.recipes import pretraining_config
+from bertjax.doctor import plan
 from bertjax.files.atomic import lock_directory
+from bertjax.pretrain.settings import pretraining_settings
+from bertjax.pretrain.warm_start import with_existing_vocabulary
 
 DOCTOR = '--config.run=doctor'
 
@@ -41,6 +45,13 @@ def test_a_finished_run_is_checked(program: Program, trained: pathlib.Path, tmp_
     assert 'finished, step 24 of 24' in out and 'hours' not in checks and 'corpus' not in checks
     assert {'run', 'numbers', 'MLM loss', 'input', 'goodput'} <= set(checks) and 'a model without context' in out
     assert {path: path.stat().st_mtime_ns for path in trained.rglob('*')} == before
+
+
+def test_sizes_are_computed_with_the_vocabulary_of_the_initial_model(trained: pathlib.Path, tmp_path: pathlib.Path):
+    settings = pretraining_settings(pretraining_config('tiny', init=str(trained / 'export' / 'hf')))
+    pieces = (trained / 'tokenizer' / 'vocab.txt').read_text(encoding='utf-8').splitlines()
+    (check,) = plan.config(with_existing_vocabulary(settings, tmp_path), tmp_path)
+    assert check.message.endswith(f'with a vocabulary of {len(pieces)}') and len(pieces) != settings.vocab.size
 
 
 def test_all_failed_checks_are_reported(program: Program, tmp_path: pathlib.Path):
