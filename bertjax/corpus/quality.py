@@ -92,13 +92,15 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
     if facts['unknown_rate'] > UNKNOWN:
         warnings.append(
             f'{facts["unknown_rate"]:.1%} of the tokens are [UNK]: the vocabulary lacks letters of this text. Train '
-            "a vocabulary on this text (--config.tokenizer=''), large enough for all letters (config.vocab.size)."
+            "a vocabulary on this text (--config.tokenizer=''), large enough for all letters (config.vocab.size), "
+            'or, with config.init, add words (config.vocab.add).'
         )
     if facts['pieces_per_word'] > PIECES_PER_WORD:
         warnings.append(
             f'{facts["pieces_per_word"]:.2f} pieces a word (English with a large English vocabulary has 1.1): the '
             'vocabulary is too small, or made for another language. If it was trained on this text, raise '
-            "config.vocab.size or add text; else train a vocabulary on this text (--config.tokenizer='')."
+            "config.vocab.size or add text; else train a vocabulary on this text (--config.tokenizer='') or, with "
+            'config.init, add words (config.vocab.add).'
         )
     likeness, within = facts['neighbour_likeness'], facts['neighbour_likeness_within']
     if likeness is not None and likeness < LIKENESS:
