@@ -58,7 +58,7 @@ RUN = ('--config.steps=24', '--config.checkpoint_every=4', '--config.eval_every=
 TUNE = (
     '--config.epochs=12',
     '--config.eval_every=24',
-    '--config.checkpoint_every=12',
+    '--config.checkpoint_every=24',
     '--config.seq_len=24',
     '--config.max_padded_lengths=2',
     '--config.batch_size=16',
