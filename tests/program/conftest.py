@@ -84,8 +84,8 @@ def tune(trained: pathlib.Path, rte: pathlib.Path) -> tuple[str, ...]:
 
 @pytest.fixture(scope='session')
 def tuned(once: Once, program: Program, tune: tuple[str, ...]) -> pathlib.Path:
-    """The workdir of an uninterrupted fine-tuning in a separate process; do not write into it."""
-    return _workdir(once, 'tuned', lambda workdir: program.spawn(f'--workdir={workdir}', *tune, **GLUE).stdout)
+    """The workdir of an uninterrupted fine-tuning in this process; do not write into it."""
+    return _workdir(once, 'tuned', lambda workdir: program.run(f'--workdir={workdir}', *tune, **GLUE).stdout)
 
 
 @pytest.fixture(scope='session')
