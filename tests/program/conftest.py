@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from forking import Template
-from running import EXTRACT, GLUE, RUN, SWEEP, TUNE, Program
+from running import EXTRACT, GLUE, NO_SAVES, RUN, RUN12, SWEEP, TUNE, Program
 
 import bertjax
 
@@ -51,6 +51,12 @@ def trained(once: Once, program: Program) -> pathlib.Path:
     The run is a new process and not a fork: tests that compare bits with it also test another hash seed of Python.
     """
     return _workdir(once, 'trained', lambda workdir: program.without_forks().spawn(f'--workdir={workdir}', *RUN).stdout)
+
+
+@pytest.fixture(scope='session')
+def short_run(once: Once, program: Program) -> pathlib.Path:
+    """The workdir of an uninterrupted run of 12 steps in this process; do not write into it."""
+    return _workdir(once, 'short_run', lambda workdir: program.run(f'--workdir={workdir}', *RUN12, NO_SAVES).stdout)
 
 
 @pytest.fixture(scope='module')
