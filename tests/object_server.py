@@ -36,6 +36,7 @@ class ObjectServer:
         self.fault: Fault = lambda method, path: None
         self.requests: list[tuple[str, str]] = []
         self._lock = threading.Lock()
+        self._seals = 0  # of checkpoints, written since the start
 
     def __call__(self, environ, start_response):
         method, path = environ['REQUEST_METHOD'], environ['PATH_INFO']
@@ -49,6 +50,7 @@ class ObjectServer:
         answer = []
         body = b''.join(self._app(environ, lambda *about: answer.append(about)))
         status, headers = answer[0][:2]
+        self._seals += method == 'PUT' and path.endswith('/seal.json')
         if fault == 'spoil':
             headers = [row for row in headers if not row[0].lower().startswith('x-amz-checksum')]
         start_response(status, headers)
@@ -110,10 +112,13 @@ class ObjectServer:
 
         The wait fails if one of `processes` ends.
         """
-        deadline, newest = time.monotonic() + 300, -1
+        deadline, newest, count, listed = time.monotonic() + 300, -1, -1, 0.0
         while newest < step:
-            seals = (name.split('/') for name in self.names(path) if name.endswith('/seal.json'))
-            newest = max((int(parts[1]) for parts in seals), default=-1)
+            # A listing takes more processor time than a step, so list only after a new seal, or after a second.
+            if self._seals != count or time.monotonic() > listed + 1:
+                count, listed = self._seals, time.monotonic()
+                seals = (name.split('/') for name in self.names(path) if name.endswith('/seal.json'))
+                newest = max((int(parts[1]) for parts in seals), default=-1)
             assert time.monotonic() < deadline and all(process.poll() is None for process in processes)
             time.sleep(0.05)
         return newest

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from forking import Template
-from running import EXTRACT, GLUE, RUN, SWEEP, TUNE, Program
+from running import EXTRACT, GLUE, NO_SAVES, RUN, RUN12, SWEEP, TUNE, Program
 
 import bertjax
 
@@ -53,6 +53,12 @@ def trained(once: Once, program: Program) -> pathlib.Path:
     return _workdir(once, 'trained', lambda workdir: program.without_forks().spawn(f'--workdir={workdir}', *RUN).stdout)
 
 
+@pytest.fixture(scope='session')
+def short_run(once: Once, program: Program) -> pathlib.Path:
+    """The workdir of an uninterrupted run of 12 steps in this process; do not write into it."""
+    return _workdir(once, 'short_run', lambda workdir: program.run(f'--workdir={workdir}', *RUN12, NO_SAVES).stdout)
+
+
 @pytest.fixture(scope='module')
 def bert(trained: pathlib.Path) -> bertjax.Bert:
     return bertjax.load(trained)
@@ -84,8 +90,8 @@ def tune(trained: pathlib.Path, rte: pathlib.Path) -> tuple[str, ...]:
 
 @pytest.fixture(scope='session')
 def tuned(once: Once, program: Program, tune: tuple[str, ...]) -> pathlib.Path:
-    """The workdir of an uninterrupted fine-tuning in a separate process; do not write into it."""
-    return _workdir(once, 'tuned', lambda workdir: program.spawn(f'--workdir={workdir}', *tune, **GLUE).stdout)
+    """The workdir of an uninterrupted fine-tuning in this process; do not write into it."""
+    return _workdir(once, 'tuned', lambda workdir: program.run(f'--workdir={workdir}', *tune, **GLUE).stdout)
 
 
 @pytest.fixture(scope='session')

@@ -1,8 +1,8 @@
 """Starts processes of the program as forks of one process that has imported the modules but computed nothing.
 
 Starting Python and importing modules takes a third of the processor time of a small run. A fork runs
-`bertjax.main.console` as a new process does, with its own signals, exit status and standard streams; but a fork that is
-not part of a group of processes does not check the gradients of the compiler.
+`bertjax.main.console` as a new process does, with its own signals, exit status and standard streams; but only the
+first process of a group checks the gradients of the compiler.
 """
 
 import gc
@@ -147,8 +147,8 @@ def run_main(arguments: list[str], folder: str, environment: dict[str, str], des
     if path := environment.get(STARTUP):
         exec(compile(pathlib.Path(path).read_text(encoding='utf-8'), path, 'exec'), {})
     sys.argv = [sys.modules['bertjax.main'].__file__, *arguments]
-    if not any(argument.startswith('--num_processes') for argument in arguments):
-        # The check takes a tenth of a small run. Runs in new processes, in groups and in pytest still make it.
+    if '--process_id=0' not in arguments:
+        # The check takes a tenth of a small run. New processes, pytest and the first process of a group still make it.
         sys.modules['bertjax.train.health.gradient_check'].check_gradients = lambda: None
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the module does when it is run as a program
     sys.modules['bertjax.main'].console()

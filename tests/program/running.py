@@ -53,12 +53,14 @@ SMALL = (
 
 # The run that the resume tests interrupt: 24 steps, a checkpoint every 4 steps, an evaluation every 8.
 RUN = ('--config.steps=24', '--config.checkpoint_every=4', '--config.eval_every=8', '--config.checkpoint_keep=2')
+RUN12 = (*RUN, '--config.steps=12')  # RUN with only three checkpoints
+NO_SAVES = '--config.checkpoint_every=0'  # only at the end
 
 # A fine-tuning of 72 steps, in which the small model learns the RTE of tests/program/conftest.py.
 TUNE = (
     '--config.epochs=12',
     '--config.eval_every=24',
-    '--config.checkpoint_every=12',
+    '--config.checkpoint_every=24',
     '--config.seq_len=24',
     '--config.max_padded_lengths=2',
     '--config.batch_size=16',

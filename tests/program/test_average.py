@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from running import GLUE, ONE_LENGTH, RUN, TUNE, Program, results, rows
+from running import GLUE, NO_SAVES, ONE_LENGTH, RUN, TUNE, Program, results, rows
 
 import bertjax
 from bertjax.api import Bert
@@ -34,7 +34,7 @@ def test_a_pretraining_is_evaluated_exported_and_continued_with_its_average(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
 ):
     workdir = tmp_path / 'run'
-    program.run(f'--workdir={workdir}', *RUN, AVERAGE)
+    program.run(f'--workdir={workdir}', *RUN, AVERAGE, NO_SAVES)
     state = saved_state(workdir, 24)
     assert_has_average(bertjax.load(workdir), state)
     kernel = lambda tree: np.asarray(tree['mlm']['dense']['kernel'])  # noqa: E731

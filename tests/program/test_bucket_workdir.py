@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from running import QUICK, RUN, SLOW_STEPS, WEIGHTS, Program, bucket_variables, wait_for_exit
+from running import QUICK, RUN12, SLOW_STEPS, WEIGHTS, bucket_variables, wait_for_exit
 
 from bertjax.remote import lease
 from bertjax.workdir import mirror
@@ -26,13 +26,6 @@ def texts(bucket, corpus: pathlib.Path) -> str:
     return '--config.corpus=s3://bucket/texts'
 
 
-@pytest.fixture(scope='session')
-def expected(once, program: Program) -> bytes:
-    """The weights of the same run with a local workdir, computed in this process."""
-    folder = once('bucket_expected', lambda folder: program.run(f'--workdir={folder}/run', *RUN))
-    return (folder / 'run' / WEIGHTS).read_bytes()
-
-
 def another_machine(monkeypatch: pytest.MonkeyPatch, cache: pathlib.Path) -> None:
     """Replaces the cache with an empty one, as on a machine that never saw the bucket."""
     monkeypatch.setenv('BERTJAX_CACHE', str(cache))
@@ -47,23 +40,23 @@ def test_mistakes_with_buckets_are_one_line_errors(program, bucket):
 
 
 @pytest.mark.slow
-def test_a_run_that_loses_access_can_be_finished_elsewhere(program, bucket, texts, expected, monkeypatch, tmp_path):
+def test_a_run_that_loses_access_can_be_finished_elsewhere(program, bucket, texts, short_run, monkeypatch, tmp_path):
     """It stops and names the bucket; partial checkpoints do not count; another machine gets the same bits."""
     monkeypatch.setattr(mirror, 'PUBLISH_EVERY', 0.1)
-    with bucket.failing('deny', 'PUT', r'checkpoints/(8|12|16|20|24)/(seal|state/manifest)', count=999):
-        stopped = program.run(f'--workdir={HERE}', texts, *RUN, status=1)
+    with bucket.failing('deny', 'PUT', r'checkpoints/(8|12)/(seal|state/manifest)', count=999):
+        stopped = program.run(f'--workdir={HERE}', texts, *RUN12, status=1)
     assert 'stopped: not all of the run is in s3://bucket/runs/one' in stopped.stderr, stopped.stderr
     names = bucket.names('bucket/runs/one')
     assert any(name.startswith('checkpoints/') for name in names) and 'config.json' in names
     assert not [name for name in names if name.endswith('seal.json') and name != 'checkpoints/4/seal.json']
     assert '.lease.json' not in names
     another_machine(monkeypatch, tmp_path / 'other')
-    done = program.run(f'--workdir={HERE}', texts, *RUN)
+    done = program.run(f'--workdir={HERE}', texts, *RUN12)
     assert 'published to s3://bucket/runs/one' in done.stdout
     assert '--workdir=s3://bucket/runs/one --config.run=report' in done.stdout
-    assert bucket.system.cat_file(f'bucket/runs/one/{WEIGHTS}') == expected
+    assert bucket.system.cat_file(f'bucket/runs/one/{WEIGHTS}') == (short_run / WEIGHTS).read_bytes()
     steps = {name.split('/')[1] for name in bucket.names('bucket/runs/one') if name.startswith('checkpoints/')}
-    assert steps == {'20', '24'}  # old checkpoints are removed in the bucket too
+    assert steps == {'8', '12'}  # old checkpoints are removed in the bucket too
     # A third machine can show the run and start another run from it.
     another_machine(monkeypatch, tmp_path / 'third')
     assert 'differs from the run' in program.run(f'--workdir={HERE}', '--config.run=show').stdout
@@ -79,18 +72,18 @@ def test_a_run_that_its_bucket_stopped_reports_the_reason(program, bucket, texts
     """The message does not change if writing is allowed again at the end: no signal stopped the run."""
     monkeypatch.setattr(mirror, 'PUBLISH_EVERY', 0.1)
     with bucket.failing('deny', 'PUT', 'checkpoints/4/'):
-        stopped = program.run(f'--workdir={HERE}', texts, *RUN, '--config.steps=400', status=1)
+        stopped = program.run(f'--workdir={HERE}', texts, *RUN12, '--config.steps=400', status=1)
     assert stopped.stderr.splitlines()[-1].startswith('stopped: not all of the run is in s3://bucket/runs/one')
     assert 'access denied' in stopped.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
-def test_a_run_is_killed_while_it_publishes(program, bucket, texts, expected, monkeypatch, tmp_path):
+def test_a_run_is_killed_while_it_publishes(program, bucket, texts, short_run, monkeypatch, tmp_path):
     """`kill -9` comes between two writes: another machine waits for the lease and ignores partial results."""
     process = (
         program.with_environment(bucket_variables())
         .with_startup(tmp_path / 'startup', AT_END)
-        .start(f'--workdir={HERE}', texts, *RUN)
+        .start(f'--workdir={HERE}', texts, *RUN12)
     )
 
     def kill(method: str, path: str) -> None:
@@ -101,13 +94,13 @@ def test_a_run_is_killed_while_it_publishes(program, bucket, texts, expected, mo
         patched.setattr(bucket, 'fault', kill)
         assert wait_for_exit(process, None).returncode == -signal.SIGKILL
     names = bucket.names('bucket/runs/one')
-    assert '.lease.json' in names and 'checkpoints/24/state/manifest.ocdbt' in names
+    assert '.lease.json' in names and 'checkpoints/12/state/manifest.ocdbt' in names
     assert not [name for name in names if name.endswith(('seal.json', 'export/hf/config.json', 'manifest.json'))]
     another_machine(monkeypatch, tmp_path / 'other')
     monkeypatch.setattr(lease, 'EXPIRES_AFTER', 0.5)
-    done = program.run(f'--workdir={HERE}', texts, *RUN)
+    done = program.run(f'--workdir={HERE}', texts, *RUN12)
     assert 's3://bucket/runs/one was left by' in done.stdout and 'continuing at step' not in done.stdout
-    assert bucket.system.cat_file(f'bucket/runs/one/{WEIGHTS}') == expected
+    assert bucket.system.cat_file(f'bucket/runs/one/{WEIGHTS}') == (short_run / WEIGHTS).read_bytes()
 
 
 @pytest.mark.slow
@@ -115,7 +108,7 @@ def test_a_suspended_run_does_not_touch_the_bucket_of_its_successor(program, buc
     """While the process is suspended, another run takes over; it wakes up and changes nothing."""
     quick = program.with_environment(bucket_variables()).with_startup(tmp_path / 'startup', QUICK + SLOW_STEPS)
     endless = ('--config.steps=100000', '--config.checkpoint_every=10', '--config.eval_every=0')
-    process = quick.start(f'--workdir={HERE}', texts, *RUN, *endless)
+    process = quick.start(f'--workdir={HERE}', texts, *RUN12, *endless)
     try:
         bucket.wait_for_step('bucket/runs/one', 1, process)
         count = -1
@@ -139,7 +132,7 @@ def test_the_doctor_changes_nothing_in_the_bucket(program, bucket, texts):
     """It takes no lease, names the missing permission and leaves no object."""
     before = bucket.names('bucket')
     with bucket.failing('deny', 'PUT', '', count=99) as denied:
-        result = program.run(f'--workdir={HERE}', texts, *RUN, '--config.run=doctor', status=2)
+        result = program.run(f'--workdir={HERE}', texts, *RUN12, '--config.run=doctor', status=2)
     lines = [line.strip() for line in result.stdout.splitlines()]
     assert [line.split()[0] for line in lines if line.split()[1:2] == ['write']] == ['FAIL']
     assert 'give these credentials s3:PutObject' in result.stdout.replace('\n', ' ')

@@ -12,6 +12,9 @@ from test_tasks import SHORT, write_squad
 
 from bertjax.train.health.interrupt import Interrupt
 
+# The arguments of `stopped` after those of `tune`: 48 steps.
+EVERY_12 = (ONE_LENGTH, '--config.epochs=8', '--config.checkpoint_every=12', '--config.checkpoint_keep=9')
+
 
 def stop_after(steps: int):
     """Stops training after some steps, as a signal does: the loop checks before the first step and after each step."""
@@ -25,10 +28,10 @@ def card(workdir: pathlib.Path) -> str:
 
 @pytest.fixture(scope='module')
 def stopped(program: Program, tune, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The workdir of a fine-tuning that was stopped after step 30 of 72, with the checkpoints 12, 24 and 30."""
+    """The workdir of a fine-tuning that was stopped after step 30 of 48, with the checkpoints 12, 24 and 30."""
     workdir = tmp_path_factory.mktemp('stopped')
     with stop_after(30):
-        program.run(f'--workdir={workdir}', *tune, ONE_LENGTH, '--config.checkpoint_keep=9', status=75, **GLUE)
+        program.run(f'--workdir={workdir}', *tune, *EVERY_12, status=75, **GLUE)
     return workdir
 
 
@@ -80,8 +83,8 @@ def test_a_stopped_run_resumes_and_its_final_results_count(
 ):
     workdir = shutil.copytree(stopped, tmp_path / 'own')
     program.run(f'--workdir={workdir}', '--config.run=evaluate', **GLUE)
-    out = program.run(f'--workdir={workdir}', *tune, ONE_LENGTH, '--config.checkpoint_keep=9', **GLUE).stdout
-    assert 'continuing at step 30 of 72' in out and 'changed since' not in out
+    out = program.run(f'--workdir={workdir}', *tune, *EVERY_12, **GLUE).stdout
+    assert 'continuing at step 30 of 48' in out and 'changed since' not in out
     final = results(workdir)
     assert 'step' not in final and 'finished' not in json.loads((workdir / 'task.json').read_text())
     program.run(f'--workdir={workdir}', '--config.run=evaluate', **GLUE)

@@ -8,7 +8,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from running import GLUE, RUN, Program
+from running import GLUE, NO_SAVES, RUN, Program
 
 from bertjax.config.plain import dump
 from bertjax.corpus.store import open_store
@@ -128,7 +128,7 @@ def test_deeply_nested_json_is_an_error(program: Program, tmp_path: pathlib.Path
 @pytest.mark.slow
 def test_a_training_ignores_closed_streams(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     """The run ends with status 0 and the usual bits; tests/test_terminal.py tests other streams of a small program."""
-    words = ['python', '-m', 'bertjax.main', *program.arguments(f'--workdir={tmp_path / "run"}', *RUN)]
+    words = ['python', '-m', 'bertjax.main', *program.arguments(f'--workdir={tmp_path / "run"}', *RUN, NO_SAVES)]
     command = ['bash', '-c', '"$@" >&- 2>&- <&-', *words[:1], *words]
     done = subprocess.run(command, cwd=program.repository, env=program.environment, capture_output=True)
     assert done.returncode == 0

@@ -7,7 +7,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from running import RUN, Program, assert_one_line, rows
+from running import NO_SAVES, RUN, Program, assert_one_line, rows
 
 import bertjax
 from bertjax.inference import score
@@ -157,7 +157,7 @@ def test_other_mistakes_are_errors(program: Program, trained, tuned, pairs, tmp_
 @pytest.mark.slow
 def test_measuring_pairs_does_not_change_a_training(program: Program, trained, pairs, tmp_path):
     workdir = tmp_path / 'run'
-    out = program.run(f'--workdir={workdir}', *RUN, f'--config.heldout_pairs={pairs}').stdout
+    out = program.run(f'--workdir={workdir}', *RUN, NO_SAVES, f'--config.heldout_pairs={pairs}').stdout
     name = 'export/hf/model.safetensors'
     assert (workdir / name).read_bytes() == (trained / name).read_bytes()
     for split in ('train', 'heldout'):

@@ -51,8 +51,8 @@ def form(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope='module')
 def pretrained(program: Program, once: Callable, form: str) -> pathlib.Path:
-    """The workdir of an uninterrupted run in a separate process; do not write into it."""
-    folder = once(f'modern-{form}', lambda folder: program.spawn(f'--workdir={folder / "run"}', *_arguments(form)))
+    """The workdir of an uninterrupted run in this process; do not write into it."""
+    folder = once(f'modern-{form}', lambda folder: program.run(f'--workdir={folder / "run"}', *_arguments(form)))
     return folder / 'run'
 
 
@@ -61,7 +61,7 @@ def test_a_killed_modernbert_run_ends_in_the_same_bits(
     program: Program, pretrained: pathlib.Path, tmp_path: pathlib.Path, form: str
 ):
     rewind(copy_workdir(pretrained, tmp_path), step=8)
-    assert 'continuing at step 8 of 12' in program.spawn(f'--workdir={tmp_path}', *_arguments(form)).stdout
+    assert 'continuing at step 8 of 12' in program.run(f'--workdir={tmp_path}', *_arguments(form)).stdout
     assert_same_run(tmp_path, pretrained)
 
 

@@ -212,6 +212,7 @@ def test_two_phases_train_on_a_mesh(program: Program, tmp_path: pathlib.Path):
         '--config.steps=10',
         '--config.model.dtype=float32',
         '--config.model.num_heads=2',
+        '--config.model.scan_layers=True',
         '--config.mesh.fsdp=2',
         '--config.eval_every=0',
         '--config.export=False',

@@ -15,7 +15,7 @@ from unittest import mock
 import jax
 import numpy as np
 import pytest
-from running import GLUE, ONE_LENGTH, PRETRAIN, RUN, SMALL, SWEEP, TUNE, Program, rows
+from running import GLUE, NO_SAVES, ONE_LENGTH, PRETRAIN, RUN12, SMALL, SWEEP, TUNE, rows
 
 import bertjax
 import bertjax.train.loop  # The package has the same name as the function bertjax.train.
@@ -51,15 +51,7 @@ def program_environment(repository: pathlib.Path) -> Iterator[None]:
 
 
 def small(corpus: pathlib.Path, *flags: str) -> bertjax.Recipe:
-    return bertjax.recipe(PRETRAIN, corpus=corpus, **keys(*SMALL, *RUN, *flags))
-
-
-@pytest.fixture(scope='module')
-def command_line_run(program: Program, tmp_path_factory) -> pathlib.Path:
-    """The workdir of a pre-training that was started with the command line in this process."""
-    workdir = tmp_path_factory.mktemp('typed') / 'run'
-    program.run(f'--workdir={workdir}', *RUN)
-    return workdir
+    return bertjax.recipe(PRETRAIN, corpus=corpus, **keys(*SMALL, *RUN12, NO_SAVES, *flags))
 
 
 def assert_same_run(one: pathlib.Path, other: pathlib.Path, split: str | None = None):
@@ -73,7 +65,7 @@ def assert_same_run(one: pathlib.Path, other: pathlib.Path, split: str | None = 
 
 
 @pytest.mark.slow
-def test_a_pretraining_equals_that_of_the_command_line(command_line_run, corpus, tmp_path, program_environment, capsys):
+def test_a_pretraining_equals_that_of_the_command_line(short_run, corpus, tmp_path, program_environment, capsys):
     seen: list[dict] = []
 
     def show(row: dict) -> None:
@@ -81,17 +73,17 @@ def test_a_pretraining_equals_that_of_the_command_line(command_line_run, corpus,
         print(row['step'])
 
     run = bertjax.train(small(corpus), tmp_path / 'run', on_row=show, quiet=True)
-    assert_same_run(command_line_run, run.workdir)
-    assert (command_line_run / 'config.json').read_bytes() == (tmp_path / 'run' / 'config.json').read_bytes()
+    assert_same_run(short_run, run.workdir)
+    assert (short_run / 'config.json').read_bytes() == (tmp_path / 'run' / 'config.json').read_bytes()
     assert capsys.readouterr().out.split() == [str(row['step']) for row in seen]
     assert seen == run.metrics() == rows(tmp_path / 'run' / 'metrics.jsonl')
-    assert [row['step'] for row in run.metrics('heldout')] == [0, 8, 16, 24]
+    assert [row['step'] for row in run.metrics('heldout')] == [0, 8, 12]
     assert run.summary == json.loads((tmp_path / 'run' / 'summary.json').read_text())
     assert run.model.encode('the river runs').shape == (32,) and run.model is run.model
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_and_the_same_call_continues_in_a_thread(command_line_run, corpus, tmp_path, program_environment):
+def test_ctrl_c_saves_and_the_same_call_continues_in_a_thread(short_run, corpus, tmp_path, program_environment):
     """Python allows signal handlers only in the main thread; other threads train without one."""
 
     def press(row: dict) -> None:
@@ -115,9 +107,8 @@ def test_ctrl_c_saves_and_the_same_call_continues_in_a_thread(command_line_run, 
     thread.start()
     thread.join()
     assert len(seen) == 1  # a failing function is not called again, and training continues
-    assert_same_run(
-        command_line_run, done[0].workdir, 'heldout'
-    )  # training rows differ: their means start again after a resume
+    # The training rows differ because their means start again after a resume.
+    assert_same_run(short_run, done[0].workdir, 'heldout')
     first, second = [row for row in rows(tmp_path / 'time.jsonl', None) if 'began' in row]
     assert second['began'] > first['began']  # the time starts with the call, not with the process
 

@@ -68,11 +68,11 @@ def test_a_killed_run_with_another_optimizer_ends_in_the_same_bits(
 ):
     """The checkpoint of step 16 is within the batch ramp."""
     recipe, changes = TRAININGS[training]
-    changes += ('--config.checkpoint_keep=3',)
+    changes += ('--config.checkpoint_every=8',)
     options = {'recipe': f'configs/{recipe}.py'}
-    program.spawn(f'--workdir={tmp_path / "whole"}', *RUN, *changes, **options)
+    program.run(f'--workdir={tmp_path / "whole"}', *RUN, *changes, **options)
     rewind(copy_workdir(tmp_path / 'whole', tmp_path / 'killed'), step=16)
-    out = program.spawn(f'--workdir={tmp_path / "killed"}', *RUN, *changes, **options).stdout
+    out = program.run(f'--workdir={tmp_path / "killed"}', *RUN, *changes, **options).stdout
     assert 'continuing at step 16 of 24' in out
     assert_same_run(tmp_path / 'killed', tmp_path / 'whole')
     if RAMP[0] in changes:
