@@ -1,8 +1,9 @@
 """run=evaluate: compute all metrics of a fine-tuned model on a labelled split."""
 
 import json
+import os
 import pathlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -61,13 +62,13 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
                 member_scores[name] = tuned.member_scores(split)
             write_predictions(folder / 'predictions', task, name, split, predictions)
             console.print(task.report(split.records, predictions), markup=False)
-        figures = _figures_on(request[0][0].data, results, folder)
-        figures['splits'] = {**figures.get('splits', {}), **measured}
-        old_parts = {name: part for name, part in figures.pop('parts', {}).items() if name not in measured}
+        section = _select_section(request[0][0], results, folder)
+        section['splits'] = {**section.get('splits', {}), **measured}
+        old_parts = {name: part for name, part in section.pop('parts', {}).items() if name not in measured}
         parts = old_parts | data.parts(measured)
-        figures |= {'parts': parts} if parts else {}
+        section |= {'parts': parts} if parts else {}
         if member_scores:
-            figures['alone'] = {**figures.get('alone', {}), **member_scores}
+            section['alone'] = {**section.get('alone', {}), **member_scores}
             table = make_table(task.score, '', *measured)
             for member in next(iter(member_scores.values())):
                 table.add_row(member, *(format_value(scores[member]) for scores in member_scores.values()))
@@ -96,11 +97,22 @@ def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: Eval
     return {**facts, 'trial': trial} if trial else facts
 
 
-def _figures_on(data: str, results: dict[str, Any], folder: pathlib.Path) -> dict[str, Any]:
-    """Returns the part of `results` for the figures on config.data: for data of the run, `results` itself."""
-    path = folder / 'config.json'
-    own = read_recorded_config(path)['data'] if path.exists() else results.setdefault('data', data)
-    return results if data == own else results.setdefault('other_data', {}).setdefault(data, {})
+def _select_section(settings: FinetuningSettings, results: dict[str, Any], folder: pathlib.Path) -> dict[str, Any]:
+    """Returns the part of `results` for the figures on the data in `settings`: `results` itself for the run's data."""
+    path, data = folder / 'config.json', _describe_data(settings.data, settings.task)
+    if path.exists():
+        recorded = read_recorded_config(path)
+        run_data = _describe_data(recorded['data'], recorded['task'])
+    else:
+        run_data = results.setdefault('data', data)
+    return results if data == run_data else results.setdefault('other_data', {}).setdefault(data, {})
+
+
+def _describe_data(data: str, task: Mapping[str, Any]) -> str:
+    """Returns the path of the data, followed by the options that name files."""
+    files = {name: task.get(name) for split in ('dev', 'test') for name in (split, f'{split}_file')}
+    path = os.path.realpath(data) if os.path.exists(data) else data
+    return ' '.join([path, *(f'task.{name}={value}' for name, value in files.items() if value)])
 
 
 def _read_earlier_results(path: pathlib.Path, model: dict[str, Any]) -> dict[str, Any]:

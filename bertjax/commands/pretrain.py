@@ -14,7 +14,7 @@ from bertjax.pretrain.budget_choice import split_batch
 from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining
-from bertjax.pretrain.warm_start import with_architecture
+from bertjax.pretrain.warm_start import with_architecture, with_existing_vocabulary
 from bertjax.train.health.gradient_check import training_devices
 from bertjax.train.state import TrainState
 from bertjax.train.time_limit import PhaseTimeError
@@ -54,7 +54,7 @@ def _train(
             training = Pretraining(settings, folder, mesh)
         return training, fit(folder, training)[0]
     with primary_first():
-        plan = make_plan(settings, folder, mesh, flag_keys)
+        plan = make_plan(with_existing_vocabulary(settings, folder), folder, mesh, flag_keys)
     settings = split_batch(settings, plan, mesh, flag_keys)
     plan.apply(settings).check_memory(mesh)
     print(plan.describe(settings))

@@ -36,8 +36,8 @@ def run(config: ConfigDict, workdir: str) -> None:
         if settings.vocab.candidates:
             _list_candidates(settings, folder)
             return
-        given = {'tokenizer': settings.tokenizer, 'init': settings.init, 'vocab.add': settings.vocab.add}
-        for key, value in given.items():
+        unused = {'tokenizer': settings.tokenizer, 'init': settings.init, 'vocab.add': settings.vocab.add}
+        for key, value in unused.items():
             if value:
                 fix = 'leave it empty; run=corpus adds the words of config.vocab.add to a given vocabulary'
                 raise UserError(f'config.{key}', repr(value), "'', because run=vocab trains a new vocabulary", fix)

@@ -26,7 +26,6 @@ from bertjax.remote.paths import open_file
 
 SNIFF = 1 << 16  # The number of bytes at the start of a file from which its format is detected.
 HEAD = 1 << 18  # The number of bytes at the start of a file from which the meaning of blank lines is detected.
-_TABLES = ('.csv', '.tsv', '.parquet', '.arrow', '.zip')  # suffixes of files that are no text
 Progress = Callable[[int], None] | None
 
 
@@ -67,7 +66,7 @@ def sniff(path: str, head: bytes, format: str) -> str:
     """Returns the format of a file that begins with `head`. `format` is `TextPart.format`.
 
     Raises:
-      UserError: The file is JSON but not JSON lines, or a table.
+      UserError: The file is JSON but not JSON lines.
     """
     head = head[:SNIFF]
     if not format.startswith('auto'):
@@ -81,11 +80,8 @@ def sniff(path: str, head: bytes, format: str) -> str:
     if suffix == '.json' and line[:1] in (b'[', b'{'):
         expected = 'JSON lines, an object with the text on each line'
         shape, convert = ('a list', "'.[]'") if line.startswith(b'[') else ('an object on several lines', '.')
-        fix = f'convert it: jq -c {convert}; strings S must become objects: {{"text": S}}'
+        fix = f'convert it: jq -c {convert}; a string S becomes {{"text": S}}; for plain text set format=text'
         raise UserError(path, f'JSON with {shape}', expected, fix)
-    if suffix in _TABLES:
-        fix = 'convert it to JSON lines, or set config.corpus_options.format=text if it is text'
-        raise UserError(path, f'a {suffix} file', 'plain text or JSON lines', fix)
     return format.partition('/')[2]
 
 

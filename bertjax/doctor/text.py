@@ -23,7 +23,7 @@ from bertjax.corpus.workers import text_bytes
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import open_stores, store_directories
-from bertjax.pretrain.warm_start import load_existing_tokenizer
+from bertjax.pretrain.warm_start import embedding_rows, load_existing_tokenizer
 from bertjax.report.run_record import quiet
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.text.vocabulary import train_wordpiece
@@ -42,6 +42,7 @@ def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[C
     """Loads the vocabulary, or says that the run will train one. Fails if config.data has none."""
     existing = load_existing_tokenizer(settings, folder)
     if existing is not None:
+        embedding_rows(settings, folder, existing)  # raises if config.init has other pieces
         case = 'lower-case' if existing.lowercase else 'cased'
         yield Check('tokenizer', OK, f'{existing.family}, {existing.vocab_size:,} pieces, {case}')
     elif settings.data:

@@ -1,4 +1,4 @@
-"""Embedding lookups whose gradients are sums in a fixed order."""
+"""Embedding lookups whose gradients are summed in float32, and on GPUs in a fixed order."""
 
 from collections.abc import Callable
 

@@ -90,10 +90,10 @@ class StoreExamples:
     ) -> PretrainingExamples:
         (seq_len, max_predictions), masking = shape, self.settings.masking
         if training:
-            settings, seed = self.settings.unresolved_phases[phase], self.settings.run_seeds.data
+            values, seed = self.settings.unresolved_phases[phase], self.settings.run_seeds.data
             # Without this, example n of every corpus in a mixture would have the same masks.
             seed = hash_int(seed, Stream.CORPUS, corpus) if corpus else seed
-            masking = dataclasses.replace(masking, rate=max(settings.mask_rate, settings.final_mask_rate))
+            masking = dataclasses.replace(masking, rate=max(values.mask_rate, values.final_mask_rate))
         else:
             masking, seed = masking.for_evaluation(), HELDOUT_SEED
             max_predictions = math.ceil(masking.rate * seq_len)

@@ -11,11 +11,11 @@ from bertjax.corpus.build import build_store
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
 from bertjax.corpus.sources import parse_mixture, resolve_sources
 from bertjax.corpus.store import StoreSplit, TokenStore, open_store
-from bertjax.data.pairs import check_split
 from bertjax.errors import UserError
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import print_line
 from bertjax.text.tokenizer import Tokenizer
+from bertjax.workdir.lock import has_checkpoints
 
 EACH = 'each'  # the entry for the held-out documents of each corpus of a mixture
 FOLDER = 'heldout'  # the folder in the workdir with the token stores of the texts
@@ -97,12 +97,17 @@ def prepare_texts(
         options = dataclasses.replace(settings.corpus_options, heldout=0.0, drop_duplicates=False)
         directory = folder / FOLDER / name
         try:
-            build_store(path, directory, tokenizer, options, log=print_line)
-            texts[name] = open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint).split('train')
-            check_split(texts[name], settings.pair_options, settings.first_shape[0])
+            build_store(path, directory, tokenizer, options, replace=not has_checkpoints(folder), log=print_line)
         except UserError as error:
+            if error.where == str(directory):  # a store of other text
+                fix = f'restore the text, or give the new text another name in {_KEY}'
+                raise UserError(error.where, error.found, error.expected, fix) from None
             where = _KEY if error.where == 'config.corpus' else error.where
             raise UserError(where, f'in {name}: {error.found}', error.expected, error.fix) from None
+        texts[name] = open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint).split('train')
+        if settings.pair_options.mode == 'nsp' and texts[name].num_documents < 2:
+            expected = 'two or more, because next-sentence pairs take B from another document'
+            raise UserError(_KEY, f'only one document in {name}', expected, 'separate documents by blank lines')
     return texts
 
 

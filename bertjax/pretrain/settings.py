@@ -166,11 +166,9 @@ class PretrainingSettings(PretrainingKeys):
         """
         model_config = self.model_config(self.vocab.size)
         for phase in self.unresolved_phases:
-            rows, kind = (
-                phase.batch_size // phase.grad_accum_steps,
-                {'packed': phase.packed, 'causal_rows': phase.causal},
-            )
-            description = describe_attention(model_config, rows, phase.seq_len, **kind)
+            rows, options = phase.batch_size // phase.grad_accum_steps, {'packed': phase.packed}
+            options['causal_rows'] = phase.causal
+            description = describe_attention(model_config, rows, phase.seq_len, **options)
         return description
 
     def check_memory(self, mesh: Mesh) -> None:

@@ -145,12 +145,12 @@ class ClassificationTask(TextTask):
         shared = self._shares_dev and split != 'test'
         records = [self._example(row, split) for row in self._rows('train' if shared else split)]
         if shared:
-            kept = [record for record in records if is_held_out(record, self.dev_fraction) == (split == 'dev')]
+            selected = [record for record in records if is_held_out(record, self.dev_fraction) == (split == 'dev')]
             if split == 'dev':
-                share = f'{len(kept):,} of the {len(records):,} records of train, selected by a hash of their text'
+                share = f'{len(selected):,} of the {len(records):,} records of train, selected by a hash of their text'
                 hint = 'sets the fraction, or set config.task.dev to a file'
                 print(f'dev is {share}; config.task.dev_fraction={self.dev_fraction:g} {hint}')
-            records = kept
+            records = selected
         if not records:
             found = f'{self.dev_fraction:g}, which leaves no record of {self.data or self.dataset} for {split}'
             fix = 'add records or a dev file, or set another fraction such as 0.3; 0 for no dev split'

@@ -1,6 +1,7 @@
 """Multi-label classification of texts or text pairs from any table with named columns."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ from bertjax.tasks.sentence.task import Example, Scores, name_texts
 from bertjax.tasks.task import Judgment, option
 
 SEPARATORS = '|;,'
-_FLAGS = {'1': True, '1.0': True, 'true': True, '0': False, '0.0': False, 'false': False}
+_FLAGS = {'1': True, '1.0': True, 'true': True, '0': False, '0.0': False, 'false': False, '': False}
 
 
 @dataclasses.dataclass
@@ -78,11 +79,11 @@ class MultiLabelTask(ClassificationTask):
         """See ClassificationTask; with `label_columns`, the result is a JSON list of the columns with 1."""
         if not self.label_columns:
             return cells[0]
-        if not any(cell and cell.strip() for cell in cells):
+        if all(cell is None for cell in cells):
             return None
         names = []
         for name, cell in zip(self.label_columns, cells, strict=True):
-            if not cell or not cell.strip():
+            if cell is None:
                 fix = 'correct the record or config.task.label_columns; an unlabelled test file has no label columns'
                 raise UserError(where, f'no value in the column {name}', '0 or 1', fix)
             flag = _FLAGS.get(cell.strip().lower())
@@ -91,19 +92,14 @@ class MultiLabelTask(ClassificationTask):
             names += [name] if flag else []
         return json.dumps(names)
 
-    def splits(self) -> Sequence[str]:
-        return [name for name in super().splits() if name != 'test' or self.records(name)[0].label is not None]
-
-    def records(self, split: str) -> Sequence[Example]:
-        """See ClassificationTask; if no record of `test` has a label, the labels of the file are unknown."""
-        records = super().records(split)
-        if split == 'test' and not any(record.label for record in records):
-            records = [dataclasses.replace(record, label=None) for record in records]
-        return records
+    @functools.cached_property
+    def _lacks_test_labels(self) -> bool:
+        count = len(self.text_columns)
+        return not any(cell and cell.strip() for row in self._rows('test') for cell in row.values[count:])
 
     def _means_no_label(self, label: str) -> bool:
-        """Returns False, because an empty cell is an empty set of labels."""
-        return False
+        """Whether no label cell of the test file has text. In other files, an empty cell is an empty set of labels."""
+        return self._lacks_test_labels
 
     def _label(self, label: str, where: str) -> tuple[str, ...]:
         if label.startswith('['):

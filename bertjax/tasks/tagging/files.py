@@ -27,6 +27,7 @@ from bertjax.tasks.tagging.columns import (
 from bertjax.tasks.tagging.rows import find_tags, find_words, parse_sentences
 from bertjax.text.offsets import repair_surrogates
 
+_WORDLESS = 'a line without words'  # such as a control character
 DATASET = 'conll2003'  # the name of the dataset in tensorflow-datasets
 INPUTS = ('auto', 'columns', 'text', 'words', 'jsonl')
 _CONLL_NAMES = {'train': (), 'dev': ('testa',), 'test': ('testb',)}
@@ -178,15 +179,15 @@ def _looks_like_columns(lines: Sequence[str], format: TagFormat, labels: Collect
 def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sentence | Blank]:
     """Yields a sentence for each line, or a `Blank` if it has no words. A blank line starts a new document.
 
-    Lines without words at the end are ignored. `split_words` splits the lines if they are `raw` text. Otherwise, spaces
+    Blank lines at the end are ignored. `split_words` splits the lines if they are `raw` text. Otherwise, spaces
     and tabs separate the words.
     """
     document, before = 0, ()
     blanks: list[Blank] = []
     for number, line in lines:
         words, offsets = split_words(line) if raw else (tuple(re.findall('[^ \t]+', line)), ())
-        if not words and line.strip():  # such as a control character
-            blanks.append(Blank(f'{where}:{number}', 'a line without words'))
+        if not words and line.strip():
+            blanks.append(Blank(f'{where}:{number}', _WORDLESS))
             continue
         if not words:
             blanks.append(Blank(f'{where}:{number}'))
@@ -198,6 +199,8 @@ def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sen
         text = line if raw else None
         yield Sentence(f'{where}:{number}', words, None, document, columns, before, text=text, offsets=offsets)
         before = ((),)
+    if before:
+        yield from (blank for blank in blanks if blank.kind == _WORDLESS)
 
 
 def split_words(text: str) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:

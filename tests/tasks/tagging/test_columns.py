@@ -235,7 +235,8 @@ def test_the_format_of_an_input_file_is_detected(text: str, words: list[tuple[st
 def test_raw_text_is_split_into_words(capsys: pytest.CaptureFixture):
     """By default punctuation is separated, as in data for taggers; input_format='words' splits only at blanks."""
     text = '\u200b"Ada O\'Neil", of\u00a0Île-de…\u2003東京\x07.\n\u0301 \n'
-    (raw,) = read_user_input(text, 'auto', ['O', 'B-X'])
+    raw, skipped = read_user_input(text, 'auto', ['O', 'B-X'])
+    assert skipped == Blank('in:2', 'a line without words')
     assert "config.task.input_format='words'" in capsys.readouterr().out
     assert raw.words == ('"', 'Ada', 'O', "'", 'Neil', '"', ',', 'of', 'Île', '-', 'de', '…', '東', '京', '.')
     assert tuple(text[start:end] for start, end in raw.offsets) == raw.words and raw.text == text.split('\n')[0]

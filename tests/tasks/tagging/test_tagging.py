@@ -262,7 +262,7 @@ def test_plain_tags_have_accuracy_and_no_entities(tmp_path: pathlib.Path, tokeni
     assert tagging.report(records, predictions).startswith('tag')
     (tmp_path / 'train.txt').write_text('a NN\nb NN\n')
     with pytest.raises(
-        UserError, match=r"config\.task\.tag_column: found only the tag 'NN', expected two or more tags"
+        UserError, match=r"config\.task\.tag_column: found only the tag 'NN', expected a column with two"
     ):
         tagging.learn(tagging.records('train'))
 
