@@ -52,6 +52,8 @@ LADDER = (
     Rung('stable adamw', {'optimizer.name': 'stable_adamw'}, kept=False),
     Rung('muon', {'optimizer.name': 'muon', 'learning_rate': 2e-2}),
     Rung('masks 40 %', {'masking.rate': 0.4, 'max_predictions': 26}),
+    # As many steps as the rung below it.
+    Rung('adam with masks 40 %', {'optimizer.name': 'bert_adam', 'learning_rate': 3e-3}, kept=False),
     Rung('bfloat16', {'model.dtype': 'bfloat16'}),
     # Side steps from the recipe up to here.
     Rung('muon 1e-2', {'learning_rate': 1e-2}, kept=False),

@@ -36,10 +36,8 @@ def test_evaluate_repeats_the_final_metrics(program: Program, tune, tuned: pathl
     (more / 'dev.tsv').write_text(''.join((more / 'dev.tsv').read_text().splitlines(keepends=True)[:3]))
     program.run(f'--workdir={workdir}', *arguments, f'--config.data={more}', **GLUE)
     there = results(workdir)
-    assert (
-        list(there.pop('other_data')[str(more.resolve())]['splits']['dev']) == list(own['splits']['dev'])
-        and there == own
-    )
+    other_dev = there.pop('other_data')[str(more.resolve())]['splits']['dev']
+    assert list(other_dev) == list(own['splits']['dev']) and there == own
 
 
 def test_verbs_refuse_settings_of_another_run(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
