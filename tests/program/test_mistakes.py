@@ -35,6 +35,8 @@ MISTAKES = [
     (('--config.optimizer.name=sgd',), ('config.optimizer.name', 'lamb')),
     (('--config.seed=-1',), ('config.seed', '-1')),
     (('--config.corpus=/nowhere/*.txt',), ('config.corpus', '/nowhere/*.txt')),
+    (('--config.corpus=a.txt,b/*.csv.gz',), ('config.corpus: found b/*.csv.gz', 'corpus_options.format=text')),
+    (('--config.corpus=a.csv', '--config.run=corpus'), ('config.corpus: found a.csv', 'JSON lines')),
     (('--config.tokenizer=/nowhere/vocab.txt',), ('/nowhere/vocab.txt',)),
     (('--config.data=/nowhere/store',), ('/nowhere/store',)),
     (('--config.init=/nowhere/model',), ('config.init',)),
