@@ -6,10 +6,13 @@ from typing import Any
 
 from bertjax.config.check import COMPUTED_KEYS
 from bertjax.config.plain import flatten
+from bertjax.config.pretraining import BUDGET_CHOICES
 from bertjax.config.ranges import in_steps
 from bertjax.errors import UserError
+from bertjax.model.config import FieldKind, fields_of
 
 _ABSENT = object()
+_BUDGET_KEYS = ('steps', 'phases', 'batch_size', 'grad_accum_steps', 'eval_every', 'checkpoint_every')
 
 
 def format_literal(value: Any) -> str:
@@ -60,11 +63,26 @@ def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str,
         with contextlib.suppress(UserError):  # The duration is relative to an unknown number of steps.
             if isinstance(run[key], int):
                 resolved[key] = in_steps(config[key], key, total=total, steps_per_epoch=per_epoch, minimum=1)
+    if not is_task:
+        resolved |= _chosen_in_pretraining(config, run)
     if is_task and run.get('max_padded_lengths') and not resolved['max_padded_lengths']:
         resolved['max_padded_lengths'] = run['max_padded_lengths']  # 0 lets the run choose a value.
     if is_task and resolved.get('packing') == 'auto':
         resolved['packing'] = run.get('packing', 'off')
     return resolved
+
+
+def _chosen_in_pretraining(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns keys that a pre-training takes from config.init, its teacher or its budget, with the values of `run`."""
+    source = config['architecture_from']
+    names = {'init': fields_of(FieldKind.ARCHITECTURE), 'budget': BUDGET_CHOICES}.get(source, ())
+    keys = _BUDGET_KEYS if config['budget'] and config['budget'] == run['budget'] else ()
+    chosen = {key: run[key] for key in keys}
+    if run['architecture_from'] == source:
+        chosen['model'] = config['model'] | {name: run['model'][name] for name in names if name in config['model']}
+    if config.get('distill') and not config['tokenizer']:
+        chosen['tokenizer'] = run['tokenizer']
+    return chosen
 
 
 def align_columns(rows: Iterable[Sequence[str]]) -> list[str]:

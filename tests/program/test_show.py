@@ -10,7 +10,7 @@ from running import GLUE, Program
 from bertjax.commands import show
 from bertjax.config.files import load_recipe
 from bertjax.config.plain import flatten, to_plain
-from bertjax.config.recipes import finetuning_config
+from bertjax.config.recipes import finetuning_config, pretraining_config
 from bertjax.workdir.differences import find_differences, resolve_like
 
 
@@ -84,6 +84,17 @@ def test_no_device_is_started(monkeypatch: pytest.MonkeyPatch, capsys, program: 
     recipe = str(program.repository / 'configs/pretrain_tiny.py')
     show.run(load_recipe(recipe), None, recipe)
     assert 'the same as the recipe' in capsys.readouterr().out
+
+
+def test_keys_that_a_pretraining_takes_from_its_model_or_budget_are_no_differences():
+    config = to_plain(pretraining_config('tiny', init='model', architecture_from='init'))
+    run = config | {'model': config['model'] | {'num_layers': 7, 'width': 448, 'num_heads': 7}}
+    assert find_differences(run, resolve_like(config, run)) == []
+    config |= {'architecture_from': 'budget', 'budget': '20s'}
+    run |= {'architecture_from': 'budget', 'budget': '20s', 'steps': 50, 'batch_size': 8, 'learning_rate': 0.5}
+    run['phases'] = [{'steps': 4}, {'steps': 46}]
+    differences = find_differences(run, resolve_like(config, run))
+    assert [key for key, *_ in differences] == ['learning_rate']
 
 
 @pytest.mark.parametrize('steps', [0, 100, '2epochs'])
