@@ -203,7 +203,7 @@ def test_metrics_are_those_of_seqeval_on_the_official_file(shared: pathlib.Path)
         assert 0.3 < metrics['f1'] < 0.95
         all_metrics.append(metrics)
     assert all_metrics[0]['f1'] == all_metrics[1]['f1'] and all_metrics[0]['accuracy'] != all_metrics[1]['accuracy']
-    again = read_columns(text, 'test.txt', tagging.columns, tagged=True)  # The predictions are IOB2.
+    again = read_columns(text, 'test.txt', tagging.format, tagged=True)  # The predictions are IOB2.
     assert {sentence.scheme for sentence in again} == {'iob2'}
 
 
