@@ -144,13 +144,13 @@ class SquadTask(Task[SquadQuestion, Answers]):
         truncated = [record.id for record, query in zip(records, queries, strict=True) if len(query) > max_query]
         builder, unanswered = FeatureBuilder(), []
         for number, (record, query) in enumerate(zip(records, queries, strict=True)):
-            ids, firsts, lasts = pieces[record.context]
+            ids, first_characters, end_characters = pieces[record.context]
             query = query[:max_query]
             head = 1 + len(query) + tokenizer.separators
             answer, weight = None, np.float32(1)
             if record.answers:
                 _, a, b = find_answer(record.context, record.answers[0], record.starts[0])
-                answer = answer_tokens(firsts, lasts, a, b)
+                answer = answer_tokens(first_characters, end_characters, a, b)
             if record.answers and answer is None:
                 unanswered.append(record.id)
                 weight = np.float32(0)
@@ -162,9 +162,9 @@ class SquadTask(Task[SquadQuestion, Answers]):
                 token_arrays = {}
                 if not training:
                     outside, after = np.full(head, -1, np.int32), np.full(1, -1, np.int32)
-                    begins = np.where(best[start:end] == window, firsts[start:end], np.int32(-1))
-                    token_arrays['token_first'] = np.concatenate([outside, begins, after])
-                    token_arrays['token_last'] = np.concatenate([outside, lasts[start:end], after])
+                    first_or_none = np.where(best[start:end] == window, first_characters[start:end], np.int32(-1))
+                    token_arrays['token_first'] = np.concatenate([outside, first_or_none, after])
+                    token_arrays['token_last'] = np.concatenate([outside, end_characters[start:end], after])
                 builder.add_sequence(*join_pair(query, ids[start:end], tokenizer), **token_arrays)
                 inside = answer is not None and start <= answer[0] and answer[1] < end
                 target = (answer[0] - start + head, answer[1] - start + head) if inside else (0, 0)

@@ -186,12 +186,10 @@ def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sen
     blanks: list[Blank] = []
     for number, line in lines:
         words, offsets = split_words(line) if raw else (tuple(re.findall('[^ \t]+', line)), ())
-        if not words and line.strip():
-            blanks.append(Blank(f'{where}:{number}', _WORDLESS))
-            continue
         if not words:
-            blanks.append(Blank(f'{where}:{number}'))
-            document += 1
+            is_blank = not line.strip()
+            blanks.append(Blank(f'{where}:{number}') if is_blank else Blank(f'{where}:{number}', _WORDLESS))
+            document += is_blank
             continue
         yield from blanks
         blanks = []
