@@ -22,7 +22,6 @@ def run(config: ConfigDict, workdir: str) -> None:
         config.corpus_options.strict is set.
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
-    settings.check_corpus()
     with lock_workdir(folder):
         tokenizer = prepare_tokenizer(settings, folder)
         stores = prepare_stores(settings, folder, tokenizer)

@@ -30,7 +30,6 @@ def run(config: ConfigDict, workdir: str) -> None:
         one is trained, or there is no WordPiece vocabulary for config.vocab.candidates.
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
-    settings.check_corpus()
     check_outside(settings.corpus, folder, [*WORKDIR_FILES, CANDIDATES])
     directory = folder / 'tokenizer'
     with lock_workdir(folder):

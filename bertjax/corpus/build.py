@@ -68,7 +68,7 @@ def build_store(
     if is_remote(directory):
         found, fix = f'the remote path {os.fspath(directory)!r}', 'give a directory on a local disk'
         raise UserError('store', found, 'a local directory, because a store is memory-mapped', fix)
-    text_sources = sources.resolve_sources(sources.list_unweighted(spec), options.text_key)
+    text_sources = sources.resolve_sources(sources.list_unweighted(spec), options)
     check_outside(spec, directory)
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
     directory = pathlib.Path(directory)

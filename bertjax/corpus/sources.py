@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from etils import epath
@@ -23,6 +23,7 @@ from bertjax.files.paths import (
     unwritten_bytes,
     walk_files,
 )
+from bertjax.files.streams import bare_suffix
 from bertjax.remote.paths import find_objects, user_path
 from bertjax.text.splitters import check_splitter
 
@@ -30,6 +31,7 @@ FORMATS = ('auto', 'text', 'files', 'jsonl', 'wikiextractor', *sequences.FORMATS
 UNREADABLE = 'unreadable'  # the stamp of a file whose status cannot be read
 AUTO = 'auto'  # the value of a weight that is computed from the component's size
 _WHERE = 'config.corpus'
+_TABLES = ('.csv', '.tsv', '.parquet', '.arrow', '.zip')
 _MAX_WEIGHT = 1e30  # keeps the sum of several weights finite
 _NON_STORE_OPTIONS = ('workers', 'strict', 'smoothing')  # options that do not change the bytes of a store
 
@@ -236,16 +238,29 @@ def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
     raise UserError(_WHERE, f'no such file {spec!r}', 'a file, directory, glob, pydoc: or tfds:NAME', fix)
 
 
-def resolve_sources(spec: str | Sequence[str], text_key: str = 'text') -> list[TextSource]:
+def _refuse_tables(sources: Iterable[TextSource]) -> None:
+    """Raises a UserError if a file is a table or an archive, whose lines would be read as text."""
+    for source in sources:
+        if source.kind == 'file' and bare_suffix(source.path) in _TABLES:
+            found = f'{source.path} in {source.component}' if source.component else source.path
+            other = 'name only the texts, for example FOLDER/*.txt' if source.component else 'convert it to JSON lines'
+            fix = f'{other}, or set --config.corpus_options.format=text if it is plain text'
+            raise UserError(_WHERE, found, 'plain text or JSON lines', fix)
+
+
+def resolve_sources(spec: str | Sequence[str], options: CorpusOptions = CorpusOptions()) -> list[TextSource]:
     """Returns all sources of a specification, each file once. The sources of each component are sorted.
 
     Raises:
-      UserError: A weight is invalid, a component is empty, matches no file or cannot be opened, or a file is sparse.
+      UserError: A weight is invalid; a component is empty, matches no file or cannot be opened; a file is sparse; or
+        the format is 'auto', and a file is a table or an archive.
     """
-    sources = [source for part in split_components(spec) for source in _resolve_one(part, text_key)]
+    sources = [source for part in split_components(spec) for source in _resolve_one(part, options.text_key)]
     unique: dict[str, TextSource] = {}
     for source in sources:
         unique.setdefault(os.path.realpath(source.path), source)
+    if options.format == 'auto':
+        _refuse_tables(unique.values())
     for source in unique.values():
         unwritten = 0  # The unwritten zeros of a sparse file are not text, and reading them could take hours.
         with contextlib.suppress(OSError):  # the reader reports the error

@@ -34,7 +34,7 @@ def iter_texts(
         input is broken (if strict).
     """
     record = new_record()
-    for source in resolve_sources(list_unweighted(spec), options.text_key):
+    for source in resolve_sources(list_unweighted(spec), options):
         yield from iter_part_texts([source.whole(options.format)], options, record, progress)
         note(*identity.identify([source], {(source.path, (0, source.size)): record['digests'][-1]}))
     if record['empty']:

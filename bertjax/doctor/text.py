@@ -82,7 +82,7 @@ def _describe_size(sources: Sequence[TextSource]) -> str:
 
 
 def _check_sample(spec: str, settings: PretrainingSettings, existing: Tokenizer | None) -> Iterator[Check]:
-    options, sources = settings.corpus_options, resolve_sources(spec, settings.corpus_options.text_key)
+    options, sources = settings.corpus_options, resolve_sources(spec, settings.corpus_options)
     message = f'{spec}: {_describe_size(sources)}'
     if options.format in sequences.FORMATS:
         yield Check('corpus', OK, message)

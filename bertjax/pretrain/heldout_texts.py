@@ -125,11 +125,10 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _check_not_trained_on(settings: PretrainingSettings, name: str, path: str) -> None:
-    key = settings.corpus_options.text_key
-    sources = resolve_sources(path, key)
+    sources = resolve_sources(path, settings.corpus_options)
     if settings.data:
         return  # a token store does not contain the names of the text files
-    parts = (resolve_sources(spec, key) for spec, _ in parse_mixture(settings.corpus))
+    parts = (resolve_sources(spec, settings.corpus_options) for spec, _ in parse_mixture(settings.corpus))
     trained = {os.path.realpath(source.path) for part in parts for source in part}
     shared = next((source.path for source in sources if os.path.realpath(source.path) in trained), None)
     if shared:

@@ -12,9 +12,8 @@ from bertjax.config.plain import flatten
 from bertjax.config.pretraining import INHERITED, UNSET, PhaseKeys, PretrainingKeys
 from bertjax.config.ranges import in_steps
 from bertjax.config.schema import from_config
-from bertjax.corpus.sources import AUTO, parse_mixture, split_components
+from bertjax.corpus.sources import AUTO, parse_mixture
 from bertjax.errors import UserError
-from bertjax.files.streams import bare_suffix
 from bertjax.model.attention.select import describe_attention
 from bertjax.model.config import BertConfig
 from bertjax.pretrain.phases import PretrainingPhase
@@ -22,8 +21,6 @@ from bertjax.text.special import SPECIAL_TOKENS
 from bertjax.train.settings import check_memory, resolve_durations
 from bertjax.workdir.exports import check_formats
 from bertjax.writers.tracker import check_tracker
-
-_TABLES = ('.csv', '.tsv', '.parquet', '.arrow', '.zip')
 
 
 class PretrainingSettings(PretrainingKeys):
@@ -140,15 +137,6 @@ class PretrainingSettings(PretrainingKeys):
             for phase, (first, last) in zip(phases, bounds, strict=True)
         ]
 
-    def check_corpus(self) -> None:
-        """Raises a UserError if config.corpus names a table or an archive, whose lines would be read as text."""
-        if self.data or not self.corpus_options.format.startswith('auto'):
-            return
-        table = next((part for part in split_components(self.corpus) if bare_suffix(part) in _TABLES), None)
-        if table:
-            fix = 'convert it to JSON lines, or set --config.corpus_options.format=text if it is plain text'
-            raise UserError('config.corpus', table, 'plain text or JSON lines', fix)
-
     def _check_budget(self) -> None:
         needs_budget = 'replay' if self.replay else 'architecture_from' if self.architecture_from == 'budget' else ''
         if needs_budget and not self.budget:
@@ -212,7 +200,6 @@ class PretrainingSettings(PretrainingKeys):
             found, fix = str(self.corpus_options.segments), f'raise num_segments to {self.corpus_options.segments}'
             expected = f'at most config.model.num_segments = {model_config.num_segments}'
             raise UserError('config.corpus_options.segments', found, expected, fix)
-        self.check_corpus()
         trained = not self.tokenizer and not self.init
         check_formats(self.formats, model_config, vocabulary=self.vocab.family if trained else '')
         for phase in self.unresolved_phases:

@@ -97,8 +97,8 @@ def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> st
     known = read_vocabulary_text(workdir)
     if known is None:  # the workdir records config.corpus, but not its files
         return 'another corpus' if changed else None
-    text_key = settings.corpus_options.text_key
-    sources = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve_sources(spec, text_key)]
+    specs, options = parse_mixture(settings.corpus), settings.corpus_options
+    sources = [source for spec, _ in specs for source in resolve_sources(spec, options)]
     reason = describe_difference(known, sources, print_line)
     if reason is None and (current := with_current_files(known, sources)) != known:
         update_vocabulary_text(workdir, current)

@@ -1,5 +1,6 @@
 """A user mistake gives exit status 2 and a one-line message with the fix, before any compute."""
 
+import gzip
 import pathlib
 import re
 
@@ -35,8 +36,6 @@ MISTAKES = [
     (('--config.optimizer.name=sgd',), ('config.optimizer.name', 'lamb')),
     (('--config.seed=-1',), ('config.seed', '-1')),
     (('--config.corpus=/nowhere/*.txt',), ('config.corpus', '/nowhere/*.txt')),
-    (('--config.corpus=a.txt,b/*.csv.gz',), ('config.corpus: found b/*.csv.gz', 'corpus_options.format=text')),
-    (('--config.corpus=a.csv', '--config.run=corpus'), ('config.corpus: found a.csv', 'JSON lines')),
     (('--config.tokenizer=/nowhere/vocab.txt',), ('/nowhere/vocab.txt',)),
     (('--config.data=/nowhere/store',), ('/nowhere/store',)),
     (('--config.init=/nowhere/model',), ('config.init',)),
@@ -82,6 +81,20 @@ def test_a_mistake_is_a_one_line_error(
         assert part in error, error
     for name in ('checkpoints', 'metrics.jsonl', 'store', 'tokenizer'):
         assert not (workdir / name).exists()
+
+
+@pytest.mark.parametrize('verb', ['pretrain', 'corpus', 'vocab'])
+@pytest.mark.parametrize('name', ['texts', 'texts/*', 'texts/facts.csv.gz'])
+def test_a_table_is_not_read_as_text(program: Program, tmp_path: pathlib.Path, verb: str, name: str):
+    texts = tmp_path / 'texts'
+    texts.mkdir()
+    (texts / 'a.txt').write_text('The mill stands by the river.\n' * 99)
+    (texts / 'facts.csv.gz').write_bytes(gzip.compress(b'title,words\nMill,99\n'))
+    workdir = tmp_path / 'run'
+    error = program.error(f'--workdir={workdir}', f'--config.corpus={tmp_path / name}', f'--config.run={verb}')
+    assert f'config.corpus: found {texts}/facts.csv.gz' in error, error
+    assert 'expected plain text or JSON lines' in error and 'corpus_options.format=text' in error
+    assert not (workdir / 'store').exists() and not (workdir / 'tokenizer').exists()
 
 
 def test_a_process_ends_with_the_same_line(program: Program, tmp_path: pathlib.Path):

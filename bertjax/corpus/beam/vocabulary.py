@@ -134,7 +134,7 @@ class BeamTextStatistics:
         self._units = [(corpus, unit) for corpus, specs in enumerate(self._specs) for s in specs for unit in s.units]
 
     def _resolve(self, spec: str) -> _Spec:
-        sources = resolve_sources(list_unweighted(spec), self._options.text_key)
+        sources = resolve_sources(list_unweighted(spec), self._options)
         return _Spec(spec, sources, cut_shards(sources, self._options.format, in_order=True))
 
     def counts(
