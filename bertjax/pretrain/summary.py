@@ -215,15 +215,20 @@ def _print_heldout(console: Console, rows: list[dict[str, Any]], baselines: Chan
 
 
 def _print_texts(console: Console, texts: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
-    """Prints a table of the first and the last MLM loss and accuracy on each text of config.heldout_texts."""
-    first, last = next(iter(texts.values()))
+    """Prints a table of the first and the last MLM loss and accuracy on each text of config.heldout_texts.
+
+    A text that was added later has no value at the first step.
+    """
+    steps = min(first['step'] for first, _ in texts.values()), max(last['step'] for _, last in texts.values())
     table = Table(title='other held-out texts', title_justify='left')
     table.add_column('', no_wrap=True)
     for figure in ('MLM loss', 'accuracy'):
-        for row in (first, last):
-            table.add_column(f'{figure}\nstep {row["step"]}', justify='right')
+        for step in dict.fromkeys(steps):
+            table.add_column(f'{figure}\nstep {step}', justify='right')
     for name, rows in texts.items():
-        table.add_row(name, *(format_value(row[key]) for key in ('mlm_loss', 'mlm_accuracy') for row in rows))
+        by_step = {row['step']: row for row in rows}
+        known = [by_step.get(step, {}) for step in dict.fromkeys(steps)]
+        table.add_row(name, *(format_value(row.get(key)) for key in ('mlm_loss', 'mlm_accuracy') for row in known))
     console.print(table)
 
 

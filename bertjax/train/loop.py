@@ -14,7 +14,7 @@ from bertjax.train.caller import current_caller
 from bertjax.train.early_stopping import EarlyStopping
 from bertjax.train.health.goodput_clock import DATA, EVALUATION, SAVE
 from bertjax.train.health.interrupt import Interrupt
-from bertjax.train.phase import Experiment, Phase, TrainStep
+from bertjax.train.phase import EvaluatorProtocol, Experiment, Phase, TrainStep
 from bertjax.train.record import Recorder
 from bertjax.train.state import TrainState
 from bertjax.train.time_limit import PhaseTimeError, TimeLimit
@@ -62,6 +62,8 @@ class Loop:
         for phase in self._phases:
             if self._position.step < phase.settings.last_step and not stopping.should_stop:
                 self._run_phase(phase)
+        if position.step == total:
+            self._evaluate_new_splits()
         return self._state
 
     def _run_phase(self, phase: Phase) -> None:
@@ -120,11 +122,21 @@ class Loop:
         main = [phase.evaluator] if phase.evaluator is not None else []
         costs = []
         for evaluator in (*main, *phase.other_evaluators):
-            with self._interrupt.during(f'{evaluator.split} is being evaluated'), self._clock.during(EVALUATION):
-                values, cost = evaluator.run(self._state.eval_params, self._recorder.report_compile)
-                self._recorder.evaluation(self._position, evaluator.split, values)
-            costs.append(cost)
+            costs.append(self._run_evaluator(evaluator))
         return costs[0] if main else None
+
+    def _evaluate_new_splits(self) -> None:
+        """Evaluates a finished run on the splits that were added after its end."""
+        splits = self._recorder.evaluated_splits(self._position)
+        for evaluator in self._phases[-1].other_evaluators:
+            if broadcast_from_primary(evaluator.split not in splits):
+                self._run_evaluator(evaluator)
+
+    def _run_evaluator(self, evaluator: EvaluatorProtocol) -> float | None:
+        with self._interrupt.during(f'{evaluator.split} is being evaluated'), self._clock.during(EVALUATION):
+            values, cost = evaluator.run(self._state.eval_params, self._recorder.report_compile)
+            self._recorder.evaluation(self._position, evaluator.split, values)
+        return cost
 
     def _save(self, cost: float | None, *, last: bool, stop: bool) -> None:
         if stop or last:

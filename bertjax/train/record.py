@@ -213,6 +213,11 @@ class Recorder:
         """Writes a row with the values of an evaluation on `split`, for a single run."""
         self._write(split, position, [values])
 
+    def evaluated_splits(self, position: Position) -> set[str]:
+        """Returns the names of the splits that have a row at the step of `position`."""
+        rows = read_rows(self._ledgers[0].path.with_name('metrics.jsonl')) if is_primary() else []
+        return {row['split'] for row in rows if row['step'] == position.step}
+
     def _write(self, split: str, position: Position, values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         columns = {'step': position.step, 'split': split, 'phase': position.phase, 'examples': position.next}
         rows = [finite_or_none({**columns, **row_values}) for row_values in values]

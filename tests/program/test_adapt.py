@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import shutil
 
 import numpy as np
@@ -10,6 +11,8 @@ import safetensors.numpy
 from browsing import Browser
 from json_tokenizers import write_modernbert
 from running import SMALL, Program, copy_workdir, rows
+
+from bertjax.writers.console import format_value
 
 ADAPT = {'recipe': 'configs/adapt.py', 'small': False}
 QUICK = tuple(flag for flag in SMALL if '.model.' not in flag and 'vocab' not in flag)
@@ -195,6 +198,22 @@ def test_candidates_are_listed(program: Program, folder: pathlib.Path, tmp_path:
     none = (*listing, f'--config.corpus={tmp_path}/known.txt')
     out = program.run(*arguments(folder, tmp_path / 'none'), *none, **ADAPT).stdout
     assert 'no words in' in out and '--config.vocab.add=' not in out
+
+
+def test_a_finished_run_is_evaluated_on_a_new_text(
+    program: Program, adapted: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
+):
+    workdir = copy_workdir(adapted, tmp_path / 'run')
+    texts = f'--config.heldout_texts=other={folder}/other.txt,same={folder}/../{folder.name}/other.txt'
+    for _ in range(2):  # once is enough
+        out = program.run(*arguments(folder, workdir), texts, **ADAPT).stdout
+        assert 'all 2 steps are done' in out and 'also evaluated on same: ' in out
+    before, after = (rows(path / 'metrics.jsonl') for path in (adapted, workdir))
+    assert after == [*before, {**before[-1], 'split': 'heldout:same'}]
+    assert before[-1]['split'] == 'heldout:other'
+    line = next(line for line in out.splitlines() if line.lstrip(' │┃').startswith('same'))
+    loss, accuracy = (format_value(before[-1][key]) for key in ('mlm_loss', 'mlm_accuracy'))
+    assert re.findall(r'[-\d.]+', line) == ['-', loss, '-', accuracy]
 
 
 @pytest.mark.slow
