@@ -1,9 +1,8 @@
 """run=evaluate: compute all metrics of a fine-tuned model on a labelled split."""
 
 import json
-import os
 import pathlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -13,11 +12,11 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.finetune.ensemble import Ensemble, load_models, member_folders
 from bertjax.finetune.restore import EvaluatedTask, merge_run_config
-from bertjax.finetune.results import RESULTS, STEP, results_table, write_predictions
+from bertjax.finetune.results import OTHER_DATA, RESULTS, STEP, describe_other_data, results_table, write_predictions
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.terminal import Console, make_table
-from bertjax.workdir.files import read_recorded_config, read_recorded_results
+from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import exported_trial, lock_workdir
 from bertjax.writers.console import format_value
 
@@ -33,7 +32,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     In a new workdir, the verb evaluates the model of config.init. With config.ensemble it evaluates the models of
     several workdirs, together and individually. The metrics are added to WORKDIR/results.json, those of other data than
     the run's under `other_data`. If this file is about another model, they replace its content. The predictions, and
-    any files that the task's benchmark expects, are written to WORKDIR/predictions.
+    any files that the task's benchmark expects, are written to WORKDIR/predictions, or predictions/other_data.
 
     A task may have thresholds, such as the null threshold of SQuAD 2.0. The final model of a finished run keeps its
     thresholds. For any other model, the thresholds are tuned on dev if config.split has dev.
@@ -50,6 +49,10 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         data, task, path = tuned.data, tuned.data.task, folder / RESULTS
         facts = _model_facts(request[0][0], folder, tuned)
         results = {'task': task.name, 'score': task.score, **_read_earlier_results(path, facts)}
+        section, predictions_folder = results, folder / 'predictions'
+        if other := describe_other_data(request[0][0], folder, results):
+            section = results.setdefault(OTHER_DATA, {}).setdefault(other, {})
+            predictions_folder /= OTHER_DATA
         measured, member_scores = {}, {}
         console = Console(highlight=False, soft_wrap=True)
         # Dev comes first, because the other splits use the thresholds that are tuned on dev.
@@ -60,9 +63,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
             measured[name] = task.metrics(split.records, predictions)
             if isinstance(tuned, Ensemble):
                 member_scores[name] = tuned.member_scores(split)
-            write_predictions(folder / 'predictions', task, name, split, predictions)
+            write_predictions(predictions_folder, task, name, split, predictions)
             console.print(task.report(split.records, predictions), markup=False)
-        section = _select_section(request[0][0], results, folder)
         section['splits'] = {**section.get('splits', {}), **measured}
         old_parts = {name: part for name, part in section.pop('parts', {}).items() if name not in measured}
         parts = old_parts | data.parts(measured)
@@ -79,7 +81,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
             Console(width=max(width, console.width)).print(table)
         write_atomic(path, json.dumps(results, indent=2) + '\n')
         console.print(results_table({**results, 'task': task.name, 'parts': parts, 'splits': measured}))
-        console.print(f'{path}, {folder / "predictions"}', markup=False)
+        console.print(f'{path}, {predictions_folder}', markup=False)
 
 
 def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: EvaluatedTask | Ensemble) -> dict[str, Any]:
@@ -95,24 +97,6 @@ def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: Eval
         facts[STEP] = tuned.step
     trial = exported_trial(folder)
     return {**facts, 'trial': trial} if trial else facts
-
-
-def _select_section(settings: FinetuningSettings, results: dict[str, Any], folder: pathlib.Path) -> dict[str, Any]:
-    """Returns the part of `results` for the figures on the data in `settings`: `results` itself for the run's data."""
-    path, data = folder / 'config.json', _describe_data(settings.data, settings.task)
-    if path.exists():
-        recorded = read_recorded_config(path)
-        run_data = _describe_data(recorded['data'], recorded['task'])
-    else:
-        run_data = results.setdefault('data', data)
-    return results if data == run_data else results.setdefault('other_data', {}).setdefault(data, {})
-
-
-def _describe_data(data: str, task: Mapping[str, Any]) -> str:
-    """Returns the path of the data, followed by the options that name files."""
-    files = {name: task.get(name) for split in ('dev', 'test') for name in (split, f'{split}_file')}
-    path = os.path.realpath(data) if os.path.exists(data) else data
-    return ' '.join([path, *(f'task.{name}={value}' for name, value in files.items() if value)])
 
 
 def _read_earlier_results(path: pathlib.Path, model: dict[str, Any]) -> dict[str, Any]:

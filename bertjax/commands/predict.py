@@ -11,7 +11,14 @@ from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.finetune.ensemble import EnsembleRequest, load_models, member_folders
 from bertjax.finetune.restore import merge_run_config
-from bertjax.finetune.results import json_lines, prediction_rows, write_predictions
+from bertjax.finetune.results import (
+    OTHER_DATA,
+    RESULTS,
+    describe_other_data,
+    json_lines,
+    prediction_rows,
+    write_predictions,
+)
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.inference.input import InputSource
@@ -23,6 +30,7 @@ from bertjax.tasks.reading.stream import standard_input, stream_batches
 from bertjax.tasks.reading.texts import Blank, number_lines, read_text
 from bertjax.tasks.task import Task
 from bertjax.terminal import data_output
+from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb(needs='task')
@@ -39,7 +47,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     at most config.eval_batch_size records. A batch is predicted when it is full, or when no more input is waiting.
 
     Without config.input, WORKDIR/predictions/SPLIT.jsonl gets the predictions for all records of each split in
-    config.split, such as 'test,test_mismatched'.
+    config.split, such as 'test,test_mismatched'. For other data than the run's, the folder is predictions/other_data.
 
     The files that the task's benchmark expects, if any, are written to a folder next to the JSON lines, and to a zip.
     They are not written for standard input.
@@ -67,9 +75,12 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 def _predict_splits(request: EnsembleRequest, folder: pathlib.Path) -> None:
     names = request[0][0].split.split(',')
     tuned = load_models(request, lambda data: {name: data.split(name, all_records=True) for name in names})
+    path, target = folder / RESULTS, folder / 'predictions'
+    if describe_other_data(request[0][0], folder, read_recorded_results(path) if path.exists() else {}):
+        target /= OTHER_DATA
     for name, split in tuned.splits.items():
         predictions = tuned.predictions(split)
-        for path in write_predictions(folder / 'predictions', tuned.data.task, name, split, predictions):
+        for path in write_predictions(target, tuned.data.task, name, split, predictions):
             print(path)
 
 

@@ -1,6 +1,7 @@
 """The results of a fine-tuning run: metrics, predictions, the export and the printed summary."""
 
 import json
+import os
 import pathlib
 import re
 import shlex
@@ -13,6 +14,7 @@ from bertjax.convert.content import ExportContent
 from bertjax.files.atomic import write_atomic, write_zip
 from bertjax.files.paths import display_path
 from bertjax.finetune.advice import advise
+from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit
 from bertjax.finetune.task_model import TaskModel
 from bertjax.tasks.embedding.head import exported_module
@@ -22,7 +24,7 @@ from bertjax.terminal import Console
 from bertjax.train.health.goodput import read_goodput
 from bertjax.workdir import exports
 from bertjax.workdir.exports import push_export, write_exports
-from bertjax.workdir.files import distillation_facts
+from bertjax.workdir.files import distillation_facts, read_recorded_config
 from bertjax.writers.console import format_value, print_next_commands, print_output_files
 from bertjax.writers.jsonl import read_rows
 
@@ -31,6 +33,7 @@ _SURROGATE = re.compile('[\ud800-\udfff]')
 RESULTS = 'results.json'
 # Keys of results.json.
 STEP = 'step'  # the step of the evaluated checkpoint; missing if the final model of the run was evaluated
+OTHER_DATA = 'other_data'  # the figures on other data than the run's
 STOPPED = 'stopped_at'  # the last step if config.patience ended the run before config.steps
 # The config keys that distinguish the runs of a task.
 _FACTS = ('init', 'seed', 'trainable', 'epochs', 'steps')
@@ -164,6 +167,29 @@ def export_task(
         },
     )
     return write_exports(content, folder, formats)
+
+
+def describe_other_data(settings: FinetuningSettings, folder: pathlib.Path, results: dict[str, Any]) -> str | None:
+    """Describes the data in `settings`, unless they are the data of the run in the workdir `folder`.
+
+    Without a run, they are compared with the data that `results` record, and recorded if there are none.
+
+    Returns:
+      The path of the data, followed by the options that name files; None for the run's data.
+    """
+    path, data = folder / 'config.json', _describe_data(settings.data, settings.task)
+    if path.exists():
+        recorded = read_recorded_config(path)
+        run_data = _describe_data(recorded['data'], recorded['task'])
+    else:
+        run_data = results.setdefault('data', data)
+    return None if data == run_data else data
+
+
+def _describe_data(data: str, task: Mapping[str, Any]) -> str:
+    files = {name: task.get(name) for split in ('dev', 'test') for name in (split, f'{split}_file')}
+    path = os.path.realpath(data) if os.path.exists(data) else data
+    return ' '.join([path, *(f'task.{name}={value}' for name, value in files.items() if value)])
 
 
 def write_predictions(

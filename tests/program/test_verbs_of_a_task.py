@@ -31,13 +31,19 @@ def test_evaluate_repeats_the_final_metrics(program: Program, tune, tuned: pathl
     other = ('--config.seq_len=24', data, f'--config.init={tuned / "export" / "hf"}')
     program.run(f'--workdir={tmp_path / "other"}', *arguments, *other, **GLUE)
     assert results(tmp_path / 'other')['splits'] == results(tuned)['splits']
-    # The figures on other data are kept apart from those of the run.
+    # The figures and predictions for other data are kept apart from those of the run.
+    predicted = rows(workdir / 'predictions' / 'dev.jsonl')
     more = pathlib.Path(shutil.copytree(data.partition('=')[2], tmp_path / 'more'))
     (more / 'dev.tsv').write_text(''.join((more / 'dev.tsv').read_text().splitlines(keepends=True)[:3]))
     program.run(f'--workdir={workdir}', *arguments, f'--config.data={more}', **GLUE)
     there = results(workdir)
     other_dev = there.pop('other_data')[str(more.resolve())]['splits']['dev']
     assert list(other_dev) == list(own['splits']['dev']) and there == own
+    others = workdir / 'predictions' / 'other_data' / 'dev.jsonl'
+    assert rows(workdir / 'predictions' / 'dev.jsonl') == predicted and len(rows(others)) == 2 < len(predicted)
+    others.unlink()
+    program.run(f'--workdir={workdir}', '--config.run=predict', '--config.split=dev', f'--config.data={more}', **GLUE)
+    assert rows(workdir / 'predictions' / 'dev.jsonl') == predicted and len(rows(others)) == 2
 
 
 def test_verbs_refuse_settings_of_another_run(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
