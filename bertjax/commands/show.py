@@ -38,13 +38,13 @@ def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
     kind = task_kind(values)
     run_config = read_recorded_config(path, kind) if workdir and path.exists() and kind is not None else None
     _print(align_columns((key, format_literal(value)) for key, value in comparable_keys(values).items()))
-    _print_differences(f'the recipe {recipe}', find_differences(defaults, values))
+    changed = find_differences(defaults, values)
+    _print_differences(f'the recipe {recipe}', changed)
     if run_config is not None:
         if goodput := read_goodput(path.parent):
             _print(['', f'goodput {goodput}'])
-        _print_differences(
-            f'the run in {display_path(path.parent)}', find_differences(run_config, resolve_like(values, run_config))
-        )
+        resolved = resolve_like(values, run_config, [key for key, *_ in changed])
+        _print_differences(f'the run in {display_path(path.parent)}', find_differences(run_config, resolved))
 
 
 def _print_differences(other: str, differences: Sequence[tuple[str, str, str]]) -> None:

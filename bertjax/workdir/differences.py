@@ -1,7 +1,7 @@
 """The differences between two configs in plain form, with values in the syntax of the command line."""
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from bertjax.config.check import COMPUTED_KEYS
@@ -47,8 +47,11 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
     ]
 
 
-def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `config` with durations in steps. Keys that a run chooses get the values of `run`, the saved config."""
+def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any], set_keys: Collection[str] = ()) -> dict[str, Any]:
+    """Returns `config` with durations in steps.
+
+    Keys that a run chooses get the values of `run`, the saved config, unless they are in `set_keys`.
+    """
     resolved, is_task = dict(config), 'task' in config
     # The saved config of a sweep has unresolved durations.
     per_epoch = run['steps'] / run['epochs'] if is_task and isinstance(run['steps'], int) and run['epochs'] else None
@@ -64,7 +67,7 @@ def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str,
             if isinstance(run[key], int):
                 resolved[key] = in_steps(config[key], key, total=total, steps_per_epoch=per_epoch, minimum=1)
     if not is_task:
-        resolved |= _chosen_in_pretraining(config, run)
+        resolved |= _chosen_in_pretraining(config, run, set_keys)
     if is_task and run.get('max_padded_lengths') and not resolved['max_padded_lengths']:
         resolved['max_padded_lengths'] = run['max_padded_lengths']  # 0 lets the run choose a value.
     if is_task and resolved.get('packing') == 'auto':
@@ -72,14 +75,17 @@ def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str,
     return resolved
 
 
-def _chosen_in_pretraining(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+def _chosen_in_pretraining(
+    config: Mapping[str, Any], run: Mapping[str, Any], set_keys: Collection[str]
+) -> dict[str, Any]:
     """Returns keys that a pre-training takes from config.init, its teacher or its budget, with the values of `run`."""
     source = config['architecture_from']
     names = {'init': fields_of(FieldKind.ARCHITECTURE), 'budget': BUDGET_CHOICES}.get(source, ())
     keys = _BUDGET_KEYS if config['budget'] and config['budget'] == run['budget'] else ()
-    chosen = {key: run[key] for key in keys}
+    chosen = {key: run[key] for key in keys if key not in set_keys}
     if run['architecture_from'] == source:
-        chosen['model'] = config['model'] | {name: run['model'][name] for name in names if name in config['model']}
+        names = [name for name in names if name in config['model'] and f'model.{name}' not in set_keys]
+        chosen['model'] = config['model'] | {name: run['model'][name] for name in names}
     if config.get('distill') and not config['tokenizer']:
         chosen['tokenizer'] = run['tokenizer']
     return chosen

@@ -95,6 +95,11 @@ def test_keys_that_a_pretraining_takes_from_its_model_or_budget_are_no_differenc
     run['phases'] = [{'steps': 4}, {'steps': 46}]
     differences = find_differences(run, resolve_like(config, run))
     assert [key for key, *_ in differences] == ['learning_rate']
+    config |= {'batch_size': 32, 'model': config['model'] | {'width': 64}}
+    differences = find_differences(run, resolve_like(config, run, ['batch_size', 'model.width']))
+    assert differences == [
+        ('batch_size', '8', '32'), ('learning_rate', '0.5', f'{config["learning_rate"]}'), ('model.width', '448', '64')
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize('steps', [0, 100, '2epochs'])
