@@ -35,8 +35,8 @@ from absl import app, flags
 from minilm import checkpoint
 
 from bertjax.files.atomic import write_atomic
-from bertjax.train.health.goodput import read_goodput
-from bertjax.train.health.goodput_clock import EVALUATION
+from bertjax.training.health.goodput import read_goodput
+from bertjax.training.health.goodput_clock import EVALUATION
 
 _STSB = flags.DEFINE_string('stsb', None, 'The folder of STS-B with train.tsv and dev.tsv.')
 _SQUAD = flags.DEFINE_list('squad', [], 'Files of SQuAD.')

@@ -19,7 +19,7 @@ from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.text.tokenizer import load_tokenizer
-from bertjax.train.compiled_steps import compile_steps
+from bertjax.training.compiled_steps import compile_steps
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,7 +30,7 @@ from bertjax.inference.score import score_minimal_pairs
 from bertjax.loading.load_model import LoadedModel, load_model
 from bertjax.tasks.minimal_pairs import MinimalPair, encode_pairs, read_pairs
 from bertjax.text.vocabulary import train_wordpiece
-from bertjax.train.predict import no_op
+from bertjax.training.predict import no_op
 
 _MODEL = flags.DEFINE_string('model', '', 'A Hugging Face directory with a masked language model.')
 _DATA = flags.DEFINE_string('data', None, 'JSON lines with the fields of BLiMP.', required=True)

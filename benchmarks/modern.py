@@ -47,8 +47,8 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.train.compiled_steps import compile_steps
-from bertjax.train.state import put_params
+from bertjax.training.compiled_steps import compile_steps
+from bertjax.training.state import put_params
 
 OURS, THEIRS = ('packed', 'padded'), ('eager', 'sdpa', 'eager-sparse', 'sdpa-sparse')
 _ONLY = flags.DEFINE_list('only', ['train', 'forward'], 'The computations.')

@@ -28,7 +28,7 @@ from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
-from bertjax.train.compiled_steps import compile_steps
+from bertjax.training.compiled_steps import compile_steps
 
 _CORPUS = flags.DEFINE_string('corpus', 'pydoc:', 'See config.corpus.')
 _TOKENIZER = flags.DEFINE_string('tokenizer', None, 'See config.tokenizer.', required=True)

@@ -42,8 +42,8 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.train.phase import Phase
-from bertjax.train.vmapped_runs import VmappedRun
+from bertjax.training.phase import Phase
+from bertjax.training.vmapped_runs import VmappedRun
 
 _CORPUS = flags.DEFINE_string('corpus', 'pydoc:', 'See config.corpus.')
 _TOKENIZER = flags.DEFINE_string('tokenizer', '', "See config.tokenizer; '' trains a vocabulary of 4,096 pieces.")

@@ -31,7 +31,7 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.train.state import TrainState
+from bertjax.training.state import TrainState
 
 _SIZE = flags.DEFINE_enum('size', 'large', [name for name in SIZES if '_' not in name], 'The size of the model.')
 _SAVES = flags.DEFINE_integer('saves', 2, 'The number of saves.')

@@ -19,9 +19,9 @@ from bertjax.convert.load import load_pretraining_model
 from bertjax.data.loader import global_arrays, make_numbered_batch
 from bertjax.parallel.partition import batch_sharding, mesh_context
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.train.phase import Phase
-from bertjax.train.setup import Setup
-from bertjax.train.state import TrainState, put_params
+from bertjax.training.phase import Phase
+from bertjax.training.setup import Setup
+from bertjax.training.state import TrainState, put_params
 
 MODES = ('eager', 'sdpa', 'eager-bfloat16', 'sdpa-bfloat16', 'compile', 'compile-bfloat16')
 

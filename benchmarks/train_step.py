@@ -49,7 +49,7 @@ from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.text.tokenizer import load_tokenizer
-from bertjax.train.compiled_steps import compile_steps
+from bertjax.training.compiled_steps import compile_steps
 
 OURS = ('float32', 'bfloat16')
 THEIRS = ('eager', 'sdpa', 'eager-bfloat16', 'sdpa-bfloat16', 'compile', 'compile-bfloat16')

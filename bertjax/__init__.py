@@ -16,7 +16,7 @@ __version__ = '0.1.0'
 _MODULES = {
     'api': ('Bert', 'load', 'load_vectors'),
     'errors': ('NonFiniteError', 'PreemptedError', 'UserError'),
-    'program': ('Recipe', 'FinishedRun', 'recipe', 'run'),
+    'program': ('Recipe', 'FinishedRun', 'recipe', 'run', 'train'),
 }
 __all__ = [
     'Bert',
@@ -36,8 +36,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Imports are lazy, because the worker processes that encode a corpus import this package but do not need JAX.
-    if name in ('program', 'train'):  # `train` is a package that can be called.
-        return importlib.import_module(f'bertjax.{name}')
+    if name == 'program':
+        return importlib.import_module('bertjax.program')
     for module, names in _MODULES.items():
         if name in names:
             return getattr(importlib.import_module(f'bertjax.{module}'), name)

@@ -136,7 +136,7 @@ class Objective:
       keywords: The batch arrays that the model takes as keyword arguments.
       whole_batch: Whether `losses` compares the rows of a batch with each other. `losses` then gets the outputs for all
         rows, from all devices and gradient accumulation steps. Its batch lacks the inputs of the model
-        (train/whole_batch.py).
+        (training/whole_batch.py).
     """
 
     inputs: tuple[str, ...]

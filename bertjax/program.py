@@ -40,8 +40,8 @@ from bertjax.remote.object_store import RemoteFolder
 from bertjax.remote.paths import user_path
 from bertjax.run_verb import explain_error, run_verb
 from bertjax.terminal import is_shown
-from bertjax.train.caller import Caller, called_by
-from bertjax.train.health.goodput_clock import begin_recording
+from bertjax.training.caller import Caller, called_by
+from bertjax.training.health.goodput_clock import begin_recording
 from bertjax.usage import load_verb, verbs
 from bertjax.workdir.lock import TRIALS, trial_fields
 from bertjax.writers.jsonl import read_rows

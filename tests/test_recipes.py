@@ -29,7 +29,7 @@ from bertjax.parallel.partition import batch_sharding
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.tasks.registry import options
-from bertjax.train.compiled_steps import compile_steps
+from bertjax.training.compiled_steps import compile_steps
 
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / 'configs').glob('*.py'))
 ARGUMENTS = {

@@ -28,7 +28,7 @@ LEVELS = [
     {'loading'},
     {'distill'},
     {'pretrain', 'finetune'},
-    {'train'},
+    {'training'},
     {'workdir'},
     {'config.tables'},
     {'config.saved_config'},

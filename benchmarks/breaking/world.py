@@ -178,7 +178,7 @@ class World:
 
 @contextlib.contextmanager
 def _no_training() -> Iterator[None]:
-    where = ('bertjax.train.trainer', 'bertjax.finetune.sweep')
+    where = ('bertjax.training.trainer', 'bertjax.finetune.sweep')
     with contextlib.ExitStack() as patches:
         for module in where:
             patches.enter_context(mock.patch(f'{module}.resume_or_start', side_effect=ComputesError))

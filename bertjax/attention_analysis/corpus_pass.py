@@ -20,7 +20,7 @@ from bertjax.loading.load_model import LoadedModel
 from bertjax.model.capture import PROBABILITIES
 from bertjax.progress import Advance
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.train.predict import no_op
+from bertjax.training.predict import no_op
 
 BEFORE, AFTER = 'before', 'after'
 

@@ -20,10 +20,10 @@ from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining
 from bertjax.pretrain.warm_start import with_architecture
-from bertjax.train.health.gradient_check import training_devices
-from bertjax.train.settings import check_row_count
-from bertjax.train.state import without_aux
-from bertjax.train.trainer import fit
+from bertjax.training.health.gradient_check import training_devices
+from bertjax.training.settings import check_row_count
+from bertjax.training.state import without_aux
+from bertjax.training.trainer import fit
 from bertjax.workdir.exports import check_push_to
 from bertjax.workdir.lock import TRIALS, lock_workdir
 

@@ -22,7 +22,7 @@ from bertjax.progress import show_progress
 from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.stream import stream_batches
 from bertjax.terminal import Console, data_output
-from bertjax.train.predict import no_op
+from bertjax.training.predict import no_op
 from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()

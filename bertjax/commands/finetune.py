@@ -14,9 +14,9 @@ from bertjax.finetune.task_data import data_from_source
 from bertjax.finetune.trials import make_trials
 from bertjax.parallel.distributed import primary_first
 from bertjax.parallel.mesh import make_mesh, row_shards
-from bertjax.train.health.gradient_check import training_devices
-from bertjax.train.settings import check_row_count
-from bertjax.train.trainer import fit
+from bertjax.training.health.gradient_check import training_devices
+from bertjax.training.settings import check_row_count
+from bertjax.training.trainer import fit
 from bertjax.workdir.exports import check_push_to
 from bertjax.workdir.lock import TRIALS, has_checkpoints, lock_workdir
 

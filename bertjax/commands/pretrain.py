@@ -15,10 +15,10 @@ from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining
 from bertjax.pretrain.warm_start import with_architecture, with_existing_vocabulary
-from bertjax.train.health.gradient_check import training_devices
-from bertjax.train.state import TrainState
-from bertjax.train.time_limit import PhaseTimeError
-from bertjax.train.trainer import fit
+from bertjax.training.health.gradient_check import training_devices
+from bertjax.training.state import TrainState
+from bertjax.training.time_limit import PhaseTimeError
+from bertjax.training.trainer import fit
 from bertjax.workdir.exports import check_push_to
 from bertjax.workdir.lock import has_checkpoints, lock_workdir
 from bertjax.workdir.resolve_path import huggingface_directory

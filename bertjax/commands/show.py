@@ -10,7 +10,7 @@ from bertjax.config.plain import to_plain
 from bertjax.config.verb import Verb
 from bertjax.errors import printable
 from bertjax.files.paths import display_path
-from bertjax.train.health.goodput import read_goodput
+from bertjax.training.health.goodput import read_goodput
 from bertjax.workdir.differences import (
     align_columns,
     comparable_keys,

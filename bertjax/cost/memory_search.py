@@ -24,10 +24,10 @@ from bertjax.parallel.topology import generation_of, topology_devices
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.train.compiled_steps import StepLowering
-from bertjax.train.health.throughput import peak_flops
-from bertjax.train.settings import check_row_count
-from bertjax.train.setup import Setup
+from bertjax.training.compiled_steps import StepLowering
+from bertjax.training.health.throughput import peak_flops
+from bertjax.training.settings import check_row_count
+from bertjax.training.setup import Setup
 
 TRIES = 3  # the maximum number of compiles for each way to save memory
 

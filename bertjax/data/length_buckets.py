@@ -79,7 +79,7 @@ class BucketedExamples:
     longer bucket. So only one batch of an epoch can have empty rows, which have weight 0.
 
     The sequence of padded lengths does not depend on the seed, so runs that differ only in their seed can be trained
-    together (train/vmapped_runs.py).
+    together (training/vmapped_runs.py).
     """
 
     def __init__(self, features: Features, *, batch_size: int, shapes: tuple[int, ...], seed: int, pad_id: int):

@@ -39,7 +39,7 @@ from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import show_progress
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
-from bertjax.train.step import make_forward
+from bertjax.training.step import make_forward
 from bertjax.workdir.resolve_path import huggingface_directory
 
 _MODEL_KEY = 'distill.augment_model'

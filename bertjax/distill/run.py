@@ -17,7 +17,7 @@ from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.warm_start import embedding_rows
 from bertjax.text.tokenizer import load_tokenizer
-from bertjax.train.distillation import Distillation, DistillationStage
+from bertjax.training.distillation import Distillation, DistillationStage
 from bertjax.workdir.resolve_path import huggingface_directory
 
 

@@ -18,8 +18,8 @@ from bertjax.model.config import BertConfig, FieldKind, fields_of, parameter_cou
 from bertjax.model.stacking import init_params, unstack_layers
 from bertjax.parallel.partition import mesh_context
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
-from bertjax.train.settings import check_mesh
-from bertjax.train.state import abstract_state, put_like
+from bertjax.training.settings import check_mesh
+from bertjax.training.state import abstract_state, put_like
 
 KEY = 'distill.teacher'
 

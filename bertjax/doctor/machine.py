@@ -15,7 +15,7 @@ from bertjax.errors import UserError
 from bertjax.files import disk
 from bertjax.files.atomic import lock_directory
 from bertjax.parallel.devices import unused_accelerator
-from bertjax.train.health.gradient_check import training_devices
+from bertjax.training.health.gradient_check import training_devices
 
 _DEVICE_PACKAGES = ('libtpu', 'jax-cuda', 'jax-rocm')  # a release of jax requires a certain version of each
 _EXTRAS = {'TPU': 'tpu', 'GPU': 'cuda'}

@@ -14,10 +14,10 @@ from bertjax.pretrain.chance_baselines import read_chance_baselines
 from bertjax.pretrain.text_data import open_stores
 from bertjax.report.run_record import Run
 from bertjax.text.tokenizer import load_tokenizer
-from bertjax.train.health.goodput import read_goodput
-from bertjax.train.health.goodput_clock import COMPILE, DATA, EVALUATION, RESTORE, SAVE, START
-from bertjax.train.health.watchdog import HANG
-from bertjax.train.record import STOP_AFTER_SKIPPED
+from bertjax.training.health.goodput import read_goodput
+from bertjax.training.health.goodput_clock import COMPILE, DATA, EVALUATION, RESTORE, SAVE, START
+from bertjax.training.health.watchdog import HANG
+from bertjax.training.record import STOP_AFTER_SKIPPED
 from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
 from bertjax.workdir.resolve_path import huggingface_directory

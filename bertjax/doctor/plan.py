@@ -35,9 +35,9 @@ from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.report.run_record import quiet
-from bertjax.train.settings import check_row_count
-from bertjax.train.step_time import TIMED_STEPS, time_phase, time_steps
-from bertjax.train.vmapped_runs import VmappedRun
+from bertjax.training.settings import check_row_count
+from bertjax.training.step_time import TIMED_STEPS, time_phase, time_steps
+from bertjax.training.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats, check_push_to
 from bertjax.workdir.resolve_path import huggingface_directory
 

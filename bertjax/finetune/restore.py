@@ -23,8 +23,8 @@ from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
 from bertjax.text.tokenizer import load_tokenizer
-from bertjax.train.setup import Setup
-from bertjax.train.state import put_params
+from bertjax.training.setup import Setup
+from bertjax.training.state import put_params
 from bertjax.workdir.exports import exported_model
 from bertjax.workdir.files import check_kind, read_recorded_config, read_recorded_task
 from bertjax.workdir.lock import has_checkpoints

@@ -21,7 +21,7 @@ from bertjax.tasks.embedding.head import exported_module
 from bertjax.tasks.reading.texts import Blank
 from bertjax.tasks.task import Outputs, Task
 from bertjax.terminal import Console
-from bertjax.train.health.goodput import read_goodput
+from bertjax.training.health.goodput import read_goodput
 from bertjax.workdir import exports
 from bertjax.workdir.exports import push_export, write_exports
 from bertjax.workdir.files import distillation_facts, read_recorded_config

@@ -20,12 +20,12 @@ from bertjax.finetune.task_model import TaskEvaluator, prepare
 from bertjax.metrics.rows import distillation_values, task_values
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.trainable import partition
-from bertjax.train.distillation import Distillation, DistillationStage
-from bertjax.train.phase import Experiment, Phase
-from bertjax.train.settings import resolve_durations
-from bertjax.train.setup import Setup, build_setup
-from bertjax.train.state import TrainState, without_aux
-from bertjax.train.vmapped_runs import VmappedRun
+from bertjax.training.distillation import Distillation, DistillationStage
+from bertjax.training.phase import Experiment, Phase
+from bertjax.training.settings import resolve_durations
+from bertjax.training.setup import Setup, build_setup
+from bertjax.training.state import TrainState, without_aux
+from bertjax.training.vmapped_runs import VmappedRun
 
 
 class Finetuning(Experiment):

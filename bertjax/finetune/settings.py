@@ -12,7 +12,7 @@ from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
-from bertjax.train.settings import check_grad_accum_steps, check_memory
+from bertjax.training.settings import check_grad_accum_steps, check_memory
 from bertjax.writers.tracker import check_tracker
 
 

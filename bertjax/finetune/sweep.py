@@ -40,14 +40,14 @@ from bertjax.parallel.distributed import (
     remove_on_all,
 )
 from bertjax.terminal import Console
-from bertjax.train.caller import current_caller
-from bertjax.train.compiled_steps import StepLowering
-from bertjax.train.health.interrupt import Interrupt
-from bertjax.train.phase import Experiment, Phase
-from bertjax.train.settings import resolve_durations
-from bertjax.train.state import TrainState, shardings_of
-from bertjax.train.trainer import resume_or_start
-from bertjax.train.vmapped_runs import VmappedRun, select_run, stack_states, stacked_template
+from bertjax.training.caller import current_caller
+from bertjax.training.compiled_steps import StepLowering
+from bertjax.training.health.interrupt import Interrupt
+from bertjax.training.phase import Experiment, Phase
+from bertjax.training.settings import resolve_durations
+from bertjax.training.state import TrainState, shardings_of
+from bertjax.training.trainer import resume_or_start
+from bertjax.training.vmapped_runs import VmappedRun, select_run, stack_states, stacked_template
 from bertjax.workdir.exports import exported_model, push_export
 from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import EXPORTED, TRIALS, exported_trial

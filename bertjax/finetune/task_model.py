@@ -19,14 +19,14 @@ from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.optim.trainable import make_selection
 from bertjax.tasks.task import Outputs
-from bertjax.train.evaluate import OnCompile
-from bertjax.train.phase import Phase
-from bertjax.train.predict import Predictor
-from bertjax.train.settings import check_mesh
-from bertjax.train.setup import PhaseSettings, Setup, build_setup
-from bertjax.train.state import TrainState
-from bertjax.train.step import make_forward
-from bertjax.train.vmapped_runs import VmappedRun
+from bertjax.training.evaluate import OnCompile
+from bertjax.training.phase import Phase
+from bertjax.training.predict import Predictor
+from bertjax.training.settings import check_mesh
+from bertjax.training.setup import PhaseSettings, Setup, build_setup
+from bertjax.training.state import TrainState
+from bertjax.training.step import make_forward
+from bertjax.training.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats
 
 

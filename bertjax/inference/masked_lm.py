@@ -12,7 +12,7 @@ from bertjax.data.features import INPUTS, FeatureBuilder, masked_copies
 from bertjax.inference.encode import build_sequences
 from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, ensure_progress, scale_progress
-from bertjax.train.predict import SCORE_INPUTS, Forward, make_token_scores
+from bertjax.training.predict import SCORE_INPUTS, Forward, make_token_scores
 
 _CHUNK = 1 << 20  # the approximate number of tokens in the masked copies that are in memory at once
 

@@ -22,7 +22,7 @@ from bertjax.loading.load_model import LoadedModel
 from bertjax.parallel.mesh import is_cpu, row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import Advance, ensure_progress
-from bertjax.train.predict import Forward, Predictor
+from bertjax.training.predict import Forward, Predictor
 
 # The padded lengths, up to the model's number of positions. A length is compiled when it is first needed. From 48
 # on, each length is a third to a half longer than the one before it. If the lengths of the sequences are uniformly

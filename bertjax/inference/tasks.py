@@ -23,7 +23,7 @@ from bertjax.tasks.tagging.files import split_words
 from bertjax.tasks.tagging.predictions import STRATEGIES, aggregate, predict_tags
 from bertjax.tasks.tagging.task import TaggingTask, Tags
 from bertjax.tasks.task import Outputs, Task
-from bertjax.train.step import make_forward
+from bertjax.training.step import make_forward
 
 
 def answer_records(runner: Runner, records: Sequence[Any]) -> list[dict[str, Any]]:

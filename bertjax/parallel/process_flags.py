@@ -119,7 +119,7 @@ def supervise() -> None:
         if os.getppid() != parent:
             os._exit(LostError.exit_status)
         # A terminal and Slurm signal all processes of a group. In the parent's group, the child would get each signal
-        # twice, and a second signal has another meaning (train/health/interrupt.py).
+        # twice, and a second signal has another meaning (training/health/interrupt.py).
         os.setpgid(0, 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         return

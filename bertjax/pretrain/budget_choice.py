@@ -24,8 +24,8 @@ from bertjax.parallel.mesh import is_cpu, row_shards
 from bertjax.pretrain.budget_plan import BudgetPlan
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.train.settings import check_row_count
-from bertjax.train.step_time import time_phase
+from bertjax.training.settings import check_row_count
+from bertjax.training.step_time import time_phase
 
 # (layers, width, heads) of the sizes to choose from.
 SIZES = (

@@ -17,9 +17,9 @@ from bertjax.config.ranges import COUNT, in_steps, parse_budget
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.train.health.goodput import Goodput, read_goodput
-from bertjax.train.health.goodput_clock import COMPILE, DATA, EVALUATION, SAVE, STEP
-from bertjax.train.time_limit import TimeLimit
+from bertjax.training.health.goodput import Goodput, read_goodput
+from bertjax.training.health.goodput_clock import COMPILE, DATA, EVALUATION, SAVE, STEP
+from bertjax.training.time_limit import TimeLimit
 
 FILE = 'budget.json'  # the file in the workdir with the plan
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed

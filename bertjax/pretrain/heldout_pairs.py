@@ -13,8 +13,8 @@ from bertjax.data.length_buckets import choose_lengths
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.tasks.minimal_pairs import MinimalPair, accuracies, deduplicate, encode_pairs, read_pairs
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.train.evaluate import OnCompile
-from bertjax.train.predict import SCORE_INPUTS, Predictor, make_token_scores
+from bertjax.training.evaluate import OnCompile
+from bertjax.training.predict import SCORE_INPUTS, Predictor, make_token_scores
 
 SPLIT = 'heldout_pairs'  # the split name of the pairs in metric rows
 _KEY = 'config.heldout_pairs'

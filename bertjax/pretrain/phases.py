@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from bertjax.data.batch import BatchSpec, pretraining_batch_spec
 from bertjax.data.masking import MaskOptions
 from bertjax.errors import UserError
-from bertjax.train.settings import check_grad_accum_steps
-from bertjax.train.setup import PhaseSettings
+from bertjax.training.settings import check_grad_accum_steps
+from bertjax.training.setup import PhaseSettings
 
 _RAMP_STAGES = 8  # the maximum number of batch sizes before the final one; each needs a compiled step
 

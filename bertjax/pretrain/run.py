@@ -30,14 +30,14 @@ from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer
 from bertjax.pretrain.warm_start import embedding_rows, initial_params
 from bertjax.tasks.minimal_pairs import encode_pairs
-from bertjax.train.distillation import Distillation
-from bertjax.train.evaluate import Evaluator
-from bertjax.train.phase import Experiment, Phase
-from bertjax.train.settings import check_mesh, check_row_count, resolve_durations
-from bertjax.train.setup import Setup, build_setup
-from bertjax.train.state import TrainState
-from bertjax.train.step import make_eval_step
-from bertjax.train.vmapped_runs import VmappedRun
+from bertjax.training.distillation import Distillation
+from bertjax.training.evaluate import Evaluator
+from bertjax.training.phase import Experiment, Phase
+from bertjax.training.settings import check_mesh, check_row_count, resolve_durations
+from bertjax.training.setup import Setup, build_setup
+from bertjax.training.state import TrainState
+from bertjax.training.step import make_eval_step
+from bertjax.training.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats
 from bertjax.workdir.lock import has_checkpoints
 

@@ -18,7 +18,7 @@ from bertjax.model.attention.select import describe_attention
 from bertjax.model.config import BertConfig
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.text.special import SPECIAL_TOKENS
-from bertjax.train.settings import check_memory, resolve_durations
+from bertjax.training.settings import check_memory, resolve_durations
 from bertjax.workdir.exports import check_formats
 from bertjax.writers.tracker import check_tracker
 

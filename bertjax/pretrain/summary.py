@@ -27,8 +27,8 @@ from bertjax.pretrain.heldout_texts import group_rows_by_text
 from bertjax.pretrain.run import Pretraining
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.train.health.goodput import read_goodput
-from bertjax.train.step import make_forward
+from bertjax.training.health.goodput import read_goodput
+from bertjax.training.step import make_forward
 from bertjax.workdir import exports
 from bertjax.workdir.exports import push_export, split_formats, write_exports
 from bertjax.workdir.files import distillation_facts

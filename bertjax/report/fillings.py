@@ -27,7 +27,7 @@ from bertjax.pretrain.warm_start import initial_params
 from bertjax.report.examples import masked_row
 from bertjax.report.run_record import Run, quiet
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.train.step import make_forward
+from bertjax.training.step import make_forward
 from bertjax.workdir.lock import has_checkpoints
 
 _ROWS = 4

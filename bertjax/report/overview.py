@@ -10,8 +10,8 @@ from bertjax.pretrain.chance_baselines import ChanceBaselines
 from bertjax.pretrain.heldout_texts import group_rows_by_text
 from bertjax.report.curves import make_curves
 from bertjax.report.run_record import Run
-from bertjax.train.health.goodput import read_goodput
-from bertjax.train.health.goodput_clock import SLOW, TIMES
+from bertjax.training.health.goodput import read_goodput
+from bertjax.training.health.goodput_clock import SLOW, TIMES
 from bertjax.writers.console import format_value
 
 Tiles = dict[str, tuple[str, str]]

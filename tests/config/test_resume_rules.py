@@ -12,7 +12,7 @@ from bertjax.config.recipes import finetuning_config, phase, pretraining_config
 from bertjax.config.resume import check_resume
 from bertjax.errors import UserError
 from bertjax.finetune.settings import finetuning_settings
-from bertjax.train.trainer import _check_same_run
+from bertjax.training.trainer import _check_same_run
 
 
 @pytest.fixture(scope='module')

@@ -12,7 +12,7 @@ from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.warm_start import with_architecture
-from bertjax.train import settings as train_settings
+from bertjax.training import settings as train_settings
 
 
 def finetuning(**keys) -> FinetuningSettings:

@@ -28,10 +28,10 @@ from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.parallel.rules import mesh_axes
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.train.compiled_steps import StepLowering, compile_steps
-from bertjax.train.distillation import Distillation, DistillationStage
-from bertjax.train.phase import TrainStep
-from bertjax.train.state import abstract_state, put_like
+from bertjax.training.compiled_steps import StepLowering, compile_steps
+from bertjax.training.distillation import Distillation, DistillationStage
+from bertjax.training.phase import TrainStep
+from bertjax.training.state import abstract_state, put_like
 
 WIDER = BertConfig(
     vocab_size=VOCABULARY, num_layers=4, width=48, num_heads=4, mlp_dim=64, max_positions=16, **NO_DROPOUT

@@ -13,7 +13,7 @@ from bertjax.doctor.check import FAIL, OK, WARN, Check
 from bertjax.doctor.text import learning_obstacles
 from bertjax.pretrain.chance_baselines import ChanceBaselines
 from bertjax.report.run_record import Run
-from bertjax.train.health.goodput_clock import TIMES
+from bertjax.training.health.goodput_clock import TIMES
 
 
 def train_row(step: int, **values: Any) -> dict[str, Any]:

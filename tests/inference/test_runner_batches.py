@@ -10,7 +10,7 @@ import pytest
 from bertjax.data.features import INPUTS, FeatureBuilder, Features
 from bertjax.inference.runner import Runner
 from bertjax.parallel.mesh import make_mesh
-from bertjax.train.predict import no_op
+from bertjax.training.predict import no_op
 
 MESH = {'data': -1, 'fsdp': 1, 'tensor': 1}
 

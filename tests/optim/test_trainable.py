@@ -17,8 +17,8 @@ from bertjax.model.stacking import stack_layers, unstack_layers
 from bertjax.optim.masks import path_names
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.optim.trainable import combine, layer_rates, make_selection, needs_unrolled, partition, select_all
-from bertjax.train.state import make_init
-from bertjax.train.step import Gradients, make_train_step, make_update
+from bertjax.training.state import make_init
+from bertjax.training.step import Gradients, make_train_step, make_update
 
 L, B, S = 3, 4, 6
 RATE, DECAY = 1e-3, 0.5

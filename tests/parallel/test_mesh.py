@@ -16,7 +16,7 @@ from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.parallel.rules import PRESETS, mesh_axes
 from bertjax.parallel.zero1 import should_shard
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.train.settings import check_mesh, check_row_count
+from bertjax.training.settings import check_mesh, check_row_count
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from bertjax.parallel.topology import generation_of, ici_bandwidth, slice_chips,
 SLICES = """
 import json, sys
 from bertjax.parallel.topology import generation_of, topology_devices
-from bertjax.train.health.throughput import peak_flops
+from bertjax.training.health.throughput import peak_flops
 
 for name in sys.argv[1:]:
     devices, memory = topology_devices(name), generation_of(name).hbm_bytes

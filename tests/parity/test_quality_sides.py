@@ -9,8 +9,8 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.text.tokenizer import load_tokenizer
-from bertjax.train.phase import Phase
-from bertjax.train.vmapped_runs import VmappedRun
+from bertjax.training.phase import Phase
+from bertjax.training.vmapped_runs import VmappedRun
 
 VOCABULARY = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'word{i}' for i in range(198))]
 STEPS = 4

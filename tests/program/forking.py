@@ -26,7 +26,7 @@ MODULES = (
     'bertjax.pretrain.chance_baselines',
     'bertjax.pretrain.run',
     'bertjax.pretrain.summary',
-    'bertjax.train.trainer',
+    'bertjax.training.trainer',
     'jaxlib.mlir.dialects.mhlo',
     'tensorboardX',
 )
@@ -149,7 +149,7 @@ def run_main(arguments: list[str], folder: str, environment: dict[str, str], des
     sys.argv = [sys.modules['bertjax.main'].__file__, *arguments]
     if '--process_id=0' not in arguments:
         # The check takes a tenth of a small run. New processes, pytest and the first process of a group still make it.
-        sys.modules['bertjax.train.health.gradient_check'].check_gradients = lambda: None
+        sys.modules['bertjax.training.health.gradient_check'].check_gradients = lambda: None
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the module does when it is run as a program
     sys.modules['bertjax.main'].console()
 

@@ -83,7 +83,7 @@ QUICK = """
 # Startup code for a run that a signal, a failure or the clock ends: its steps take time, but no processor time.
 SLOW_STEPS = """
     import time
-    from bertjax.train.record import Recorder
+    from bertjax.training.record import Recorder
 
     def slow_step(self, *arguments, original=Recorder.step, **options):
         time.sleep(0.1)

@@ -13,7 +13,7 @@ import bertjax
 from bertjax.api import Bert
 from bertjax.losses import AUX
 from bertjax.model.stacking import stack_layers
-from bertjax.train.state import without_aux
+from bertjax.training.state import without_aux
 from bertjax.workdir.lock import TRIALS
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import jaxlib
 import pytest
 from running import GLUE, Program
 
-from bertjax.train.health import gradient_check
+from bertjax.training.health import gradient_check
 
 
 @pytest.mark.parametrize('options', [{}, GLUE], ids=['pretrain', 'finetune'])

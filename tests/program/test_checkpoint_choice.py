@@ -10,7 +10,7 @@ import pytest
 from running import GLUE, ONE_LENGTH, Program, results, rows
 from test_tasks import SHORT, write_squad
 
-from bertjax.train.health.interrupt import Interrupt
+from bertjax.training.health.interrupt import Interrupt
 
 # The arguments of `stopped` after those of `tune`: 48 steps.
 EVERY_12 = (ONE_LENGTH, '--config.epochs=8', '--config.checkpoint_every=12', '--config.checkpoint_keep=9')

@@ -12,7 +12,7 @@ from running import Program, assert_one_line
 from bertjax.cost import memory_search
 from bertjax.parallel.mesh import row_shards
 from bertjax.pretrain.phases import PretrainingPhase
-from bertjax.train.setup import Setup
+from bertjax.training.setup import Setup
 
 KEYS = {'fits', 'hbm_bytes_per_chip', 'parameters_bytes', 'optimizer_bytes', 'temporary_bytes', 'flops', 'collectives'}
 KEYS |= {'grad_accum_steps', 'estimated_step_s', 'mfu_estimate', 'modelled_share'}

@@ -6,7 +6,7 @@ import re
 import pytest
 from running import RUN, Program, rows
 
-from bertjax.train.health.goodput import read_goodput
+from bertjax.training.health.goodput import read_goodput
 
 # Startup code for a run in which the tenth batch never arrives.
 HANGS = """

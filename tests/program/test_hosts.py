@@ -24,7 +24,7 @@ from running import (
 from test_distill import EVERY_PART, GENERAL, teacher
 
 import bertjax
-from bertjax.train.health.goodput_clock import TIMES
+from bertjax.training.health.goodput_clock import TIMES
 from bertjax.workdir.lock import EXPORTED, TRIALS
 
 NEVER = ('--config.eval_every=0', '--config.checkpoint_every=0')

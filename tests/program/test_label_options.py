@@ -10,7 +10,7 @@ import pytest
 from golden_runs import COLORS, PLACES
 from running import Program, results, rows
 
-from bertjax.train.predict import Predictor
+from bertjax.training.predict import Predictor
 
 SHORT = (
     '--config.seq_len=32',

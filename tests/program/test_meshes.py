@@ -20,8 +20,8 @@ from bertjax.parallel.partition import mesh_context
 from bertjax.parallel.rules import PRESETS
 from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.train.compiled_steps import compile_steps
-from bertjax.train.state import TrainState
+from bertjax.training.compiled_steps import compile_steps
+from bertjax.training.state import TrainState
 from bertjax.workdir.lock import TRIALS
 
 pytestmark = pytest.mark.slow

@@ -18,11 +18,10 @@ import pytest
 from running import GLUE, NO_SAVES, ONE_LENGTH, PRETRAIN, RUN12, SMALL, SWEEP, TUNE, rows
 
 import bertjax
-import bertjax.train.loop  # The package has the same name as the function bertjax.train.
 from bertjax.config.recipes import phase
 from bertjax.program import FinishedRun
-from bertjax.train.caller import Caller, called_by
-from bertjax.train.health.interrupt import Interrupt
+from bertjax.training.caller import Caller, called_by
+from bertjax.training.health.interrupt import Interrupt
 from bertjax.workdir.rows import write_rows
 
 # The keys of a row with measured times or memory.
@@ -278,5 +277,6 @@ def test_a_third_signal_interrupts_the_call():
             assert interrupt.requested()
 
 
-def test_the_package_of_the_trainer_can_be_called():
-    assert bertjax.train.loop.Loop and callable(bertjax.train) and {'train', 'run', 'recipe'} <= {*dir(bertjax)}
+def test_every_public_name_can_be_used():
+    assert {'train', 'run', 'recipe', *bertjax.__all__} <= {*dir(bertjax)}
+    assert all(getattr(bertjax, name) for name in bertjax.__all__)

@@ -12,7 +12,7 @@ from running import GLUE, SWEEP, Program, rows
 
 from bertjax.errors import PreemptedError
 from bertjax.finetune.sweep import TrialGroup
-from bertjax.train.health.interrupt import Interrupt
+from bertjax.training.health.interrupt import Interrupt
 
 
 def trials(workdir: pathlib.Path) -> dict[str, dict]:

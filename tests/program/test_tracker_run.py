@@ -10,7 +10,7 @@ import pytest
 from running import GLUE, RUN, Program, copy_workdir, rows
 
 from bertjax.errors import UserError
-from bertjax.train.record import _trackers
+from bertjax.training.record import _trackers
 from bertjax.writers import tracker
 
 

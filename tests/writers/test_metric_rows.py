@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from bertjax.metrics.rows import add_sums, finite_or_none, pretraining_values
-from bertjax.train.health import goodput_clock, throughput
-from bertjax.train.health.goodput_clock import DATA, EVALUATION, GoodputClock
+from bertjax.training.health import goodput_clock, throughput
+from bertjax.training.health.goodput_clock import DATA, EVALUATION, GoodputClock
 from bertjax.writers.console import TrainingConsole, format_value
 from bertjax.writers.tensorboard import TensorBoard
 

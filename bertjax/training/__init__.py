@@ -1,0 +1,1 @@
+"""The trainer, the loop and the step of all trainings."""

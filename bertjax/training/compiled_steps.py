@@ -1,0 +1,195 @@
+"""Lowering and compilation of the train step of a phase."""
+
+import concurrent.futures
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.data.batch import BatchSpec
+from bertjax.parallel.mesh import is_cpu
+from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.training.setup import PhaseSettings, Setup
+from bertjax.training.state import TrainState, shardings_of
+from bertjax.training.step import make_gradients, make_train_step, make_update
+from bertjax.training.vmapped_runs import stacked_template
+
+# (state, arrays of a batch, number of its first row, peak learning rate, dropout seed) -> (state, metrics), compiled.
+# The state is donated. If the objective has a teacher_fn, the parameters of the teacher are a sixth argument.
+Program = Callable[..., tuple[TrainState, Any]]
+
+
+class StepLowering:
+    """Lowers the train step of a phase, as one program or as two programs for gradients and update.
+
+    The peak learning rate and the dropout seed are arguments of the program, so that runs with other values share it.
+
+    Args:
+      members: If > 0, the number of runs (members) that the step trains together. The members are along the first axis
+        of states, rates and seeds, and along the second axis of the arrays of a batch.
+    """
+
+    def __init__(self, setup: Setup, phase: PhaseSettings, members: int = 0):
+        self._setup, self._phase, self._members = setup, phase, members
+        self._state = stacked_template(setup.state, members) if members else setup.state
+        self._replicated = replicated(setup.mesh)
+        shape = (members,) if members else ()
+        self._first = jax.ShapeDtypeStruct((), jnp.uint32, sharding=self._replicated)
+        self._rate = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=self._replicated)
+        self._seed = jax.ShapeDtypeStruct(shape, jnp.uint32, sharding=self._replicated)
+
+    def step(self, batch: BatchSpec) -> jax.stages.Lowered:
+        """Lowers the step as one program. `batch` has the shapes and dtypes of the batch of one member."""
+        arguments = (self._state, self._arrays(batch), self._first, self._rate, self._seed, *self._setup.teacher)
+        return self._lower_update(make_train_step(self._setup, self._phase), (0, 1, None, 0, 0), arguments)
+
+    def gradients(self, batch: BatchSpec) -> jax.stages.Lowered:
+        """Lowers (parameters, arrays of a batch, number of its first row, dropout seed, *teacher) -> Gradients."""
+        arguments = (self._state.params, self._arrays(batch), self._first, self._seed, *self._setup.teacher)
+        function = make_gradients(self._setup, self._phase)
+        return self._lower(function, (0, 1, None, 0), arguments, out_shardings=self._replicated)
+
+    def update(self, gradients: jax.stages.Lowered) -> jax.stages.Lowered:
+        """Lowers (state, Gradients, peak learning rate) -> (state, metrics) for the output of a lowered `gradients`."""
+        abstract_gradients = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._replicated), gradients.out_info
+        )
+        arguments = (self._state, abstract_gradients, self._rate)
+        return self._lower_update(make_update(self._setup, self._phase), (0, 0, 0), arguments)
+
+    def _lower_update(self, function: Callable[..., Any], axes: Any, arguments: Any) -> jax.stages.Lowered:
+        """Lowers a function of (state, ...) that returns the new state and replicated metrics."""
+        shardings = (shardings_of(self._state), self._replicated)
+        return self._lower(function, axes, arguments, donate_argnums=0, out_shardings=shardings)
+
+    def _lower(self, function: Callable[..., Any], axes: Any, arguments: Any, **options: Any) -> jax.stages.Lowered:
+        """Lowers a function. `axes` are the axes of the members in the arguments."""
+        function = jax.vmap(function, in_axes=axes) if self._members else function
+        with mesh_context(self._setup.mesh):
+            return jax.jit(function, **options).lower(*arguments)
+
+    def _arrays(self, batch: BatchSpec) -> dict[str, jax.ShapeDtypeStruct]:
+        def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+            shape = (shape[0], self._members, *shape[1:]) if self._members else shape
+            return jax.ShapeDtypeStruct(shape, dtype, sharding=batch_sharding(self._setup.mesh))
+
+        return {name: array(*spec) for name, spec in batch.items()}
+
+
+def lower_in_two(lowering: StepLowering, batches: Mapping[int, BatchSpec]) -> Callable[[int], Callable[[], Program]]:
+    """Returns the argument `lower` of CompiledSteps for steps of two programs: the gradients and the update.
+
+    All lengths share the update. On CPU, it takes nearly half of the compile time of a step.
+    """
+    updates: list[Any] = []  # the compiled update, after the first length
+
+    def lower(length: int) -> Callable[[], Program]:
+        lowered = lowering.gradients(batches[length])
+
+        def compile_both() -> Program:
+            gradients = lowered.compile()
+            if not updates:
+                updates.append(lowering.update(lowered).compile())
+
+            def program(state: TrainState, batch: Any, first: Any, rate: Any, seed: Any, *teacher: Any) -> Any:
+                return updates[0](state, gradients(state.params, batch, first, seed, *teacher), rate)
+
+            return program
+
+        return compile_both
+
+    return lower
+
+
+class CompiledSteps(Mapping[int, Program]):
+    """The compiled train step for each padded length. A step is compiled at its first use or earlier.
+
+    Args:
+      lower: length -> a function that compiles the lowered step.
+      in_parallel: Whether to compile all lengths in parallel at the first use of a step. This suits accelerators,
+        because their host is idle. On CPU, use `compile_ahead`, because parallel compilation would slow the training,
+        and a short run may not use all lengths.
+
+    Attributes:
+      ready: {length: step} for the lengths that have been used.
+    """
+
+    def __init__(self, lower: Callable[[int], Callable[[], Program]], lengths: Iterable[int], *, in_parallel: bool):
+        self._lower, self._lengths, self._in_parallel = lower, tuple(lengths), in_parallel
+        self._futures: dict[int, concurrent.futures.Future[Program]] = {}
+        self._postponed: list[int] = []
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        self.ready: dict[int, Program] = {}
+
+    def compile_ahead(self, lengths: Iterable[int]) -> None:
+        """Compiles steps in a background thread; does nothing if `in_parallel`.
+
+        `lengths` are in the order of their first use. The first compilation starts now. The others start in
+        `compile_rest`, because on few cores they would delay the first step. A step has the same program whenever it is
+        compiled.
+        """
+        if not self._in_parallel:
+            self._postponed = list(lengths)  # never empty, because a finished phase is not started
+            self._submit_next()
+
+    def compile_rest(self) -> None:
+        """Starts the compilations that `compile_ahead` has postponed."""
+        while self._postponed:
+            self._submit_next()
+
+    def _submit_next(self) -> None:
+        length = self._postponed.pop(0)
+        if length not in self.ready and length not in self._futures:
+            self._pool = self._pool or concurrent.futures.ThreadPoolExecutor(1)
+            self._futures[length] = self._pool.submit(lambda: self._lower(length)())
+
+    def stop(self) -> None:
+        """Cancels the compilations of `compile_ahead` that have not started."""
+        self._postponed = []
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def is_ready(self, length: int) -> bool:
+        """Returns whether the step for this length is available without waiting."""
+        future = self._futures.get(length)
+        return length in self.ready or (future is not None and future.done() and not future.cancelled())
+
+    def __getitem__(self, length: int) -> Program:
+        if length not in self.ready:
+            if self._in_parallel and not self._futures:
+                pool = concurrent.futures.ThreadPoolExecutor()  # XLA releases the GIL
+                self._futures = {each: pool.submit(self._lower(each)) for each in self._lengths}
+                pool.shutdown(wait=False)
+            future = self._futures.pop(length, None)
+            usable = future is not None and not future.cancelled()
+            self.ready[length] = future.result() if usable else self._lower(length)()
+        return self.ready[length]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._lengths)
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+
+def compile_steps(
+    setup: Setup, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
+) -> CompiledSteps:
+    """Returns the steps of a phase; see `CompiledSteps`. The setup caches the steps of the latest phase.
+
+    Args:
+      batches: {padded length: shapes and dtypes of a batch of one run}. On a single CPU device, several lengths share
+        one update program.
+      members: See `StepLowering`.
+    """
+    key = (phase, tuple(batches), members)
+    if key not in setup.compiled:
+        setup.compiled.clear()  # programs of an earlier phase would stay in device memory
+        lowering = StepLowering(setup, phase, members)
+        on_cpu = is_cpu(setup.mesh)
+        shared = on_cpu and setup.mesh.size == 1 and len(batches) > 1
+        lower = lower_in_two(lowering, batches) if shared else lambda length: lowering.step(batches[length]).compile
+        setup.compiled[key] = CompiledSteps(lower, batches, in_parallel=not on_cpu)
+    return setup.compiled[key]

@@ -1,0 +1,74 @@
+"""Evaluation on held-out examples. Every evaluation uses the same examples and masks."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from bertjax.data.batch import padding_rows
+from bertjax.data.loader import Examples, global_arrays, local_rows
+from bertjax.metrics.rows import Sums, add_sums, pretraining_values
+from bertjax.parallel.partition import batch_sharding, mesh_context
+from bertjax.parallel.zero1 import unshard
+
+# on_compile('length 128') -> a context manager that surrounds the compilation.
+OnCompile = Callable[[str], contextlib.AbstractContextManager[None]]
+
+
+@dataclasses.dataclass
+class Evaluator:
+    """Computes the values of a metrics row, such as mean losses, over the first `count` examples.
+
+    Attributes:
+      eval_step: (params, batch) -> {name: (sum, weight)}, jitted (training/step.py).
+      examples: The examples; example n is a pure function of n.
+      batch_size: The number of rows of a batch. The last batch is padded with rows of weight 0.
+      values: A function from sums and weights to the values of a metrics row.
+      split: The name of the examples in metrics rows.
+    """
+
+    eval_step: Callable[[Any, Mapping[str, jax.Array]], dict[str, tuple[jax.Array, jax.Array]]]
+    examples: Examples
+    count: int
+    batch_size: int
+    mesh: Mesh
+    values: Callable[[Sums], dict[str, float | None]] = pretraining_values
+    split: str = 'heldout'
+    _is_compiled: bool = dataclasses.field(default=False, init=False)
+
+    def batches(self) -> Iterator[dict[str, jax.Array]]:
+        """Yields the batches on the mesh, in order."""
+        sharding = batch_sharding(self.mesh)
+        local = local_rows(sharding, self.batch_size)
+        for first in range(0, self.count, self.batch_size):
+            numbers = first + local.astype(np.int64)
+            rows = self.examples.batch(np.minimum(numbers, self.count - 1))
+            is_padding = numbers >= self.count
+            if is_padding.any():
+                empty = padding_rows({name: (x.shape, x.dtype) for name, x in rows.items()})
+                rows = {
+                    name: np.where(is_padding.reshape(-1, *[1] * (x.ndim - 1)), empty[name], x)
+                    for name, x in rows.items()
+                }
+            yield global_arrays(rows, sharding, self.batch_size)
+
+    def sums(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, tuple[float, float]]:
+        """Computes {name: (sum, weight)} over the first `count` examples, with one transfer from the devices."""
+        parts, params = [], unshard(params)
+        with mesh_context(self.mesh):
+            for batch in self.batches():
+                with contextlib.nullcontext() if self._is_compiled else on_compile('the evaluation'):
+                    parts.append(self.eval_step(params, batch))
+                self._is_compiled = True
+        return add_sums(jax.device_get(parts))
+
+    def run(
+        self, params: Any, on_compile: OnCompile = contextlib.nullcontext
+    ) -> tuple[dict[str, float | None], float | None]:
+        """Returns the values of a metrics row, and the value `loss`, which selects the best checkpoint."""
+        values = self.values(self.sums(params, on_compile))
+        return values, values['loss']

@@ -1,0 +1,90 @@
+"""A watchdog for hanging runs. It prints all stacks and ends the process, so that a scheduler can restart the run."""
+
+import contextlib
+import faulthandler
+import os
+import pathlib
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from bertjax.errors import HungError
+from bertjax.files.atomic import write_atomic
+from bertjax.training.health.goodput_clock import COMPILE, DATA, EVALUATION, KINDS, RESTORE, SAVE, STEP, GoodputClock
+
+HANG = 'hang.log'  # in a workdir; not .txt, because a glob of the corpus may match it
+LONG_FACTOR = 10  # the factor for activities that take longer than a step
+# {kind: its limit as a multiple of config.hang_minutes}. START has no limit, because pairing a large corpus takes time.
+LIMIT_FACTORS = {
+    STEP: 1,
+    DATA: 1,
+    COMPILE: LONG_FACTOR,
+    EVALUATION: LONG_FACTOR,
+    SAVE: LONG_FACTOR,
+    RESTORE: LONG_FACTOR,
+}
+_WRITE_TIMEOUT = 10.0  # seconds to wait for the write of the file, because the disk may hang
+
+
+@contextlib.contextmanager
+def watch_for_hangs(
+    run_clock: GoodputClock, minutes: float, folder: pathlib.Path, leave: Callable[[int], None] = os._exit
+) -> Iterator[None]:
+    """A context in which a thread ends the process with status 4 if the run makes no progress for too long.
+
+    Args:
+      minutes: The limit during steps, see LIMIT_FACTORS; 0 for no watchdog.
+      leave: A function that ends the process with an exit status.
+    """
+    if not minutes:
+        yield
+        return
+    ended = threading.Event()
+    limit = 60 * minutes
+    tick = min(limit / 10, 1.0)
+
+    def watch() -> None:
+        idle, moves, before = 0.0, run_clock.moves, time.monotonic()
+        while not ended.wait(tick):
+            now = time.monotonic()
+            # The time in which the process was suspended does not count, so at most two ticks are added.
+            idle += min(now - before, 2 * tick)
+            before = now
+            if run_clock.moves != moves:
+                idle, moves = 0.0, run_clock.moves
+            elif idle > limit * LIMIT_FACTORS.get(run_clock.doing, float('inf')):
+                _report(HungError(idle / 60, KINDS[run_clock.doing], str(folder / HANG)), folder)
+                leave(HungError.exit_status)
+                return
+
+    thread = threading.Thread(target=watch, name='watchdog', daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _report(error: HungError, folder: pathlib.Path) -> None:
+    stacks = _dump_stacks()
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
+        print(f'{stacks}\n{error}', file=sys.stderr, flush=True)
+    writing = threading.Thread(target=_write, args=(folder / HANG, f'{error}\n\n{stacks}'), daemon=True)
+    writing.start()
+    writing.join(_WRITE_TIMEOUT)
+
+
+def _dump_stacks() -> str:
+    """Returns the stacks of all threads, with the innermost call first."""
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read().decode('utf-8', 'replace')
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    with contextlib.suppress(Exception):  # stderr has the same text
+        write_atomic(path, text)

@@ -1,0 +1,190 @@
+"""A training and its phases: their initial states, compiled steps and batches."""
+
+import abc
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from bertjax.config.run import RunKeys
+from bertjax.data.batch import BatchSpec
+from bertjax.data.length_buckets import BucketedExamples
+from bertjax.data.loader import Loader, NumberedBatch
+from bertjax.metrics.rows import Sums
+from bertjax.parallel.partition import batch_sharding, replicated
+from bertjax.training.compiled_steps import CompiledSteps, Program, compile_steps
+from bertjax.training.evaluate import OnCompile
+from bertjax.training.setup import PhaseSettings, Setup
+from bertjax.training.state import TrainState
+from bertjax.training.vmapped_runs import StackedExamples, VmappedRun
+
+
+class EvaluatorProtocol(Protocol):
+    """An evaluator of parameters on examples that are not trained on.
+
+    Attributes:
+      split: The name of these examples in metrics rows, such as 'heldout' or 'dev'.
+    """
+
+    split: str
+
+    def run(
+        self, params: Any, on_compile: OnCompile = contextlib.nullcontext
+    ) -> tuple[dict[str, float | None], float | None]:
+        """Returns the values of a metrics row, and the value that selects the best checkpoint (lower is better).
+
+        Undefined values are None. Compilations are reported to `on_compile`.
+        """
+        ...
+
+
+class TrainStep:
+    """The compiled train step, (state, batch) -> (state, metrics). It donates the state.
+
+    Args:
+      rate: The peak learning rate, float32: a scalar, or one per member.
+      seed: The dropout seed, uint32: a scalar, or one per member.
+      teacher: (teacher parameters,) if the objective has a `teacher_fn`, else ().
+    """
+
+    def __init__(
+        self,
+        programs: CompiledSteps,
+        rate: jax.Array,
+        seed: jax.Array,
+        on_compile: OnCompile = contextlib.nullcontext,
+        teacher: tuple[Any, ...] = (),
+    ):
+        self._programs, self._on_compile, self._constant = programs, on_compile, (rate, seed, *teacher)
+
+    def __call__(self, state: TrainState, batch: NumberedBatch) -> tuple[TrainState, Any]:
+        program = self._program(batch.arrays['input_ids'].shape[-1])
+        result = program(state, batch.arrays, batch.number, *self._constant)
+        self._programs.compile_rest()
+        return result
+
+    def prepare(self) -> None:
+        """Compiles the step for all lengths now."""
+        for length in self._programs:
+            self._program(length)
+
+    def _program(self, length: int) -> Program:
+        programs = self._programs
+        if programs.is_ready(length):
+            return programs[length]
+        with self._on_compile(f'length {length} ({len(programs.ready) + 1} of {len(programs)})'):
+            return programs[length]
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A part of the training with one batch size and one schedule. It trains one run, or several runs together.
+
+    Attributes:
+      members: The runs that are trained together; often only one.
+      batches: {padded length: shapes and dtypes of a batch of one member}.
+      stacked: Whether state and batches have an axis for the members.
+      evaluator: The evaluator that selects the best checkpoint; None without held-out examples.
+      other_evaluators: Further evaluators, which do not affect the best checkpoint.
+      evaluate_first: Whether to evaluate before the first step; False if the head is randomly initialised.
+      flops_per_sequence: The FLOPs of a training step per row, summed over all members; 0 if unknown.
+      may_be_best: Whether a checkpoint of this phase may be the best; False if the phase does not train the head.
+      teacher: (teacher parameters,) on the mesh if the objective has a `teacher_fn`, else ().
+    """
+
+    settings: PhaseSettings
+    setup: Setup
+    members: Sequence[VmappedRun]
+    batches: Mapping[int, BatchSpec]
+    stacked: bool = False
+    evaluator: EvaluatorProtocol | None = None
+    other_evaluators: Sequence[EvaluatorProtocol] = ()
+    evaluate_first: bool = True
+    flops_per_sequence: float = 0.0
+    may_be_best: bool = True
+    teacher: tuple[Any, ...] = ()
+
+    def begin(self, state: TrainState) -> TrainState:
+        """Converts the last state of the previous phase to the first state of this phase."""
+        return self.setup.reset_optimizer(state) if self.settings.reset_optimizer else state
+
+    def compile(self, on_compile: OnCompile = contextlib.nullcontext) -> TrainStep:
+        """Returns the train step, which compiles its programs at their first use or earlier; see `CompiledSteps`."""
+        rates = np.asarray([member.learning_rate for member in self.members], np.float32)
+        seeds = np.asarray([member.dropout_seed for member in self.members], np.uint32)
+        if not self.stacked:
+            (rates,), (seeds,) = rates, seeds
+        numbers = jax.device_put((rates, seeds), replicated(self.setup.mesh))
+        return TrainStep(self._programs(), *numbers, on_compile, self.teacher)
+
+    @contextlib.contextmanager
+    def compiling(self, first: int, steps: int) -> Iterator[None]:
+        """A context in which a CPU compiles the step in the background. It does nothing on accelerators.
+
+        The lengths are those of the next `steps` batches, from example `first` on. The first one compiles immediately.
+        """
+        programs, examples = self._programs(), self.members[0].examples
+        is_bucketed = isinstance(examples, BucketedExamples)
+        programs.compile_ahead(examples.upcoming_lengths(first, steps) if is_bucketed else self.batches)
+        try:
+            yield
+        finally:
+            programs.stop()
+
+    def _programs(self) -> CompiledSteps:
+        count = len(self.members) if self.stacked else 0
+        return compile_steps(self.setup, self.settings, self.batches, members=count)
+
+    def load(self, first: int) -> Loader:
+        """Loads the batches from example `first` on."""
+        member_examples = [member.examples for member in self.members]
+        examples = StackedExamples(member_examples) if self.stacked else member_examples[0]
+        examples.batch(np.asarray([first]))  # makes the pairing plans before the throughput is measured
+        return Loader(
+            examples, first=first, batch_size=self.settings.batch_size, sharding=batch_sharding(self.setup.mesh)
+        )
+
+
+class Experiment(abc.ABC):
+    """The base class of a training: a pre-training, a fine-tuning, or several fine-tunings together.
+
+    Attributes:
+      settings: The settings of the run, with `steps`, `eval_every` and `checkpoint_every` in steps.
+      resolved: The settings in plain form, and fingerprints. They are saved in config.json and every checkpoint.
+      folders: The folder of each run, for its rows and its ledger.
+      values: A function from sums of training batches to the values of a row.
+      files: {name in the workdir: text} of further files to write before the first step.
+    """
+
+    settings: RunKeys
+    setup: Setup
+    resolved: Mapping[str, Any]
+    folders: Sequence[pathlib.Path]
+    values: Callable[[Sums], dict[str, float | None]]
+    files: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def template(self) -> TrainState:
+        """The abstract state: the shapes, dtypes and shardings of its arrays."""
+        return self.setup.state
+
+    @abc.abstractmethod
+    def init_state(self) -> TrainState:
+        """Returns the state of step 0."""
+
+    @abc.abstractmethod
+    def phases(self) -> Sequence[Phase]:
+        """Returns the phases of the training loop."""
+
+    def describe(self) -> str:
+        """Returns a description, which is printed before training starts; '' for none."""
+        return ''
+
+    def details(self) -> str:
+        """Returns lines for the log: the mesh, the attention implementation, the parameters with weight decay."""
+        return ''

@@ -1,0 +1,169 @@
+"""The setup of a training: model, objective and optimiser on a mesh, without arrays."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import optax
+from flax import linen as nn
+from jax.sharding import Mesh
+
+from bertjax.losses import AUX, Objective
+from bertjax.model.row_packing import PackedLayout
+from bertjax.optim.trainable import Selection, partition, select_all
+from bertjax.parallel.mesh import describe_mesh
+from bertjax.parallel.partition import mesh_context
+from bertjax.parallel.zero1 import GradientExchange, is_data_parallel, shard_over_data, should_shard
+from bertjax.training.state import (
+    TrainState,
+    abstract_state,
+    fresh_state,
+    init_aux_params,
+    make_init,
+    put_params,
+    shardings_of,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseSettings:
+    """The settings of a phase, which is a part of the training with one schedule.
+
+    Attributes:
+      number: The index of the phase, from 0. Example n is a function of n and this index.
+      first_step: The number of steps of the run before the phase.
+      last_step: The number of steps of the run at the end of the phase.
+      batch_size: Rows per update, over all devices.
+      grad_accum_steps: The number of parts of a batch, which are processed one after the other.
+      schedule, warmup_fraction, power, decay, decay_fraction: See `optim.schedules.make_schedule`.
+      reset_optimizer: Whether the phase begins with a fresh optimiser.
+      layout: The arrangement of packed sequences if it is the same in every batch, else None.
+      schedule_steps: The steps of the run at which the schedule begins and ends; None for `first_step` and `last_step`.
+        It is set if these settings describe only a part of a phase.
+    """
+
+    number: int
+    first_step: int
+    last_step: int
+    batch_size: int
+    grad_accum_steps: int
+    schedule: str
+    warmup_fraction: float
+    power: float
+    decay: str = 'sqrt'
+    decay_fraction: float = 0.1
+    reset_optimizer: bool = False
+    layout: PackedLayout | None = None
+    schedule_steps: tuple[int, int] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """The parts of a training that phases with the same objective share.
+
+    Attributes:
+      module: The Flax module of the model, which takes `objective.inputs`.
+      trained: A function that selects the trained parameters.
+      layer_decay: The learning rate factor per layer, see `optim.trainable.layer_rates`.
+      init: key -> fresh state, with boxed parameters (nn.Partitioned).
+      state: The abstract state: shapes, dtypes and shardings.
+      ema_decay: The decay of the average of the weights, see `state.update_ema`; 0 for no average.
+      teacher: (abstract parameters of the teacher,) if the objective has a `teacher_fn`, else (). Not part of `state`.
+      exchange: The gradient exchange if the state is sharded over the data axis (ZeRO-1, see parallel/zero1.py), else
+        None.
+      moment_params: The abstract trained parameters if only their moments are sharded over the data axis, else None.
+      compiled: The cached programs of the most recent phase, see `compiled_steps.compile_steps`.
+    """
+
+    module: nn.Module
+    objective: Objective
+    optimizer: optax.GradientTransformation
+    mesh: Mesh
+    trained: Selection
+    layer_decay: float
+    ema_decay: float
+    init: Callable[[jax.Array], TrainState]
+    state: TrainState
+    teacher: tuple[Any, ...] = ()
+    exchange: GradientExchange | None = None
+    moment_params: Any = None
+    compiled: dict[tuple, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False, init=False)
+
+    def describe(self) -> str:
+        """Describes the devices and the arrays that are sharded over the data axis."""
+        sharded = 'parameters and optimiser' if self.exchange is not None and self.exchange.is_sharded else ''
+        sharded = 'the optimiser' if self.moment_params is not None else sharded
+        return describe_mesh(self.mesh) + (f', each device keeps a shard of {sharded}' if sharded else '')
+
+    @functools.cached_property
+    def create(self) -> Callable[[int], TrainState]:
+        """A function from a seed to the state of step 0. Each device initialises its shard."""
+        create = jax.jit(lambda key: nn.unbox(self.init(key)), out_shardings=shardings_of(self.state))
+        return lambda seed: create(jax.random.key(seed))
+
+    def create_from(self, params: Mapping[str, Any], seed: int) -> TrainState:
+        """Creates the state of step 0 from model parameters, which are host arrays in the model's tree.
+
+        Only the parameters of the objective are random. `create` gives them the same values for the same seed.
+        """
+        placed = put_params(params, self.state)
+        state = self._create_around(placed, jax.random.key(seed))
+        return state.replace(params={**placed, **state.params})
+
+    @functools.cached_property
+    def _create_around(self) -> Callable[[Any, jax.Array], TrainState]:
+        """A function (model parameters, key) -> the state of step 0 without the model parameters."""
+        init_aux, aux = self.objective.init_aux, {AUX: self.state.params[AUX]} if AUX in self.state.params else {}
+
+        def create(params: Any, key: jax.Array) -> TrainState:
+            aux_params = nn.unbox(init_aux_params(init_aux, key)) if aux else {}
+            state = fresh_state(self.optimizer, {**params, **aux_params}, self.trained, ema=self.ema_decay > 0)
+            return state.replace(params=aux_params)
+
+        return jax.jit(create, out_shardings=shardings_of(self.state.replace(params=aux)))
+
+    @functools.cached_property
+    def reset_optimizer(self) -> Callable[[TrainState], TrainState]:
+        """A function that replaces the optimiser state of a TrainState (donated) by a fresh one."""
+        return jax.jit(
+            lambda state: state.replace(opt_state=self.optimizer.init(partition(state.params, self.trained)[0])),
+            donate_argnums=0,
+            out_shardings=shardings_of(self.state),
+        )
+
+
+def build_setup(
+    module: nn.Module,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh,
+    *,
+    trained: Selection = select_all,
+    layer_decay: float = 1.0,
+    ema_decay: float = 0.0,
+    teacher: tuple[Any, ...] = (),
+    zero1: str = 'off',
+) -> Setup:
+    """Builds a setup. It has the shapes and shardings of all arrays, but no arrays.
+
+    See `Setup` for the arguments that are not listed here.
+
+    Args:
+      zero1: Whether to shard the state over the data axis, one of `parallel.zero1.ZERO1`.
+    """
+    # `abstract_state` and `Setup.create` both use `init`. A jitted function is traced only once.
+    init = jax.jit(make_init(module, optimizer, trained, objective.init_aux, ema=ema_decay > 0), inline=True)
+    with mesh_context(mesh):
+        state = abstract_state(init, mesh)
+    exchange = moment_params = None
+    if should_shard(zero1, mesh):
+        if is_data_parallel(mesh):
+            state = jax.tree.map(shard_over_data, state)
+            exchange = GradientExchange(state.params, module.config.dtype)
+        else:
+            moment_params, _ = partition(state.params, trained)
+            state = state.replace(opt_state=jax.tree.map(shard_over_data, state.opt_state))
+    sharding = {'exchange': exchange, 'moment_params': moment_params}
+    return Setup(module, objective, optimizer, mesh, trained, layer_decay, ema_decay, init, state, teacher, **sharding)

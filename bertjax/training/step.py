@@ -1,0 +1,245 @@
+"""The functions to compile: the train step, and the evaluation of one batch."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from flax import struct
+
+from bertjax.losses import AUX, Objective
+from bertjax.model.capture import apply_capturing
+from bertjax.model.dropout import Dropout
+from bertjax.optim.schedules import make_schedule
+from bertjax.optim.trainable import combine, layer_rates, partition
+from bertjax.parallel.partition import platform
+from bertjax.parallel.zero1 import shard_like_moments
+from bertjax.training.setup import PhaseSettings, Setup
+from bertjax.training.state import TrainState, update_ema
+from bertjax.training.whole_batch import split_rows, whole_batch_gradients
+
+Batch = Mapping[str, jax.Array]
+Sums = dict[str, tuple[jax.Array, jax.Array]]
+Metrics = dict[str, Any]
+
+
+class Gradients(struct.PyTreeNode):
+    """The gradients and metrics of a batch.
+
+    Attributes:
+      grads: The gradients, in the tree of the trained parameters.
+      loss: float32 scalar, the minimised loss.
+      sums: {name: (sum, weight)} of the losses and accuracies; sum / weight is the mean.
+      counts: {name: int32 scalar}: `tokens`, and `sequences` for packed rows.
+    """
+
+    grads: Any
+    loss: jax.Array
+    sums: Sums
+    counts: dict[str, jax.Array]
+
+
+def make_train_step(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[TrainState, Metrics]]:
+    """Makes a train step to be jitted: (state, batch, first, rate, seed, *teacher) -> (new state, metrics).
+
+    `rate` is the peak learning rate, called `peak` in `make_update`. See `make_gradients` for the other arguments. The
+    metrics are `sums`, {name: (sum, weight)}, and `scalars`, {name: float32 or int32}.
+    """
+    gradients, update = make_gradients(setup, phase), make_update(setup, phase)
+
+    def step(
+        state: TrainState, batch: Batch, first: jax.Array, rate: jax.Array, seed: jax.Array, *teacher: Any
+    ) -> tuple[TrainState, Metrics]:
+        return update(state, gradients(state.params, batch, first, seed, *teacher), rate)
+
+    return step
+
+
+def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradients]:
+    """Makes a function: (params, batch, first, seed, *teacher) -> Gradients.
+
+    `first` is the number of the first row of the batch, a uint32 scalar. Row i has the number first + i. `seed` is the
+    seed of all dropout, a uint32 scalar. `teacher` has the teacher's parameters if the objective has a `teacher_fn`,
+    else it is empty.
+
+    Each loss is a weighted mean over the whole batch. The minimised loss is the sum of the losses times their factors.
+    To save memory, the `grad_accum_steps` parts of a batch are processed one after the other. Their gradients add up to
+    the gradients of the batch, because each loss is divided by the weight of the whole batch. If an objective compares
+    the rows of a batch, whole_batch.py computes the gradients. With `setup.exchange`, each device computes the
+    gradients of its rows and receives the summed gradients of its part of the parameters.
+    """
+    objective, trained, exchange = setup.objective, setup.trained, setup.exchange
+    grad_accum_steps, layout = phase.grad_accum_steps, phase.layout
+    packed_model = setup.module if layout is None else setup.module.clone(packing=layout)
+
+    def mean_loss(outputs: Any, rows: Batch, weights: Mapping[str, jax.Array]) -> tuple[jax.Array, Sums]:
+        sums = objective.losses(outputs, rows)
+        # A weight can be 0, for example in a batch of padding.
+        divisors = {name: jnp.where(weight > 0, weight, 1.0) for name, weight in weights.items()}
+
+        def scaled_mean(name: str) -> jax.Array:
+            mean = sums[name][0] / divisors[name]
+            return objective.factors[name] * mean if name in objective.factors else mean
+
+        return sum(scaled_mean(name) for name in weights if name in sums), sums
+
+    def gradients(
+        params: Any, batch: Batch, dropout: Dropout, weights: Mapping[str, jax.Array], *teacher: Any
+    ) -> tuple[tuple[jax.Array, Sums], Any]:
+        stored, _ = partition(params, trained)
+        trained_params, frozen = partition(exchange.gather(params) if exchange else params, trained)
+
+        def forward(trained_params: Any, numbered: tuple[Batch, jax.Array]) -> Any:
+            rows, numbers = numbered
+            row_dropout = dropout.replace(example_ids=numbers)
+            return _apply(packed_model, objective, combine(trained_params, frozen), rows, dropout=row_dropout)
+
+        def value_and_grad(rows: Batch, numbers: jax.Array) -> tuple[tuple[jax.Array, Sums], Any]:
+            rows = with_teacher_outputs(objective, rows, *teacher)
+            loss = lambda trained_params: mean_loss(forward(trained_params, (rows, numbers)), rows, weights)  # noqa: E731
+            sums, grads = jax.value_and_grad(loss, has_aux=True)(trained_params)
+            # Kernels may be gathered in bfloat16. The gradients of the parts add up in the dtype of the parameters.
+            return sums, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, stored)
+
+        if objective.whole_batch:
+            sums, grads = whole_batch_gradients(
+                forward,
+                lambda outputs, rows: mean_loss(outputs, rows, weights),
+                trained_params,
+                (dict(batch), dropout.example_ids),
+                {name: x for name, x in batch.items() if name not in objective.inputs},
+                grad_accum_steps,
+                exchange,
+            )
+            return sums, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, stored)
+
+        if grad_accum_steps == 1:
+            return value_and_grad(batch, dropout.example_ids)
+
+        def part(totals: Any, numbered: tuple[Batch, jax.Array]) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, totals, value_and_grad(*numbered)), None
+
+        parts = split_rows((dict(batch), dropout.example_ids), grad_accum_steps)
+        shapes = jax.eval_shape(value_and_grad, *jax.tree.map(lambda x: x[0], parts))
+        totals, _ = jax.lax.scan(part, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), parts)
+        return totals
+
+    def local_gradients(
+        params: Any, rows: tuple[Batch, jax.Array], seed: jax.Array, weights: Mapping[str, jax.Array], *teacher: Any
+    ) -> tuple[tuple[jax.Array, Sums], Any]:
+        batch, numbers = rows
+        sums, grads = gradients(params, batch, Dropout(seed, numbers), weights, *teacher)
+        # If the loss compares the rows of the batch, each device already has the sums over all rows.
+        return sums if objective.whole_batch else exchange.sum(sums), exchange.reduce_scatter(
+            grads, partition(exchange.specs, trained)[0]
+        )
+
+    def step_gradients(params: Any, batch: Batch, first: jax.Array, seed: jax.Array, *teacher: Any) -> Gradients:
+        numbers = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]
+        dropout = Dropout(jnp.asarray(seed, jnp.uint32), numbers).fold_in(phase.number)
+        weights = objective.weights(batch)
+        if exchange is None:
+            (loss, sums), grads = gradients(params, batch, dropout, weights, *teacher)
+        else:
+            compute = exchange.over_devices(local_gradients, partition(exchange.specs, trained)[0], 2 + len(teacher))
+            rows = (dict(batch), dropout.example_ids)
+            (loss, sums), grads = compute(params, rows, dropout.seed, weights, *teacher)
+        counts = {'tokens': batch['attention_mask'].sum()}
+        if 'sequence_ids' in batch:  # packed rows hold several sequences
+            counts['sequences'] = batch['sequence_ids'].max(-1).sum()
+        return Gradients(grads, loss, sums, counts)
+
+    return step_gradients
+
+
+def make_update(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[TrainState, Metrics]]:
+    """Makes a function: (state, gradients, peak) -> (new state, metrics), independent of the batch shape.
+
+    `gradients` are the `Gradients` of a batch. `peak` is the peak learning rate of the phase, a float32 scalar. If the
+    loss, the gradient norm or the square of the update norm is not finite, a step changes only `step` and the counters
+    of skipped steps.
+    """
+    first_step, last_step = phase.schedule_steps or (phase.first_step, phase.last_step)
+    optimizer, moment_params = setup.optimizer, setup.moment_params
+
+    def update(state: TrainState, gradients: Gradients, peak: jax.Array) -> tuple[TrainState, Metrics]:
+        schedule = make_schedule(
+            phase.schedule,
+            peak=peak,
+            steps=last_step - first_step,
+            warmup_fraction=phase.warmup_fraction,
+            power=phase.power,
+            decay=phase.decay,
+            decay_fraction=phase.decay_fraction,
+        )
+        old, frozen = partition(state.params, setup.trained)
+        grads = gradients.grads
+        grad_norm = optax.tree.norm(grads)
+        if moment_params is not None:
+            grads, old = (shard_like_moments(tree, moment_params) for tree in (grads, old))
+        direction, opt_state = optimizer.update(grads, state.opt_state, old)
+        if platform() == 'cpu':
+            # The update on a CPU is memory-bound. This second call computes the direction again, so that only `keep`
+            # uses the moments of the first call. XLA can then fuse the first call with `keep`, without storing these
+            # moments. The barrier keeps XLA from merging the two calls.
+            direction, _ = optimizer.update(*jax.lax.optimization_barrier((grads, state.opt_state, old)))
+        if setup.layer_decay != 1:
+            rates = layer_rates(old, setup.layer_decay, setup.module.config.num_layers)
+            direction = jax.tree.map(jnp.multiply, direction, rates)
+        rate = schedule(state.step - first_step)
+        update_norm = rate * optax.tree.norm(direction)
+        # The square of the update norm must be finite too, because an update whose square overflows is useless.
+        finite = jnp.isfinite(gradients.loss) & jnp.isfinite(grad_norm) & jnp.isfinite(jnp.square(update_norm))
+        keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)  # noqa: E731
+        new = keep(jax.tree.map(lambda p, d: (p - rate * d).astype(p.dtype), old, direction), old)
+        new_state = state.replace(
+            step=state.step + 1,
+            params=combine(new, frozen),
+            opt_state=keep(opt_state, state.opt_state),
+            skipped=state.skipped + ~finite,
+            skipped_in_row=jnp.where(finite, 0, state.skipped_in_row + 1),
+        )
+        if setup.ema_decay:
+            ema = update_ema(state.ema, new_state.params, setup.ema_decay, state.step - state.skipped)
+            new_state = new_state.replace(ema=keep(ema, state.ema))
+        scalars = {
+            'grad_norm': grad_norm,
+            'param_norm': optax.tree.norm(new_state.params),
+            'update_norm': jnp.where(finite, update_norm, 0.0),
+            'learning_rate': rate,
+            'skipped': new_state.skipped,
+            'skipped_in_row': new_state.skipped_in_row,
+            **gradients.counts,
+        }
+        return new_state, {'sums': gradients.sums, 'scalars': scalars}
+
+    return update
+
+
+def make_forward(model: nn.Module, objective: Objective) -> Callable[[Any, Batch], Any]:
+    """Makes a function: (params, batch) -> the outputs of the model without dropout."""
+    return lambda params, batch: _apply(model, objective, params, batch)
+
+
+def make_eval_step(model: nn.Module, objective: Objective) -> Callable[..., Sums]:
+    """Makes a function: (params, batch, *teacher) -> {name: (sum, weight)} without dropout."""
+    forward = make_forward(model, objective)
+    return lambda params, batch, *teacher: objective.losses(
+        forward(params, batch), with_teacher_outputs(objective, batch, *teacher)
+    )
+
+
+def with_teacher_outputs(objective: Objective, batch: Batch, *teacher: Any) -> Batch:
+    """Adds the outputs of the objective's `teacher_fn` to the batch as 'teacher', if there is a `teacher_fn`."""
+    return {**batch, 'teacher': objective.teacher_fn(*teacher, batch)} if objective.teacher_fn else batch
+
+
+def _apply(model: nn.Module, objective: Objective, params: Any, batch: Batch, **options: Any) -> Any:
+    inputs = [batch[name] for name in objective.inputs]
+    options |= {name: batch[name] for name in objective.keywords}
+    if not objective.capture:
+        return model.apply({'params': params}, *inputs, **options)
+    outputs, captured = apply_capturing(model, params, *inputs, capture=objective.capture, **options)
+    return {**outputs, **captured, AUX: params.get(AUX)}

@@ -1,0 +1,44 @@
+"""Times the train step of a phase on this machine."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertjax.data.batch import BatchSpec
+from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.training.compiled_steps import compile_steps
+from bertjax.training.setup import PhaseSettings, Setup
+
+TIMED_STEPS = 3
+
+
+def time_steps(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Iterable[Any]) -> float:
+    """Runs `1 + TIMED_STEPS` steps, and returns the seconds of the fastest. The first step does not count."""
+    seconds = []
+    for _, batch in zip(range(1 + TIMED_STEPS), batches, strict=False):
+        start = time.perf_counter()
+        state, metrics = step(state, batch)
+        jax.block_until_ready((state, metrics))
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])
+
+
+def time_phase(setup: Setup, phase: PhaseSettings, batches: Mapping[int, BatchSpec]) -> float:
+    """Compiles the step of a phase, and returns the seconds of the fastest of some steps on a batch of ones.
+
+    Args:
+      batches: {padded length: shapes and dtypes of a batch}, with one entry.
+    """
+    ((length, spec),) = batches.items()
+    program = compile_steps(setup, phase, batches)[length]
+    sharding = batch_sharding(setup.mesh)
+    batch = {name: jax.device_put(np.ones(shape, dtype), sharding) for name, (shape, dtype) in spec.items()}
+    number, *constants = jax.device_put((np.uint32(0), np.float32(1e-4), np.uint32(0)), replicated(setup.mesh))
+    with mesh_context(setup.mesh):
+        step = lambda state, batch: program(state, batch, number, *constants)  # noqa: E731
+        seconds = time_steps(step, setup.create(0), [batch] * (1 + TIMED_STEPS))
+    setup.compiled.clear()  # frees the memory of the program
+    return seconds

@@ -1,0 +1,58 @@
+"""A limit on the wall time of a training, summed over all processes of the run."""
+
+import datetime
+import math
+import pathlib
+import time
+
+from bertjax.errors import StoppedError
+from bertjax.training.health.goodput import LOST, read_goodput
+from bertjax.training.health.goodput_clock import recorded_until
+
+
+class TimeLimit:
+    """The budget of the wall time of a run. It can end one phase, but not the run.
+
+    In each process, the time counts from `recorded_until`, by default the start of the process. It includes the
+    preparation of the text. It excludes the time between a kill and the next start, and steps that a kill has lost.
+
+    Args:
+      seconds: The limit for the whole run.
+      phase: The index of the phase that the limit can end; -1 for none.
+      ends: The elapsed time of the run, in seconds, at which this phase ends.
+    """
+
+    def __init__(self, seconds: float, *, phase: int = -1, ends: float = math.inf):
+        self.seconds, self._phase, self._ends = seconds, phase, ends
+        self._spent, self._since = 0.0, time.perf_counter()
+
+    def begin(self, folder: pathlib.Path, step: int) -> None:
+        """Reads the time that the run in a workdir took up to `step`, from which it now continues."""
+        goodput = read_goodput(folder, until=step)
+        self._spent = goodput.total - goodput.seconds.get(LOST, 0.0) if goodput else 0.0
+        self._since = recorded_until()
+
+    @property
+    def elapsed(self) -> float:
+        """The time of the run until now, in seconds."""
+        return self._spent + time.perf_counter() - self._since
+
+    def ends_phase(self, number: int) -> bool:
+        """Returns whether the phase with index `number` must end now."""
+        return number == self._phase and self.elapsed >= self._ends
+
+    def describe(self) -> str:
+        """Describes the share of the limit that has passed, and the local time at which the limit ends."""
+        left = datetime.timedelta(seconds=max(self.seconds - self.elapsed, 0.0))
+        end = (datetime.datetime.now() + left).strftime(
+            '%H:%M' if left < datetime.timedelta(hours=20) else '%d %b %H:%M'
+        )
+        return f'{min(self.elapsed / self.seconds, 1):.0%} of the budget  ends {end}'
+
+
+class PhaseTimeError(StoppedError):
+    """The time of a phase is used up, and its last state is saved."""
+
+    def __init__(self, step: int):
+        super().__init__(f'the time of a phase ended at step {step}')
+        self.step = step

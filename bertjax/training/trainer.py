@@ -1,0 +1,155 @@
+"""Starts or resumes a training of any kind. Its records and checkpoints go to a workdir."""
+
+import contextlib
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from absl import logging
+
+from bertjax.checkpoint.checkpoints import Checkpoints, SavedCheckpoint
+from bertjax.checkpoint.position import Position
+from bertjax.config.plain import dump
+from bertjax.config.resume import check_resume
+from bertjax.config.run import RunKeys
+from bertjax.errors import UserError
+from bertjax.files.atomic import write_atomic
+from bertjax.parallel.distributed import is_primary
+from bertjax.parallel.partition import mesh_context
+from bertjax.training.early_stopping import STATE_KEY, EarlyStopping
+from bertjax.training.health.goodput_clock import RESTORE, SAVE, GoodputClock
+from bertjax.training.health.interrupt import Interrupt
+from bertjax.training.health.profiler import profiled_steps
+from bertjax.training.health.watchdog import watch_for_hangs
+from bertjax.training.loop import Loop
+from bertjax.training.phase import Experiment
+from bertjax.training.record import Recorder
+from bertjax.training.state import TrainState
+from bertjax.training.time_limit import TimeLimit
+from bertjax.writers.console import TrainingConsole
+
+
+def fit(
+    folder: pathlib.Path, experiment: Experiment, *, use_checkpoint: str = 'last', time_limit: TimeLimit | None = None
+) -> tuple[TrainState, int]:
+    """Trains a run to the end, from the newest undamaged checkpoint of its workdir or from the start.
+
+    Args:
+      use_checkpoint: The state to return: 'last' for the last step, 'best' for the saved step with the best dev score.
+      time_limit: The time limit that determines the number of steps; None if the config determines this number.
+
+    Returns:
+      The state and the number of the last trained step. This number is below config.steps if config.patience ended the
+      run.
+
+    Raises:
+      UserError: The checkpoints are from another or a longer run, all of them are damaged, or config.profile ends after
+        the last step.
+      PreemptedError, PhaseTimeError, NonFiniteError: See `train.loop.Loop.run`.
+    """
+    resolved, keep = experiment.resolved, experiment.settings.checkpoint_keep
+    # The checkpoints close before the signal handlers are removed, so that a signal cannot interrupt the last save.
+    with Interrupt() as interrupt, contextlib.closing(Checkpoints(folder / 'checkpoints', keep=keep)) as checkpoints:
+        saved = checkpoints.latest()
+        if saved is not None:
+            _check_same_run(saved, experiment.settings, resolved, folder, quiet=time_limit is not None)
+        for name, text in {'config.json': dump(resolved), **experiment.files}.items():
+            write_atomic(folder / name, text)
+        state, _ = resume_or_start(experiment, checkpoints, saved, interrupt, time_limit)
+        last = int(state.step)
+        if use_checkpoint == 'best':
+            checkpoints.wait()
+            best = checkpoints.best()
+            if best is not None and best != last:
+                print(f'the saved step with the best dev score is {best}')
+                with mesh_context(experiment.setup.mesh):
+                    state = checkpoints.restore(best, experiment.template)
+    return state, last
+
+
+def _check_same_run(
+    saved: SavedCheckpoint, settings: RunKeys, resolved: Mapping[str, Any], folder: pathlib.Path, *, quiet: bool = False
+) -> None:
+    """Raises a UserError if the checkpoint is from another or a longer run. Prints allowed changes unless `quiet`."""
+    if ('task' in saved.config) != ('task' in resolved):
+        kind = 'a fine-tuning' if 'task' in saved.config else 'a pre-training'
+        raise UserError('--workdir', f'{folder}, which has {kind}', 'another folder for this run', 'give a new folder')
+    step, total = saved.position.step, settings.steps
+    saved_config = {key: value for key, value in saved.config.items() if key != STATE_KEY}
+    if step > total:
+        fix = 'raise config.steps or config.epochs, or give another --workdir'
+        expected = f'at least {step}, because {folder} has a checkpoint of that step'
+        raise UserError('config.steps', str(total), expected, fix)
+    finished = step == total or make_early_stopping(settings, saved).should_stop
+    for line in check_resume(saved_config, resolved, str(folder), finished=finished):
+        if not quiet:
+            print(f'changed since the checkpoint: {line}')
+
+
+def make_early_stopping(settings: RunKeys, saved: SavedCheckpoint | None) -> EarlyStopping:
+    """Returns the early stopping of config.patience, restored from the checkpoint if `saved` is not None."""
+    return EarlyStopping(settings.patience, saved.config.get(STATE_KEY) if saved else None)
+
+
+def resume_or_start(
+    experiment: Experiment,
+    checkpoints: Checkpoints,
+    saved: SavedCheckpoint | None,
+    interrupt: Interrupt,
+    time_limit: TimeLimit | None = None,
+) -> tuple[TrainState, list[bool]]:
+    """Resumes or starts a training, and runs it to the end of the last phase.
+
+    Args:
+      saved: The checkpoint to resume from; None to start.
+      time_limit: See `fit`.
+
+    Returns:
+      The final state, and a list of whether each run has failed (see `Recorder`).
+    """
+    settings, total = experiment.settings, experiment.settings.steps
+    position = saved.position if saved else Position()
+    profiled = profiled_steps(settings.profile)
+    if profiled and profiled[-1] > total:
+        fix = f'for example --config.profile={max(total - 5, 1)}:{total}'
+        raise UserError('config.profile', repr(settings.profile), f'steps up to {total}, the last of the run', fix)
+    folder = experiment.folders[0]
+    if time_limit is not None:
+        time_limit.begin(folder, position.step)
+    with (
+        contextlib.closing(GoodputClock(folder, position.step)) as run_clock,
+        watch_for_hangs(run_clock, settings.hang_minutes, folder),
+        contextlib.ExitStack() as stack,
+    ):
+        with mesh_context(experiment.setup.mesh):
+            if saved is not None:
+                with run_clock.during(RESTORE):
+                    state = checkpoints.restore(position.step, experiment.template)
+                done = position.step == total
+                of_total = '' if time_limit is not None else f' of {total}'
+                print(f'all {total} steps are done' if done else f'continuing at step {position.step}{of_total}')
+            else:
+                state = experiment.init_state()
+        description = experiment.describe()
+        if description:
+            print(description)
+        for line in experiment.details().splitlines() if is_primary() else ():
+            logging.info('%s', line)
+        phases, early_stopping = experiment.phases(), make_early_stopping(settings, saved)
+        describe_time = time_limit.describe if time_limit else None
+        console = stack.enter_context(TrainingConsole(total, position.step, describe_time=describe_time))
+        failed, stacked = saved.config.get('failed', ()) if saved else (), phases[0].stacked
+        recorder = Recorder(experiment, console, run_clock, profiled=profiled, stacked=stacked, failed=failed)
+        if saved is not None:
+            recorder.check(position)
+        recorder.truncate_after(position.step if saved else -1)
+        try:
+            loop = Loop(experiment, phases, recorder, checkpoints, interrupt, early_stopping, time_limit)
+            state = loop.run(state, position)
+        finally:
+            recorder.close()
+        with run_clock.during(SAVE):
+            checkpoints.wait()
+    if early_stopping.should_stop:
+        print(f'step {int(state.step)} is the last: {early_stopping.limit} evaluations in a row were no better on dev')
+    return state, recorder.failed
