@@ -7,7 +7,7 @@ description is damaged or not supported.
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -48,6 +48,7 @@ class ImportedModel:
       kind: The class of transformers in the directory's config; '' if there is none.
       dtype: The dtype of the used tensors in the directory: 'float16', 'bfloat16' or 'float32'. Float64 and mixed
         dtypes count as 'float32'.
+      head_note: How the outputs of the directory's head relate to the labels of the task; '' if they are equal.
     """
 
     params: dict
@@ -57,13 +58,15 @@ class ImportedModel:
     used: int
     kind: str
     dtype: str = 'float32'
+    head_note: str = ''
 
     def describe(self, where: str, action: str = 'starting from') -> str:
-        """Returns a line about the loaded and the new parameters. Unused content adds a second line."""
+        """Returns a line about the loaded and the new parameters. Unused content and `head_note` add lines."""
         source = f' of its {self.kind}' if self.kind else ''
         missing, unused = _format_names(self.missing), _format_names(self.unused)
         line = f'{action} {where}; {self.used} tensors{source} loaded; newly initialized: {missing}'
-        return f'{line}\nnot used: {unused}' if self.unused else line
+        further = [f'not used: {unused}'] if self.unused else []
+        return '\n'.join([line, *further, *([self.head_note] if self.head_note else [])])
 
 
 def is_model(directory: epath.PathLike) -> bool:
@@ -129,7 +132,8 @@ def load_task_model(
 
     The encoder is always read from the directory, and the pooler only if its shapes fit. A head that is a module of
     sentence-transformers is also read. Any other head is read only if the directory's model has the same class and the
-    same number of outputs. If both models name their outputs, the names must also be equal, in the same order.
+    same number of outputs. If both models name their outputs, the names must also be equal. Their order may differ; the
+    outputs are then reordered. Without names, the order of `id2label` is assumed. `ImportedModel.head_note` says so.
 
     Args:
       directory: The directory of a pre-trained or fine-tuned model.
@@ -144,7 +148,8 @@ def load_task_model(
     source = read_source(directory)
     theirs, ours = label_names(source.values.get('id2label')), label_names(id2label)
     same_class = head.name in (source.values.get('architectures') or ())
-    same_head = same_class and (not theirs or not ours or theirs == ours)
+    same_names = not theirs or not ours or (sorted(theirs) == sorted(ours) and len({*ours}) == len(ours))
+    same_head = same_class and same_names
     # Parts with other shapes are not read, such as a head with other outputs, or a pooler on top of a BiLSTM.
     shapes = stacked_shapes(model)
     misfits = set()
@@ -156,7 +161,22 @@ def load_task_model(
         if x.shape != their_shape or (part == 'head' and not same_head):
             misfits.add(part)
     readable = {name: shape for name, shape in shapes.items() if name.split('/')[0] not in misfits}
-    return _assemble(source, model, readable, head.projection, seed)
+    imported = _assemble(source, model, readable, head.projection, seed)
+    if not same_class or not ours or theirs == ours:
+        return imported
+    if not same_names:
+        listed = f'the outputs of its head are {_format_names(theirs)}, not {_format_names(ours)}'
+        return dataclasses.replace(imported, head_note=listed)
+    if any(path.startswith('head/') for path in imported.missing):
+        return imported
+    if not theirs:
+        return dataclasses.replace(
+            imported, head_note=f'the outputs of its head have no names, and are taken as {_format_names(ours)}'
+        )
+    order = [theirs.index(name) for name in ours]
+    params = imported.params | {'head': jax.tree.map(lambda x: x[..., order], imported.params['head'])}
+    note = f'the outputs of its head are reordered from {_format_names(theirs)}'
+    return dataclasses.replace(imported, params=params, head_note=note)
 
 
 def _config(source: CheckpointSource, **changes: Any) -> BertConfig:
@@ -196,7 +216,7 @@ def _assemble(
     return ImportedModel(params, config, missing, unused, count, source.kind, dtype)
 
 
-def _format_names(names: list[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     rest = [f'and {len(names) - _MAX_LISTED} more'] if len(names) > _MAX_LISTED else []
     return ', '.join([*names[:_MAX_LISTED], *rest]) or 'nothing'
 

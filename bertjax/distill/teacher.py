@@ -78,7 +78,9 @@ class Teacher:
         missing = [path for path in self.imported.missing if path.split('/')[0] in parts]
         if missing:
             fix = 'name a model that has these parts'
-            raise UserError(f'config.{self.key}', f'{self.directory}, which has no {", ".join(missing)}', expected, fix)
+            found = f'{self.directory}, which has no {", ".join(missing)}'
+            found += f'; {self.imported.head_note}' if self.imported.head_note else ''
+            raise UserError(f'config.{self.key}', found, expected, fix)
 
     @functools.cached_property
     def fingerprint(self) -> str:

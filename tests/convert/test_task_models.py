@@ -167,11 +167,11 @@ def test_a_pretrained_directory_gives_encoder_and_pooler(tokenizer, small_config
         (SEQUENCE_CLASSIFICATION, 3, _labels('ENTAILMENT', 'NEUTRAL', 'CONTRADICTION'), True),
         (SEQUENCE_CLASSIFICATION, 3, _labels('LABEL_0', 'LABEL_1', 'LABEL_2'), True),
         (SEQUENCE_CLASSIFICATION, 3, {}, True),
-        (SEQUENCE_CLASSIFICATION, 3, _labels('contradiction', 'neutral', 'entailment'), False),
+        (SEQUENCE_CLASSIFICATION, 3, _labels('contradiction', 'neutral', 'fact'), False),
         (SEQUENCE_CLASSIFICATION, 2, {}, False),
         (TOKEN_CLASSIFICATION, 3, ENTAILMENT, False),
     ],
-    ids=['equal', 'case', 'made_up', 'none', 'order', 'outputs', 'class'],
+    ids=['equal', 'case', 'made_up', 'none', 'names', 'outputs', 'class'],
 )
 def test_only_the_head_of_the_same_task_is_used(
     tokenizer, small_config, make_params, tmp_path, head, outputs, names, used
@@ -182,6 +182,29 @@ def test_only_the_head_of_the_same_task_is_used(
     assert imported.missing == ([] if used else ['head/bias', 'head/kernel'])
     assert ('classifier.weight' in imported.unused) is not used
     assert np.array_equal(imported.params['head']['kernel'], trained['head']['kernel']) is used
+    if not used and head is SEQUENCE_CLASSIFICATION and outputs == 3:
+        assert imported.describe('it').endswith(
+            'the outputs of its head are entailment, neutral, contradiction, not contradiction, neutral, fact'
+        )
+
+
+def test_the_outputs_of_a_head_are_matched_by_name(tokenizer, small_config, make_params, tmp_path):
+    trained = make_params(BertForClassification(small_config(), 3))
+    _export(BertForClassification(small_config(), 3), trained, tokenizer, tmp_path, **CLASSIFIER)
+    model, head = BertForClassification(small_config(), 3), SEQUENCE_CLASSIFICATION
+    names = _labels('contradiction', 'Entailment', 'neutral')['id2label']
+    imported = load_task_model(tmp_path, model, head, id2label=names)
+    assert imported.missing == []
+    for name in ('kernel', 'bias'):
+        np.testing.assert_array_equal(imported.params['head'][name], trained['head'][name][..., [2, 0, 1]])
+    assert imported.describe('it').endswith('reordered from entailment, neutral, contradiction')
+    config = json.loads((tmp_path / 'config.json').read_text())
+    for key in ('id2label', 'label2id'):
+        del config[key]
+    (tmp_path / 'config.json').write_text(json.dumps(config))
+    imported = load_task_model(tmp_path, model, head, id2label=names)
+    np.testing.assert_array_equal(imported.params['head']['kernel'], trained['head']['kernel'])
+    assert imported.describe('it').endswith('have no names, and are taken as contradiction, entailment, neutral')
 
 
 @pytest.mark.slow
