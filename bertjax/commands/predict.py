@@ -9,8 +9,7 @@ from ml_collections import ConfigDict
 
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.finetune.ensemble import EnsembleRequest, load_models, member_folders
-from bertjax.finetune.restore import merge_run_config
+from bertjax.finetune.ensemble import EnsembleRequest, load_models, make_request
 from bertjax.finetune.results import (
     OTHER_DATA,
     RESULTS,
@@ -19,7 +18,6 @@ from bertjax.finetune.results import (
     prediction_rows,
     write_predictions,
 )
-from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.inference.input import InputSource
 from bertjax.inference.overwrite_guard import ResultFiles
@@ -60,9 +58,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         file would be replaced.
     """
     folder = pathlib.Path(workdir)
-    folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]
-    request = [(finetuning_settings(merge_run_config(config, one, command_line_keys)), one) for one in folders]
-    with lock_workdir(folder, *folders):
+    request = make_request(config, folder, command_line_keys)
+    with lock_workdir(folder, *(member for _, member in request)):
         if config.input == '-':
             with data_output() as out:
                 _predict_stream(request, out)

@@ -56,6 +56,29 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
     return merged
 
 
+def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ()) -> ConfigDict:
+    """Returns `config` with the length and the options of the task from the task.json of the model in config.init.
+
+    Keys that the command line sets, and keys that only name the data, keep their values. A line tells which differ.
+
+    Raises:
+      UserError: config.init names no model, or a model for another kind of task.
+    """
+    path = pathlib.Path(huggingface_directory(config.init)) / TASK_FILE
+    facts = read_json_or_none(path, lambda facts: {key: facts[key] for key in ('task', 'seq_len')})
+    if facts is None:
+        return config
+    check_kind(facts['task'], config.task.kind, path)
+    merged, new, recorded = config.copy_and_resolve_references(), flatten(config), flatten(facts)
+    for name, key in config_keys(config).items():
+        if name in recorded and key.trained is Trained.SAME and recorded[name] != new[name]:
+            if name in command_line_keys:
+                print(f'config.{name} is {new[name]!r}, but {recorded[name]!r} in {path}')
+            else:
+                config_path.set_value(name, merged, from_plain(recorded[name]), accept_new_attributes=True)
+    return merged
+
+
 @dataclasses.dataclass(frozen=True)
 class EvaluatedTask:
     """A fine-tuned model and the splits to evaluate it on.

@@ -1,14 +1,15 @@
 """Tests which keys of the command line replace those of the run in a workdir."""
 
+import json
 import pathlib
 
 import pytest
 from ml_collections import ConfigDict
 
 from bertjax.config.files import Recipe, load_recipe
-from bertjax.config.plain import dump
+from bertjax.config.plain import dump, to_plain
 from bertjax.errors import UserError
-from bertjax.finetune.restore import merge_run_config
+from bertjax.finetune.restore import merge_run_config, merge_task_file
 
 
 def recipe(repository: pathlib.Path, name: str, **changes) -> ConfigDict:
@@ -83,3 +84,21 @@ def test_the_command_of_the_training_may_be_repeated_with_another_verb(repositor
     again.task.stride = 64
     flags = {'seq_len', 'init', 'learning_rate', 'epochs', 'task.stride', 'task.version'}
     assert merge_run_config(again, folder, flags).learning_rate == 5e-5
+
+
+def test_a_model_in_init_brings_its_length_and_the_options_of_its_task(
+    repository: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    monkeypatch.setattr('bertjax.finetune.restore.huggingface_directory', str)
+    model = recipe(repository, 'embed.py:pairs', seq_len=32)
+    model.task.update(query_prompt='query: ', matryoshka_dims=(8, 4), dev='theirs.jsonl')
+    path, facts = tmp_path / 'task.json', {'task': to_plain(model.task), 'seq_len': 32}
+    config = recipe(repository, 'embed.py:pairs', init=str(tmp_path), **{'task.pool': 'cls'})
+    assert merge_task_file(config) is config  # there is no task.json
+    path.write_text(json.dumps(facts))
+    merged = merge_task_file(config, {'task.pool'})
+    assert (merged.seq_len, merged.task.query_prompt, merged.task.matryoshka_dims) == (32, 'query: ', (8, 4))
+    assert (merged.task.pool, merged.task.dev, config.task.query_prompt) == ('cls', '', '')
+    assert f"config.task.pool is 'cls', but '{model.task.pool}' in {path}" in capsys.readouterr().out
+    with pytest.raises(UserError, match="found 'squad', expected 'embed', as in"):
+        merge_task_file(recipe(repository, 'squad.py', init=str(tmp_path)))
