@@ -93,9 +93,15 @@ def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) ->
         task.restore({'labels': labels, 'scheme': ''})
         return task
     problem = values.get('problem_type')
+    if problem == 'multi_label_classification' and len(labels) < 2:
+        found, fix = f'one output with problem_type {problem}', 'give a model with an output for each of two labels'
+        raise UserError(where, found, 'two or more outputs', fix)
     if problem == 'multi_label_classification':
         return build_task('multi_label', data='', seq_len=seq_len, labels=labels)
     regression = problem == 'regression' or (problem is None and len(labels) == 1)
+    if regression and len(labels) > 1:
+        found = f'{len(labels)} outputs with problem_type regression'
+        raise UserError(where, found, 'one output', 'give a model that predicts one score')
     task = build_task(kind, data='', seq_len=seq_len, regression=regression)
     task.restore({'labels': [] if regression else labels})
     return task

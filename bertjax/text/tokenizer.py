@@ -66,10 +66,12 @@ def _find_vocabulary(path: epath.Path) -> epath.Path:
         file = next((f for f in files if f not in without_cls), None)
         if file:
             return file
-        raise UserError(
-            str(path), 'a directory without a vocabulary', f'one of {", ".join(names)} in it',
-            'give the directory or file of a tokenizer, or train one with --config.run=vocab',
-        )  # fmt: skip
+        fix = 'give the directory or file of a tokenizer, or train one with --config.run=vocab'
+        if (path / 'sentencepiece.bpe.model').exists():
+            fix = (
+                "convert its sentencepiece.bpe.model: transformers' AutoTokenizer and save_pretrained write both files"
+            )
+        raise UserError(str(path), 'a directory without a vocabulary', f'one of {", ".join(names)} in it', fix)
     if not path.exists():
         raise UserError(
             str(path), 'nothing', 'a vocab.txt, a tokenizer.json, a *.model or a directory with one',

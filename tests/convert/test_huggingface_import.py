@@ -193,3 +193,34 @@ def test_damaged_and_foreign_directories_are_refused(exported, tmp_path_factory)
     (directory / 'config.json').write_text('{')
     with pytest.raises(UserError, match='no JSON'):
         load_pretraining_model(directory)
+
+
+@pytest.mark.parametrize('change', ['inputs', 'class', 'template', 'none'])
+def test_a_bert_whose_tokenizer_gives_no_segments_has_one_segment(exported, tokenizer, tmp_path, transformers, change):
+    directory, params = exported
+    path, template = directory / 'tokenizer_config.json', directory / 'tokenizer.json'
+    config = json.loads(path.read_text())
+    assert config['model_max_length'] == 32 and 'token_type_ids' in config['model_input_names']
+    if change == 'inputs':
+        config['model_input_names'] = ['input_ids', 'attention_mask']
+    elif change == 'class':
+        del config['model_input_names']
+        config['tokenizer_class'] = 'XLMRobertaTokenizerFast'
+    elif change == 'template':
+        config['tokenizer_class'] = 'PreTrainedTokenizerFast'
+        settings = json.loads(template.read_text())
+        for part in settings['post_processor']['pair']:
+            next(iter(part.values()))['type_id'] = 0
+        template.write_text(json.dumps(settings))
+    path.write_text(json.dumps(config))
+    imported = load_pretraining_model(directory)
+    assert imported.config.num_segments == (2 if change == 'none' else 1)
+    if change != 'class':  # which transformers reads by its own rules
+        ids = transformers.AutoTokenizer.from_pretrained(directory)('the river', 'the old wind')
+        assert any(ids.get('token_type_ids', ())) is (change == 'none')
+    table = params['encoder']['embeddings']['segment']['embedding'][: imported.config.num_segments]
+    np.testing.assert_array_equal(imported.params['encoder']['embeddings']['segment']['embedding'], table)
+    module, again = BertForPreTraining(imported.config), tmp_path / 'again'
+    export_huggingface(ExportContent(module, imported.params, tokenizer), again)
+    inputs = json.loads((again / 'tokenizer_config.json').read_text())['model_input_names']
+    assert ('token_type_ids' in inputs) is (change == 'none')

@@ -2,6 +2,8 @@
 
 import functools
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from etils import epath
@@ -9,17 +11,20 @@ from etils import epath
 from bertjax.convert.huggingface.config import from_json
 from bertjax.convert.huggingface.dense import to_tensors
 from bertjax.convert.huggingface.families import BERT, POSITIONS, SEGMENTS, find_family
+from bertjax.convert.huggingface.family import Family
 from bertjax.convert.huggingface.multi_vector import PROJECTION, STANFORD_PROJECTION, is_multi_vector, read_projection
 from bertjax.convert.huggingface.sentence_transformers import FILES, MODULES, read_sentence_modules
 from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.convert.source import CheckpointSource
 from bertjax.files.small_files import read_json_object, read_json_or_none
-from bertjax.text.bert_settings import BERT_CLASSES
 
 CONFIG = 'config.json'
 _FURTHER = ('tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json')
 _FURTHER += ('vocab.txt', 'vocab.json', 'merges.txt', 'tokenizer.model', 'spiece.model', 'sentencepiece.bpe.model')
 _FURTHER += ('README.md', *FILES)
+# Classes of tokenizers without `Fast`: those that give segments, and those that do not.
+_WITH_SEGMENTS = ('BertTokenizer', 'ElectraTokenizer')
+_WITHOUT_SEGMENTS = ('DistilBertTokenizer', 'RobertaTokenizer', 'XLMRobertaTokenizer', 'CamembertTokenizer')
 
 
 def recognises(directory: epath.Path) -> bool:
@@ -37,11 +42,28 @@ def read_further_files(directory: epath.Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths if path.is_file()}
 
 
-def _gives_segments(directory: epath.Path) -> bool:
+def _gives_segments(directory: epath.Path, family: Family) -> bool:
     """Returns whether the tokenizer in a directory puts the second text of a pair into segment 1."""
     path = directory / 'tokenizer_config.json'
     config = read_json_object(path, 'use the original file') if path.exists() else {}
-    return 'token_type_ids' in (config.get('model_input_names') or ()) or config.get('tokenizer_class') in BERT_CLASSES
+    inputs, kind = config.get('model_input_names'), str(config.get('tokenizer_class')).removesuffix('Fast')
+    by_class = kind in _WITH_SEGMENTS if family.one_segment else kind not in _WITHOUT_SEGMENTS
+    listed = 'token_type_ids' in inputs if inputs else by_class
+    if not listed or kind in (*_WITH_SEGMENTS, *_WITHOUT_SEGMENTS):  # these classes make their own template
+        return listed
+    # None if there is no such file, or if it is damaged, which the reader of the tokenizer reports.
+    return read_json_or_none(directory / 'tokenizer.json', _puts_second_in_segment_1) is not False
+
+
+def _puts_second_in_segment_1(settings: Mapping[str, Any]) -> bool:
+    """Returns what the settings of a tokenizer.json do with the second text of a pair."""
+    processor = settings['post_processor'] or {}
+    for part in processor.get('processors', [processor]):
+        if part['type'] == 'RobertaProcessing':
+            return False
+        if part['type'] == 'TemplateProcessing':
+            return any(piece['Sequence']['type_id'] for piece in part['pair'] if 'Sequence' in piece)
+    return True
 
 
 def read(directory: epath.Path) -> CheckpointSource:
@@ -75,7 +97,8 @@ def read(directory: epath.Path) -> CheckpointSource:
 
     bert_values, fields = family.to_bert_values(values, where), {}
     rows = bert_values.get('type_vocab_size', 2)
-    cuts_segments = family.one_segment and type(rows) is int and rows > 1 and not _gives_segments(directory)
+    cuts_segments = type(rows) is int and rows > 1 and (family.one_segment or family is BERT)
+    cuts_segments = cuts_segments and not _gives_segments(directory, family)
     bert_values |= {'type_vocab_size': 1} if cuts_segments else {}
     if family.read_fields is not None:
         fields = from_json(bert_values, where, format_names) | family.read_fields(values, where)

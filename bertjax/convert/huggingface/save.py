@@ -20,7 +20,6 @@ from bertjax.convert.trees import HostParams, stacked_shapes
 from bertjax.errors import UserError
 from bertjax.files.atomic import writes_are_disabled
 from bertjax.files.safetensors import Tensor, write_tensors
-from bertjax.model.config import BertConfig
 from bertjax.text.special import to_json as to_text
 
 CARD = 'README.md'
@@ -88,8 +87,9 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
         modules[folder][key] = tensors.pop(name)
     pipeline = head.pipeline if head else 'feature-extraction' if 'mlm' in missing_parts else ''
     with content.stage(target) as path:
-        if family is not BERT and not writes_are_disabled():  # the tokenizer writes nothing if writes are disabled
-            _adapt_tokenizer(path / 'tokenizer_config.json', config)
+        if not writes_are_disabled():  # otherwise the tokenizer writes nothing
+            segments = family is BERT and config.num_segments > 1
+            _adapt_tokenizer(path / 'tokenizer_config.json', config.max_positions, segments=segments)
         write_tensors(path / MODEL, dict(sorted(tensors.items())), {'format': 'pt'})
         facts = {'pipeline': pipeline, 'about': content.about, 'figures': content.figures}
         (path / CARD).write_text(model_card(config, architecture, content.card, parameters, **facts))
@@ -123,9 +123,9 @@ def _tensor(host: HostParams, entries: Sequence[names.Entry], vocab_size: int, u
     return Tensor(_KINDS[dtype], (rows, *others), parts)
 
 
-def _adapt_tokenizer(path: epath.Path, config: BertConfig) -> None:
-    """Removes `token_type_ids`, which only BERT uses, from a tokenizer_config.json, and sets the maximum length."""
+def _adapt_tokenizer(path: epath.Path, max_length: int, *, segments: bool) -> None:
+    """Sets the maximum length in a tokenizer_config.json, and removes `token_type_ids` without `segments`."""
     facts = json.loads(path.read_text())
-    facts['model_input_names'] = [name for name in facts['model_input_names'] if name != 'token_type_ids']
-    facts['model_max_length'] = config.max_positions
+    facts['model_input_names'] = [name for name in facts['model_input_names'] if segments or name != 'token_type_ids']
+    facts['model_max_length'] = max_length
     path.write_text(to_text(facts))
