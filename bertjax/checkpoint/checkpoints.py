@@ -70,7 +70,7 @@ class Checkpoints:
     ):
         self.directory = directory.resolve()
         self._keep, self._log, self._read_only = keep, log, read_only
-        self._steps = Steps(self.directory, log, read_only=read_only, on_move=lambda: self._manager.reload())
+        self._steps = Steps(self.directory, log, read_only=read_only, on_move=self._reload)
         self._finisher: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._failed = False
@@ -109,6 +109,12 @@ class Checkpoints:
         )
         self._stack.callback(manager.close)
         return manager
+
+    def _reload(self) -> None:
+        # A manager that is made later reads the folder itself. To make one waits for all processes, and the others may
+        # not be here.
+        if '_manager' in vars(self):
+            self._manager.reload()
 
     def steps(self) -> list[int]:
         """Returns the finished steps, ascending."""

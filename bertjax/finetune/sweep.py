@@ -185,15 +185,17 @@ class TrialGroup(Experiment):
         self.total = settings.total_steps(batches)
         self.epochs = self.total / batches
         durations = resolve_durations(settings, self.total, batches)
-        self.settings = dataclasses.replace(
-            self._settings[0], steps=self.total, max_padded_lengths=_length_count(settings), **durations
-        )
-        self.resolved = {
-            **without(to_plain(self.settings), 'sweep', MACHINE, VERB),  # trials may be added to a sweep
-            'mesh': self.settings.mesh_axes,
-            'fingerprints': task_model.data.fingerprints(),
-            'members': [trial.name for trial in trials],
-        }
+        durations |= {'steps': self.total, 'max_padded_lengths': _length_count(settings)}
+        self._settings = [dataclasses.replace(trial_settings, **durations) for trial_settings in self._settings]
+        self.settings = self._settings[0]
+        self.resolved = {**self.run_configs[0], 'members': [trial.name for trial in trials]}
+
+    @functools.cached_property
+    def run_configs(self) -> list[dict[str, Any]]:
+        """See `Experiment`."""
+        shared = {'mesh': self.settings.mesh_axes, 'fingerprints': self.task_model.data.fingerprints()}
+        # Without the trials, because some may be added to a sweep.
+        return [without(to_plain(settings), 'sweep', MACHINE, VERB) | shared for settings in self._settings]
 
     @functools.cached_property
     def template(self) -> TrainState:
@@ -256,7 +258,7 @@ class TrialGroup(Experiment):
             results |= evaluation
             results['collapsed'] |= failed[m]
             if self.settings.export and decide_on_primary(functools.partial(self._is_best, results, finished)):
-                config = {**to_plain(settings), 'steps': self.total, 'epochs': self.epochs}
+                config = {**to_plain(settings), 'epochs': self.epochs}
                 formats = self.settings.formats
                 export_task(self._folder, config, task_model, select_run(params, m), results, formats)
                 write_atomic(self._folder / EXPORTED, f'{trial.name}\n')

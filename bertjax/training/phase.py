@@ -169,6 +169,11 @@ class Experiment(abc.ABC):
     files: Mapping[str, str] = MappingProxyType({})
 
     @property
+    def run_configs(self) -> Sequence[Mapping[str, Any]]:
+        """The resolved settings of each run, in the order of `folders`."""
+        return [self.resolved]
+
+    @property
     def template(self) -> TrainState:
         """The abstract state: the shapes, dtypes and shardings of its arrays."""
         return self.setup.state

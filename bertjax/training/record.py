@@ -29,8 +29,9 @@ from bertjax.writers.tensorboard import TensorBoard
 from bertjax.writers.tracker import Tracker
 from bertjax.writers.writer import Callback, Writers
 
-# The metrics of a step are read this many steps later, so that reading does not wait for the devices.
-READ_BEHIND = 2
+# The metrics of a step are read this many steps later, so that reading does not wait for the devices. A CPU has
+# finished the step when the call returns.
+READ_BEHIND, CPU_READ_BEHIND = 2, 0
 STOP_AFTER_SKIPPED = 3  # non-finite steps in a row
 _MIN_REPORTED = 1.0  # seconds: the duration of a longer compilation is printed
 
@@ -74,6 +75,7 @@ class Recorder:
         self._profiler = Profiler(folders[0], profiled, console.log)
         self._values, self._settings, self._stacked = experiment.values, experiment.settings, stacked
         self._unread: collections.deque = collections.deque()
+        self._read_behind = CPU_READ_BEHIND if jax.default_backend() == 'cpu' else READ_BEHIND
         self._sums: list[dict[str, tuple[float, float]]] = [{} for _ in folders]
         self._tokens, self._sequences = [0.0 for _ in folders], [0.0 for _ in folders]
         # The position and the scalars of the last step that was read; None if a row contains them.
@@ -131,7 +133,7 @@ class Recorder:
         return self._profiler.during(step, self.drain)
 
     def step(self, position: Position, batch: NumberedBatch, metrics: Any, *, saving: bool = False) -> None:
-        """Records an update: its example numbers now, its metrics READ_BEHIND steps later.
+        """Records an update: its example numbers now, its metrics READ_BEHIND steps later (CPU_READ_BEHIND).
 
         Args:
           position: The position after the update.
@@ -145,7 +147,7 @@ class Recorder:
             leaf.copy_to_host_async()
         self._unread.append((position, metrics, batch.count))
         self._console.set_step(position.step)
-        while len(self._unread) > READ_BEHIND:
+        while len(self._unread) > self._read_behind:
             self._read()
         self._profiler.after(position.step, self.drain)
         shape = tuple(x.shape for x in batch.arrays.values())
@@ -246,10 +248,12 @@ def _non_finite_message(position: Position, scalars: Mapping[str, float]) -> str
 def _trackers(experiment: Experiment) -> list[Tracker]:
     """Returns a tracker for each run; [] without config.tracker. The name of a trial is SWEEP/TRIAL."""
     settings, trackers = experiment.settings, []
-    for folder in experiment.folders if settings.tracker and is_primary() else ():
+    if not settings.tracker or not is_primary():
+        return []
+    for folder, config in zip(experiment.folders, experiment.run_configs, strict=True):
         path = folder.resolve()
         is_trial = path.parent.name == TRIALS
         name = settings.tracker_run or (path.parents[1] if is_trial else path).name
         name = f'{name}/{path.name}' if is_trial else name
-        trackers.append(Tracker(settings.tracker, settings.tracker_project, folder, name, experiment.resolved))
+        trackers.append(Tracker(settings.tracker, settings.tracker_project, folder, name, config))
     return trackers

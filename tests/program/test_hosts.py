@@ -63,13 +63,20 @@ def test_one_is_killed_and_started_again(program: Program, tmp_path: pathlib.Pat
 
 @pytest.mark.slow
 def test_all_processes_stop_when_one_is_stopped(program: Program, tmp_path: pathlib.Path, trained: pathlib.Path):
-    """Two processes continue a run, and Ctrl-C stops the one that does not write; other tests send SIGTERM."""
+    """Two processes continue a run, whose newest checkpoint is damaged. Ctrl-C stops the one that does not write."""
     work = copy_workdir(trained, tmp_path / 'run')
+    newest, former = (work / 'checkpoints' / str(step) for step in (24, 20))
+    assert former.exists()
+    largest = max(
+        (path for path in (newest / 'state').rglob('*') if path.is_file()), key=lambda path: path.stat().st_size
+    )
+    largest.write_bytes(largest.read_bytes()[:-1])
     more = (*RUN, '--config.steps=400', '--config.batch_size=8', *NEVER)
     processes = program.start_together(2, f'--workdir={work}', *more)
     wait_for_step(processes[0], work, 30)
     processes[1].send_signal(signal.SIGINT)
     ends = [wait_for_exit(process, status=75) for process in processes]
+    assert 'checkpoint 24 is damaged' in ends[0].stdout and 'continuing at step 20' in ends[0].stdout
     last = rows(work / 'ledger.jsonl')[-1]['step']
     assert 30 <= last < 400 and (work / 'checkpoints' / str(last) / 'seal.json').exists()
     assert all(f'stopped at step {last} as asked' in end.stderr for end in ends)

@@ -61,8 +61,11 @@ def test_each_trial_is_a_tracker_run(tmp_path: pathlib.Path):
     folders = [tmp_path / 'sweep' / 'trials' / name for name in ('lr=1', 'lr=2')]
     for name in ('', 'rte'):
         settings = types.SimpleNamespace(tracker='trackio', tracker_project='bert', tracker_run=name)
-        experiment = types.SimpleNamespace(settings=settings, folders=folders, resolved={})
-        names += [writer._name for writer in _trackers(experiment)]
+        configs = [{'learning_rate': 1}, {'learning_rate': 2}]
+        experiment = types.SimpleNamespace(settings=settings, folders=folders, run_configs=configs)
+        trackers = _trackers(experiment)
+        names += [writer._name for writer in trackers]
+        assert [writer._config for writer in trackers] == configs
     assert names == ['sweep/lr=1', 'sweep/lr=2', 'rte/lr=1', 'rte/lr=2']
 
 
