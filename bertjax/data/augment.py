@@ -49,6 +49,25 @@ def token_positions(features: Features) -> tuple[np.ndarray, np.ndarray]:
     return n, np.arange(len(features.tokens)) - features.offsets[n]
 
 
+def find_shared_words(features: Features, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the `words`, bool [T], that begin all sequences of a row, such as the prompt of a multiple-choice question.
+
+    Returns:
+      (indices, firsts), int64 [M] each: the indices of such words in the second and further sequences of each row, and
+      the indices of the same tokens in the first sequence. Both are empty if a row has one sequence.
+    """
+    n, position = token_positions(features)
+    first = features.offsets[n - n % features.choices]
+    index = np.minimum(first + position, len(features.tokens) - 1)
+    same = (position < features.sequence_lengths[n - n % features.choices]) & (
+        features.tokens[index] == features.tokens
+    )
+    prefix = features.sequence_lengths.copy()  # [N], the length of the common beginning
+    np.minimum.at(prefix, n[~same], position[~same])
+    (shared,) = np.nonzero(words & (position < prefix[n]) & (n % features.choices > 0))
+    return shared, index[shared]
+
+
 def choose_candidates(
     candidates: np.ndarray, words: np.ndarray, n: np.ndarray, position: np.ndarray, *, seed: int
 ) -> np.ndarray:

@@ -16,6 +16,7 @@ from bertjax.convert.load import load_pretraining_model
 from bertjax.data.augment import (
     choose_candidates,
     choose_words,
+    find_shared_words,
     find_single_piece_words,
     repeat_rows,
     token_positions,
@@ -129,6 +130,8 @@ def augment_split(
 ) -> Features:
     """Returns each row followed by `times` - 1 copies in which some words are replaced; see data/augment.py.
 
+    In a copy, the sequences of a row keep their common beginning: all endings of a question have the same new prompt.
+
     Args:
       fixed: bool [T], the tokens that are never replaced; see `Task.fixed_tokens`.
       masked_lm: A masked language model with the same vocabulary.
@@ -143,6 +146,8 @@ def augment_split(
     words = rows.token[_WORDS]
     rows = dataclasses.replace(rows, token={name: x for name, x in rows.token.items() if name != _WORDS})
     chosen = choose_words(rows, words, seed=seed, probability=probability, mark=HAS_LABEL)
+    shared, firsts = find_shared_words(rows, words)
+    chosen[shared] = chosen[firsts]
     tokens = rows.tokens.copy()
     sequence, position = token_positions(rows)
     with show_progress('replacing words', int(chosen.sum()), lines=True) as advance:
@@ -153,6 +158,7 @@ def augment_split(
                 candidates, rows.tokens[where], sequence[where], position[where], seed=seed
             )
             advance(len(where))
+    tokens[shared] = tokens[firsts]
     added = (times - 1) * len(features)
     note = f'{added:,} augmented rows in addition to {len(features):,}, with {chosen.sum():,} replaced words'
     return dataclasses.replace(rows, tokens=tokens, notes=(*rows.notes, note))

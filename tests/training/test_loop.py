@@ -8,7 +8,7 @@ from loop_world import ROWS, Clock, World
 
 from bertjax.checkpoint.position import Position
 from bertjax.errors import NonFiniteError, PreemptedError
-from bertjax.training import loop
+from bertjax.training import loop, record
 from bertjax.training.early_stopping import EarlyStopping
 from bertjax.training.health import goodput_clock
 from bertjax.training.health.ledger import ledger_damage
@@ -220,11 +220,13 @@ def test_three_skipped_steps_in_a_row_stop_the_run(world):
     assert (last['step'], last['skipped'], last['mlm_loss']) == (6, 3, None)
 
 
-def test_the_error_names_the_third_step_although_it_is_read_late(world):
+@pytest.mark.parametrize('behind', [record.CPU_READ_BEHIND, record.READ_BEHIND])
+def test_the_error_names_the_third_step_although_it_is_read_late(world, monkeypatch, behind):
+    monkeypatch.setattr(record, 'CPU_READ_BEHIND', behind)
     w = world(bad_steps=range(2, 11), eval_every=0, checkpoint_every=0)
     with pytest.raises(NonFiniteError, match='at step 4 '):
         w.run()
-    assert w.done == 6  # metrics are read two steps late
+    assert w.done == 4 + behind
 
 
 def test_without_an_evaluator_there_are_no_evaluation_rows(world, monkeypatch):

@@ -129,6 +129,12 @@ class GlueTask(TextTask):
 
     def _read(self, split: str) -> Iterator[Row]:
         """Yields the rows of a split. The values of a row are its texts, its label and its index, in this order."""
+        for row in self._read_columns(split):
+            *texts, label, index = row.values
+            unpublished = self._splits[split][1].server and label is not None and label.strip() in ('-1', '-1.0')
+            yield Row(row.where, (*texts, None, index)) if unpublished else row
+
+    def _read_columns(self, split: str) -> Iterator[Row]:
         row, source = self._splits[split]
         columns = (*map(Column, row.texts), Column(row.label, required=not source.server), _INDEX)
         files, official = self._find(split) if self.data else ((), False)

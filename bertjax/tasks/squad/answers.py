@@ -67,7 +67,7 @@ def best_spans(
       longest: The maximum number of pieces in an answer.
       count: The maximum number of returned spans.
     """
-    begins = np.flatnonzero(first >= 0)  # [N], the possible starts
+    begins, longest = np.flatnonzero(first >= 0), min(longest, len(last))  # [N], the possible starts
     ends = np.minimum(begins[:, None] + np.arange(longest), len(last) - 1)  # [N, longest]
     sums = start_logits[begins, None].astype(np.float64) + end_logits[ends]
     sums = np.where(last[ends] >= 0, sums, -np.inf).ravel()

@@ -142,7 +142,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         pieces = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
         queries = tokenizer.encode([record.question for record in records])
         truncated = [record.id for record, query in zip(records, queries, strict=True) if len(query) > max_query]
-        builder, unanswered = FeatureBuilder(), []
+        builder, unanswered, cut = FeatureBuilder(), [], []
         for number, (record, query) in enumerate(zip(records, queries, strict=True)):
             ids, first_characters, end_characters = pieces[record.context]
             query = query[:max_query]
@@ -157,6 +157,8 @@ class SquadTask(Task[SquadQuestion, Answers]):
                 if training:
                     continue
             starts, ends = window_bounds(len(ids), self.seq_len - head - 1, self.stride)
+            if answer is not None and not ((starts <= answer[0]) & (answer[1] < ends)).any():
+                cut.append(record.id)
             best = choose_windows(starts, ends, len(ids))
             for window, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
                 token_arrays = {}
@@ -175,6 +177,8 @@ class SquadTask(Task[SquadQuestion, Answers]):
         effect = 'not used for training' if training else 'without effect on the loss'
         ids_by_title = {
             f'questions truncated to their first {max_query} pieces': truncated,
+            f'questions {"trained as unanswerable" if training else "that cannot be answered"}, because no window has '
+            'the whole answer; a lower config.task.stride or a higher config.seq_len helps': cut,
             f'questions {effect}, because their answer is not in the text or has no piece': unanswered,
         }
         return builder.build(notes=[format_list(title, ids) for title, ids in ids_by_title.items() if ids])

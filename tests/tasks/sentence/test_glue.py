@@ -162,6 +162,15 @@ def test_a_labelled_test_file_of_mrpc_is_evaluated(glue_copy):
     assert list(GlueTask(str(glue_copy), 32, task='mrpc').splits()) == ['train', 'dev', 'test']
 
 
+@pytest.mark.parametrize('label', ['-1', '-1.0'])
+def test_unpublished_labels_of_a_test_file_are_no_labels(glue_copy, label):
+    path = glue_copy / 'RTE' / 'test.tsv'
+    path.write_text(f'index\tsentence1\tsentence2\tlabel\n0\ta\tb\t{label}\n1\tc\td\t{label}\n')
+    task = GlueTask(str(glue_copy), 32, task='rte')
+    assert list(task.splits()) == ['train', 'dev']
+    assert {record.label for record in task.records('test')} == {None}
+
+
 def test_broken_rows_of_qqp_are_skipped(glue_copy, capsys):
     path = glue_copy / 'QQP' / 'train.tsv'
     path.write_text(path.read_text() + '9\t7\t8\thalf a question\nthe rest\tb\t0\n')

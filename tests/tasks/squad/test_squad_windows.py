@@ -142,6 +142,15 @@ def test_truncated_questions_are_reported(letters):
     assert features.row['start'].tolist() == [12, 5]
 
 
+@pytest.mark.parametrize('training', [False, True])
+def test_answers_that_no_window_has_are_reported(letters, training):
+    questions = [ask('the the the red fox', answer, id=answer) for answer in ('red fox', 'fox')]
+    (note,) = features_of(questions, letters, seq_len=10, max_query=3, stride=8, training=training).notes
+    effect = 'trained as unanswerable' if training else 'that cannot be answered'
+    assert effect in note and 'config.task.stride' in note and note.endswith(': 1\n  red fox')
+    assert not features_of(questions, letters, seq_len=10, max_query=3, stride=1, training=training).notes
+
+
 def test_a_question_leaves_a_piece_of_the_text(letters, monkeypatch):
     monkeypatch.setattr(letters, 'separators', 2)
     features = features_of([ask('red', 'red', question='what ' * 30)], letters, seq_len=12, max_query=8)
