@@ -11,12 +11,23 @@ from bertjax.files.atomic import write_atomic, write_zip
 from bertjax.files.small_files import read_json_object
 from bertjax.finetune.results import RESULTS, STEP
 from bertjax.finetune.sweep import SWEEP
-from bertjax.metrics.glue import OFFICIAL, Figures, official_average, paper_average, task_figures, task_score
+from bertjax.metrics.glue import (
+    OFFICIAL,
+    PAPER_COLUMNS,
+    SPLITS,
+    Figures,
+    official_average,
+    paper_average,
+    paper_columns,
+    task_figures,
+    task_score,
+)
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.terminal import make_table
 from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
 
+_MNLI_SPLITS = {'dev': 'matched', 'dev_mismatched': 'mismatched'}
 SUBMISSION = 'submission.zip'
 REQUEST = 'benchmark.json'  # the file in the workdir with the config of each task
 
@@ -79,7 +90,7 @@ def summarise(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[di
       metrics, the names of the metrics, and its score.
     """
     by_task = {task: read_task_results(folder / task) for task in OFFICIAL if is_finished(folder / task)}
-    figures: Figures = {task: results['splits'] for task, results in by_task.items()}
+    figures = _figures(by_task)
     summary = {
         'tasks': {task: {**results, 'task_score': task_score(figures, task)} for task, results in by_task.items()},
         'missing_data': dict(missing_data),
@@ -99,21 +110,30 @@ def summarise(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[di
     return summary, rows
 
 
+def _figures(by_task: Mapping[str, Mapping[str, Any]]) -> Figures:
+    return {task: results['splits'] for task, results in by_task.items()}
+
+
 def _row(figures: Figures, task: str, results: Mapping[str, Any]) -> list[str]:
-    values = ['/'.join(map(_percent, split_figures)) for split_figures in task_figures(figures, task).values()]
-    names = '/'.join(OFFICIAL[task]) + (', matched and mismatched' if len(values) > 1 else '')
+    by_split = task_figures(figures, task)
+    values = ['/'.join(map(_percent, split_figures)) for split_figures in by_split.values()]
+    names = '/'.join(OFFICIAL[task])
+    if task in SPLITS and by_split:
+        only = '' if len(by_split) == len(SPLITS[task]) else 'ONLY '
+        names += f', {only}{" and ".join(_MNLI_SPLITS[split] for split in by_split)}'
     part = f', {results["parts"]["dev"]}' if 'dev' in results.get('parts', {}) else ''
     return [TASKS[task].title, ' and '.join(values) or '-', names + part, _percent(task_score(figures, task))]
 
 
 def averages(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns (name, percentage) of each average. If tasks are missing, the name of the GLUE score says so."""
-    count = summary['averaged_tasks']
+    """Returns (name, percentage) of each average. If tasks or columns are missing, the name says so."""
+    count, columns = summary['averaged_tasks'], len(paper_columns(_figures(summary['tasks'])))
     incomplete = '' if count == len(OFFICIAL) else f', ONLY {count} of {len(OFFICIAL)} tasks'
+    without_columns = '' if columns == PAPER_COLUMNS else f', ONLY {columns} of {PAPER_COLUMNS} columns'
     names = {
         'glue': f'GLUE score{incomplete}',
         'glue_without_wnli': 'the same without WNLI',
-        'bert_paper': 'as in table 1 of the BERT paper',
+        'bert_paper': f'as in table 1 of the BERT paper{without_columns}',
     }
     return [(names[key], _percent(value)) for key, value in summary['averages'].items()]
 

@@ -31,6 +31,7 @@ OFFICIAL = {
 PAPER = {'mnli': 'accuracy', 'qqp': 'f1', 'qnli': 'accuracy', 'sst2': 'accuracy', 'cola': 'matthews'}
 PAPER |= {'stsb': 'spearman', 'mrpc': 'f1', 'rte': 'accuracy'}
 SPLITS = {'mnli': ('dev', 'dev_mismatched')}  # the splits that the score of a task covers; 'dev' for all other tasks
+PAPER_COLUMNS = len(PAPER) + 1  # MNLI has two
 
 
 def task_figures(figures: Figures, task: str) -> dict[str, tuple[float | None, ...]]:
@@ -60,8 +61,13 @@ def paper_average(figures: Figures) -> float | None:
 
     It is None if there are no such columns, or if a value is undefined.
     """
+    return _mean([figures[task][split][PAPER[task]] for task, split in paper_columns(figures)])
+
+
+def paper_columns(figures: Figures) -> list[tuple[str, str]]:
+    """Returns (task, split) of the columns of the BERT paper's table that `figures` has, of PAPER_COLUMNS."""
     columns = [(task, split) for task in PAPER if task in figures for split in SPLITS.get(task, ('dev',))]
-    return _mean([figures[task][split][PAPER[task]] for task, split in columns if split in figures[task]])
+    return [(task, split) for task, split in columns if split in figures[task]]
 
 
 def _mean(values: list[float | None]) -> float | None:

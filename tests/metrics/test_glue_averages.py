@@ -2,7 +2,15 @@
 
 import pytest
 
-from bertjax.metrics.glue import OFFICIAL, official_average, paper_average, task_figures, task_score
+from bertjax.metrics.glue import (
+    OFFICIAL,
+    PAPER_COLUMNS,
+    official_average,
+    paper_average,
+    paper_columns,
+    task_figures,
+    task_score,
+)
 from bertjax.tasks.sentence.glue_table import TASKS
 
 # Test results of BERT-large: the leaderboard (quoted in arXiv 1901.11504, table 2), and table 1 of BERT's paper.
@@ -43,6 +51,8 @@ def test_averages_of_fewer_tasks():
     some = {task: LARGE[task] for task in ('rte', 'cola')}
     assert official_average(some) == paper_average(some) == pytest.approx((0.701 + 0.605) / 2)
     assert official_average({'cola': {'dev': {'matthews': None}}}) is None and paper_average({}) is None
+    assert len(paper_columns(LARGE)) == PAPER_COLUMNS == 9
+    assert paper_columns({**some, 'mnli': {'dev': {}}}) == [('mnli', 'dev'), ('cola', 'dev'), ('rte', 'dev')]
     only_train = {'rte': {'train': {'accuracy': 0.9}}}  # of run=evaluate with another split
     assert official_average(only_train) is None and paper_average(only_train) is None
 

@@ -20,7 +20,7 @@ from bertjax.finetune.benchmark import (
     record_request,
     record_result,
 )
-from bertjax.finetune.benchmark_table import write_submission, write_summary
+from bertjax.finetune.benchmark_table import averages, write_submission, write_summary
 
 ALL = {'recipe': 'configs/glue.py:all', 'small': False}
 SHORT = ('--config.steps=1', '--config.seq_len=24', '--config.max_padded_lengths=1', '--config.eval_every=0')
@@ -114,6 +114,7 @@ def test_finished_tasks_are_recorded_with_their_results(tmp_path: pathlib.Path):
     summary, table = write_summary(tmp_path, {'qqp': 'no folder'})
     assert summary['averages']['glue'] == pytest.approx(0.625) and summary['averaged_tasks'] == 2
     assert ['RTE', '75.0', 'accuracy, 4 of 9 records', '75.0'] in table and ['WNLI', '-', 'not run', '-'] in table
+    assert ('as in table 1 of the BERT paper, ONLY 2 of 9 columns', '62.5') in averages(summary)
     assert summary['tasks']['rte']['best_of_sweep'] == 'lr=1' and ['QQP', '-', 'no data', '-'] in table
     absent = write_submission(tmp_path, {'rte': ['test'], 'cola': ['test']})
     assert len(absent) == 10 and 'RTE.tsv' not in absent
