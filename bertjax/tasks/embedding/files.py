@@ -84,10 +84,10 @@ class Query:
     def excludes(self, document: int) -> bool:
         """Returns whether a document is the query itself: it has the query's id or, in pairs, the query's text.
 
-        A relevant document with the text of the query is not excluded.
+        A relevant document is not excluded.
         """
         same_text = self.corpus.from_pairs and self.corpus.texts[document] == self.text
-        return self.corpus.ids[document] == self.id or (same_text and document not in self.relevant)
+        return document not in self.relevant and (self.corpus.ids[document] == self.id or same_text)
 
 
 def parse_examples(

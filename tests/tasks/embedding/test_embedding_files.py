@@ -9,7 +9,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.tasks.embedding.base import make_rankings
-from bertjax.tasks.embedding.files import Query, TextExample, pairs_as_queries
+from bertjax.tasks.embedding.files import Corpus, Query, TextExample, pairs_as_queries
 from bertjax.tasks.embedding.task import EmbeddingTask
 from bertjax.tasks.reading.layout import Record
 from bertjax.text.tokenizer import Tokenizer
@@ -119,6 +119,12 @@ def test_an_anchor_does_not_find_its_own_text():
         return order, np.take_along_axis(scores, order, axis=1)
 
     assert [ranking.documents[0] for ranking in make_rankings(queries, search)] == [0, 1, 2]
+
+
+def test_a_relevant_document_with_the_id_of_its_query_is_found():
+    corpus = Corpus(['1', '2'], ['a', 'b'])
+    relevant, other = (Query('1', 'c', {index: 1}, corpus) for index in (0, 1))
+    assert [[query.excludes(i) for i in (0, 1)] for query in (relevant, other)] == [[False, False], [True, False]]
 
 
 @pytest.mark.parametrize('case', REFUSED)
