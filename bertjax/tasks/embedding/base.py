@@ -51,7 +51,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
       loss: the loss, see losses.py; 'auto' chooses it by the form of the training records.
       max_score: the divisor of scores, such as 5 for STS-B.
       anchor, positive, text_a, text_b: the column with this text.
-      negative: the column with one negative or a list of negatives; a file may lack it.
+      negative: the column with one negative or a list, or several columns such as negative_1; a file may lack it.
       label: the column with scores; in a file with anchors, it has lists of a teacher's scores.
       train, dev, test: the file of the split; '' for the usual names in a folder.
       losses: {name: loss}. 'auto' chooses the first loss that accepts the form of the training records.
@@ -64,10 +64,10 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
     max_score: float = option(1.0, number(0, 1e9, above=True))
     anchor: str = option('anchor', _NAME, affects='reading')
     positive: str = option('positive', _NAME, affects='reading')
-    negative: str = option('negative', _NAME, affects='reading')
+    negative: str = option(files.OPTIONAL_COLUMNS['negative'], _NAME, affects='reading')
     text_a: str = option('text_a', _NAME, affects='reading')
     text_b: str = option('text_b', _NAME, affects='reading')
-    label: str = option('score', _NAME, affects='reading')
+    label: str = option(files.OPTIONAL_COLUMNS['label'], _NAME, affects='reading')
     train: str = option('', affects='reading')
     dev: str = option('', affects='reading')
     test: str = option('', affects='reading')

@@ -115,7 +115,9 @@ class EmbeddingSplits(TableFiles):
         return UserError(self._data, found, expected, 'give a file with pairs, or move the file away')
 
     def _examples(self, split: str) -> Iterator[TextExample]:
-        return files.parse_examples(read_records(self.require(split)), self._columns, self._keys)
+        names = files.OPTIONAL_COLUMNS.items() if split == 'train' else ()
+        renamed = [role for role, name in names if self._columns[role] != name]
+        return files.parse_examples(read_records(self.require(split)), self._columns, self._keys, renamed)
 
 
 def _lack_scores(examples: Iterable[TextExample]) -> bool:

@@ -75,6 +75,15 @@ def test_other_formats_and_column_names_are_read(tmp_path: pathlib.Path):
     assert embedding_task.records('dev')[0].score == 0.5
 
 
+def test_negatives_in_several_columns_or_in_a_list_of_a_table(tmp_path: pathlib.Path):
+    write(tmp_path, 'train.jsonl', [{**PAIRS[0], 'neg_1': 'c', 'neg_2': 'd', 'neg_x': 'e'}, PAIRS[0]])
+    records = task(tmp_path, negative='neg').records('train')
+    assert [record.texts for record in records] == [('a', 'b', 'c', 'd'), ('a', 'b')]
+    (tmp_path / 'pairs.csv').write_text('anchor,positive,negative\na,b,"[""c"", ""d, e""]"\na,b,[c]\n')
+    records = task(tmp_path / 'pairs.csv').records('train')
+    assert [record.texts for record in records] == [('a', 'b', 'c', 'd, e'), ('a', 'b', '[c]')]
+
+
 @pytest.mark.slow
 def test_parquet_files_are_read(tmp_path: pathlib.Path):
     arrow = pytest.importorskip('pyarrow', reason='writes Parquet')
@@ -105,6 +114,21 @@ REFUSED = {
     'no score': ([{**SCORED, 'score': None}], {}, r':1: found no score in the column score'),
     'range': ([SCORED], {'loss': 'cosine'}, r':1: found the score 5, expected within ±1; set config.task.max_score'),
     'loss': (PAIRS, {'loss': 'cosent'}, r"config.task.loss: found 'cosent' with .* pairs, expected one of info_nce"),
+    'other negative': (
+        PAIRS,
+        {'negative': 'neg'},
+        r"config.task.negative: found 'neg', which no record has, expected a",
+    ),
+    'other label': (
+        PAIRS,
+        {'label': 'gold'},
+        r"config.task.label: found 'gold', which no record has, expected a column",
+    ),
+    'list of Python': (
+        [{**PAIRS[0], 'negative': "['c', 'd']"}],
+        {},
+        r':1: found .* in the column negative, expected a ',
+    ),
     'option': ([SCORED], {'symmetric': True}, r'config.task.symmetric: found True with the loss cosent'),
 }
 
