@@ -21,6 +21,9 @@ class EmbeddingSplits(TableFiles):
         files of a folder may be SQuAD's JSON. A folder may use SQuAD's own names such as dev-v1.1.json.
       names: {split: the name of its file}; '' for the usual names in a folder.
       columns, keys: See files.parse_examples.
+
+    Raises:
+      UserError: `data` is a BEIR folder, and `names` has a name.
     """
 
     _data_advice = 'give --config.data=FOLDER'
@@ -30,6 +33,10 @@ class EmbeddingSplits(TableFiles):
         self._columns, self._keys = columns, keys
         self._advice = TableFiles._advice if keys == 'config.task' else SplitFiles._advice
         self.is_beir = bool(data) and (self._path / 'corpus.jsonl').is_file()
+        for split, name in names.items() if self.is_beir else ():
+            if name:
+                expected = "'' for a BEIR folder, whose splits are in qrels"
+                raise UserError(f'{keys}.{split}', repr(name), expected, "set it to ''")
 
     def form_of(self, split: str) -> str:
         """Returns the form of a split, a key of files.FORMS, or '' if the split does not exist."""

@@ -191,6 +191,12 @@ def test_an_invalid_beir_folder_is_refused(tmp_path: pathlib.Path, name: str, co
         embedding_task.records('dev')
 
 
+def test_a_name_of_a_split_is_refused_for_a_beir_folder(tmp_path: pathlib.Path):
+    write(tmp_path, 'corpus.jsonl', BEIR['corpus.jsonl'])
+    with pytest.raises(UserError, match=r"config.task.dev: found 'dev.jsonl', expected '' for a BEIR folder"):
+        task(tmp_path, dev='dev.jsonl').splits()
+
+
 def test_a_file_of_an_unknown_format_is_refused(tmp_path: pathlib.Path):
     (tmp_path / 'pairs.txt').write_text('a\tb\n')
     with pytest.raises(UserError, match=r"the suffix '.txt', expected one of .*; rename it$"):
