@@ -257,6 +257,9 @@ def _entries(path: epath.Path, names: Sequence[str]) -> dict[str, str]:
             found = f'the _id {name!r}' + (' with a value that is not a text' if is_new else '')
             expected = f'a text _id that no earlier row has, and texts in the fields {" and ".join(names)}'
             raise UserError(where, found, expected, 'correct the row')
+        if name.split() != [name]:
+            expected = 'a name without white space, which separates the fields of .trec files'
+            raise UserError(where, f'the _id {name!r}', expected, 'rename it')
         if names[-1] not in fields:
             raise UserError(where, f'the fields {quote_names(fields)}', names[-1], 'correct the row')
         entries[name] = check_text(' '.join(filter(None, parts)), where)

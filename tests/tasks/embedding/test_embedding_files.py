@@ -171,6 +171,7 @@ BEIR = {'corpus.jsonl': [{'_id': 'x', 'title': '', 'text': 'a'}], 'queries.jsonl
         ('qrels/dev.tsv', 'q\tx\t0.5\n', r"dev.tsv:1: found the score '0.5', expected an integer"),
         ('qrels/dev.tsv', 'q\tx\t²\n', r"dev.tsv:1: found the score '²', expected an integer"),
         ('qrels/dev.tsv', 'q\tx\t0\n', r'dev.tsv: found no relevant document'),
+        ('corpus.jsonl', '{"_id": "x y", "text": "a"}\n', r"corpus.jsonl:1: found the _id 'x y', expected a name"),
         ('corpus.jsonl', '{"_id": "x"}\n', r"corpus.jsonl:1: found the fields '_id', expected text"),
         (
             'queries.jsonl',
