@@ -175,6 +175,10 @@ def test_plain_texts_are_learned_with_dropout(program: Program, trained: pathlib
     assert 'with the loss info_nce' in stdout and 'nothing will be evaluated' in stdout
     losses = [row['loss'] for row in rows(workdir / 'metrics.jsonl') if row.get('split') == 'train']
     assert all(0 < loss < np.log(8) for loss in losses)  # dropout gives two vectors for each text
+    rates = ('--config.model.dropout=0', '--config.model.attention_dropout=0')
+    places = (f'--workdir={tmp_path / "other"}', f'--config.init={trained}', f'--config.data={tmp_path / "data"}')
+    message = program.error(*places, *rates, recipe='configs/embed.py:simcse', small=False)
+    assert 'config.model.dropout: found 0 with single texts' in message
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Tests the formats of records for embeddings, their features, and errors with file and line."""
 
+import dataclasses
 import json
 import pathlib
 
@@ -224,6 +225,15 @@ def test_options_that_the_model_cannot_support_are_refused():
         )
     with pytest.raises(UserError, match=r"config.trainable: found 'head'"):
         task(pathlib.Path()).check_training('head')
+
+
+def test_single_texts_need_dropout(tmp_path: pathlib.Path):
+    simcse, config = task(tmp_path), BertConfig(vocab_size=9, dropout=0.0, attention_dropout=0.0)
+    simcse.check_encoder(config)
+    simcse.learn([TextExample('texts', ('a',))])
+    with pytest.raises(UserError, match=r'config.model.dropout: found 0 with single texts, expected dropout'):
+        simcse.check_encoder(config)
+    simcse.check_encoder(dataclasses.replace(config, attention_dropout=0.1))
 
 
 @pytest.mark.parametrize(('scores', 'labelled'), [((-1.0, -1.0), False), ((-1.0, 0.5), True)])
