@@ -39,6 +39,7 @@ RERANKING = Head(
     pipeline='text-ranking',
     projection='classifier',
     pools_cls=True,
+    sentence_class='CrossEncoder',
 )
 _METRICS = ('ndcg_10', 'mrr_10')
 
