@@ -53,7 +53,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
       anchor, positive, text_a, text_b: the column with this text.
       negative: the column with one negative or a list, or several columns such as negative_1; a file may lack it.
       label: the column with scores; in a file with anchors, it has lists of a teacher's scores.
-      train, dev, test: the file of the split; '' for the usual names in a folder.
+      train, dev, test: the file of the split, relative to `data` or to its folder; '' for the usual names in a folder.
       losses: {name: loss}. 'auto' chooses the first loss that accepts the form of the training records.
       pair_key: the key of the predicted similarity of a pair in a row of predictions.
     """
