@@ -144,12 +144,18 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
                 raise UserError(f'config.task.{field.name}', found, repr(field.default), 'leave it out')
         for record in records:
             if loss.needs_negatives and len(record.texts) < 3:
-                fix = f'add negatives in the column {self.negative}, for example with the recipe mine_negatives'
+                fix = self._negatives_fix(has_columns=bool(record.where))
                 raise UserError(record.where or self.data, 'an anchor without negatives', 'a negative', fix)
         if loss.score_range:
             self._check_scores(records, *loss.score_range)
         texts = sum(len(record.texts) for record in records)
         print(f'{len(records):,} records for training with the loss {self._loss}, {texts:,} texts')
+
+    def _negatives_fix(self, *, has_columns: bool) -> str:
+        """Returns the fix in the message about a record without negatives. SQuAD and BEIR have no columns."""
+        if has_columns:
+            return f'add negatives in the column {self.negative}, for example with configs/mine_negatives.py'
+        return 'find negatives with configs/mine_negatives.py, and give its result as config.data'
 
     def _check_scores(self, records: Sequence[TextExample], low: float, high: float) -> None:
         for record in records:

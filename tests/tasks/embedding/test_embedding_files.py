@@ -3,16 +3,20 @@
 import dataclasses
 import json
 import pathlib
+import types
 
 import numpy as np
 import pytest
 
+from bertjax.commands.evaluate import _labelled
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.tasks.embedding.base import make_rankings
-from bertjax.tasks.embedding.files import Corpus, Query, TextExample, pairs_as_queries
+from bertjax.tasks.embedding.files import ROLES, Corpus, Query, TextExample, pairs_as_queries
+from bertjax.tasks.embedding.splits import EmbeddingSplits
 from bertjax.tasks.embedding.task import EmbeddingTask
 from bertjax.tasks.reading.layout import Record
+from bertjax.tasks.reading.splits import STEMS
 from bertjax.text.tokenizer import Tokenizer
 
 PAIRS = [
@@ -201,13 +205,33 @@ def test_a_name_of_a_split_is_refused_for_a_beir_folder(tmp_path: pathlib.Path):
 
 def test_a_file_of_an_unknown_format_is_refused(tmp_path: pathlib.Path):
     (tmp_path / 'pairs.txt').write_text('a\tb\n')
-    with pytest.raises(UserError, match=r"the suffix '.txt', expected one of .*; rename it$"):
+    fix = 'write JSON lines with anchor and positive, or text_a and text_b, or text, or rename it'
+    with pytest.raises(UserError, match=rf"the suffix '.txt', expected one of .*; {fix}$"):
         EmbeddingTask(str(tmp_path / 'pairs.txt'), 64).records('train')
 
 
 def test_a_row_to_predict_without_a_text_names_the_key(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r"'anchor', 'positive', expected text_a; .* in config.task.text_a"):
         next(task(tmp_path).from_rows(iter([Record('in:1', PAIRS[0])])))
+
+
+def test_a_missing_file_of_a_beir_folder_is_named(tmp_path: pathlib.Path):
+    for file, rows in BEIR.items():
+        write(tmp_path, file, rows)
+    columns = {role: role for role in ROLES}
+    mined = EmbeddingSplits(str(tmp_path), dict.fromkeys(STEMS, ''), columns, 'config.mine_negatives')
+    with pytest.raises(UserError, match=r'config.input: found .*, which has no file qrels/train.tsv, expected a BEIR'):
+        mined.queries('train')
+    with pytest.raises(UserError, match=r'config.data: found .*, which has no file qrels/dev.tsv, expected a BEIR'):
+        task(tmp_path).records('dev')
+
+
+def test_training_pairs_are_not_evaluated(tmp_path: pathlib.Path):
+    for split in ('train', 'dev'):
+        write(tmp_path, f'{split}.jsonl', PAIRS)
+    data = types.SimpleNamespace(task=task(tmp_path))
+    with pytest.raises(UserError, match="found 'train', which is used only for training, expected dev; choose another"):
+        _labelled(data, 'train')
 
 
 def test_single_texts_are_refused_as_the_dev_split(tmp_path: pathlib.Path):
