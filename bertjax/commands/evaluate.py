@@ -110,6 +110,8 @@ def _labelled(data: TaskData, name: str) -> TaskSplit:
     if name not in data.task.splits():
         data.task.records(name)  # Raises if there is no such split.
         expected = ', '.join(data.task.splits()) or 'a split with labels'
-        fix = 'use --config.run=predict, or give labels'
-        raise UserError('config.split', f'{name!r}, which has no labels', expected, fix)
+        found, fix = f'{name!r}, which has no labels', 'use --config.run=predict, or give labels'
+        if name == 'train':  # it has labels, but tasks such as embed do not evaluate it
+            found, fix = "'train', which is used only for training", 'choose another split'
+        raise UserError('config.split', found, expected, fix)
     return data.split(name)

@@ -65,6 +65,9 @@ def run(config: ConfigDict, workdir: str) -> None:
     columns = {role: getattr(options, role, role) for role in ROLES}
     splits = EmbeddingSplits(settings.input, dict.fromkeys(STEMS, ''), columns, 'config.mine_negatives')
     queries = splits.queries('train')
+    has_negatives = any(len(query.candidates) > len(query.relevant) for query in queries)
+    if options.negative != MineNegativesKeys.negative and not has_negatives:
+        print(f'no record has a negative in the field {options.negative}, which names only the mined negatives')
     documents, relevant = distinct_documents(queries, _read_corpus(options))
     queries = [query.text for query in queries]
     with lock_workdir(folder, results_only=True):

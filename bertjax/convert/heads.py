@@ -23,6 +23,7 @@ class Head:
       id2label: Whether `id2label` in the config.json of `architecture` has an entry for each output.
       pools_cls: Whether the head reads one pooled state, by default of [CLS] (see `BertConfig.pooling`).
       layers: The values of the module's field `layers` that transformers or sentence-transformers can represent.
+      sentence_class: The class of sentence-transformers that loads the exported model; '' if `architecture` loads it.
     """
 
     module: type[BertForTask]
@@ -33,6 +34,7 @@ class Head:
     id2label: bool = True
     pools_cls: bool = False
     layers: tuple[str, ...] = ('last',)
+    sentence_class: str = ''
 
     @property
     def name(self) -> str:

@@ -205,10 +205,12 @@ def prepare(
       The training split and the model.
 
     Raises:
-      UserError: `selection_key` is set but there is no dev split, or an export format does not support the model.
+      UserError: `selection_key` is set but there is no dev split, or the records or an export format do not fit the
+        model.
     """
     if 'dev' not in data.eval_splits and selection_key:
         raise UserError(selection_key, 'no dev split', 'a dev split', f'give {data.task.name} a dev file')
+    data.task.check_encoder(data.encoder)
     check_formats(
         data.settings.formats,
         data.encoder,

@@ -16,9 +16,12 @@ from bertjax.convert.huggingface.sentence_transformers import SentenceModules
 from bertjax.data.features import INPUTS, Features
 from bertjax.errors import UserError
 from bertjax.inference.runner import Forward, Runner
+from bertjax.inference.tasks import describe
 from bertjax.loading.load_model import LoadedModel
 from bertjax.model.config import BertConfig
 from bertjax.model.pooling import combine_layers, pool_tokens
+from bertjax.tasks.late_interaction.task import LateInteractionTask
+from bertjax.tasks.reranking.task import RerankTask
 from bertjax.tasks.sentence.features import text_features
 from bertjax.text.tokenizer import Tokenizer
 
@@ -89,12 +92,16 @@ def resolve_encoding(
       **options: The fields `layers`, `combine`, `weights` and `truncate_dim` of the Encoding.
 
     Raises:
-      UserError: The modules are not supported or need other layers, or the Encoding is invalid.
+      UserError: The modules are not supported or need other layers, the Encoding is invalid, or, with pool='auto', the
+        model is a reranker or a late-interaction model.
     """
     modules = model.sentence_modules if pool == 'auto' else None
     if prompt is not None and model.sentence_modules:
         prompt = model.sentence_modules.prompts.get(prompt, prompt)
     if modules is None:
+        if pool == 'auto' and isinstance(model.task, LateInteractionTask | RerankTask):
+            fix = "use rerank, or encode the texts with a pooling such as pool='mean'"
+            raise UserError(model.where, f'a model for {describe(model.task)}', 'a model that embeds texts', fix)
         pool = 'mean' if pool == 'auto' else pool
         return Encoding(pool=pool, normalize=bool(normalize), prompt=prompt or '', **options)
     if modules.refusal:

@@ -78,7 +78,8 @@ class EncodeMethods:
           pool: The pooling: 'mean' over all tokens, 'cls', 'max', 'mean_sqrt_len_tokens', 'weightedmean', 'lasttoken',
             'pooler' (tanh of a projection of [CLS]), or None for one vector per token. 'auto' means 'mean', except for
             a sentence-transformers folder or a model of configs/embed.py. For these, 'auto' computes the same vectors
-            as `SentenceTransformer.encode`, with prompt, Dense layers and normalization.
+            as `SentenceTransformer.encode`, with prompt, Dense layers and normalization. Rerankers and late-interaction
+            models refuse 'auto'.
           combine: The method that combines several layers: 'mean', 'sum', 'concat' or 'weighted', a weighted sum.
           weights: One weight per layer, for 'weighted'.
           normalize: Whether to scale each vector to length 1. None uses the setting of the model if `pool` is 'auto',
@@ -100,8 +101,8 @@ class EncodeMethods:
           including [CLS] and [SEP]; see `pieces` and `spans`.
 
         Raises:
-          UserError: The model lacks a layer or the pooler, its vectors are shorter than `truncate_dim`, or `precision`
-            does not fit the pooling or `calibration`.
+          UserError: The model lacks a layer or the pooler, its vectors are shorter than `truncate_dim`, `pool` does not
+            fit the model, or `precision` does not fit the pooling or `calibration`.
         """
         layers = to_python(layers)
         options = {'layers': layers if isinstance(layers, tuple) else (layers,), 'combine': combine, 'weights': weights}

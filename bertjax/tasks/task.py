@@ -166,6 +166,9 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     def check_training(self, train: str) -> None:
         """Raises a UserError if an option of the task contradicts `train`, the value of config.trainable."""
 
+    def check_encoder(self, model_config: BertConfig) -> None:
+        """Raises a UserError if the training records, which `learn` has seen, need another encoder."""
+
     def adopt(self, source: str) -> None:
         """Takes over settings of the model in the directory `source`, from which a new run starts.
 

@@ -1,12 +1,16 @@
 """Tests model cards with `huggingface_hub`."""
 
 import pathlib
+import re
 
 import pytest
 from huggingface_hub import ModelCard
 
 from bertjax.config.run import Card
 from bertjax.convert.huggingface.card import model_card
+from bertjax.tasks.embedding.task import EmbeddingTask
+from bertjax.tasks.late_interaction.task import LateInteractionTask
+from bertjax.tasks.reranking.task import RerankTask
 
 ABOUT = {'license': 'apache-2.0', 'language': 'en,de', 'datasets': 'nyu-mll/glue', 'base_model': 'a/b'}
 FIGURES = {'dev': {'accuracy': 0.75, 'f1': None}}
@@ -59,6 +63,17 @@ def test_a_card_has_the_headings_that_the_hub_expects(small_config):
     assert 'Training started from [google-bert/bert-base-uncased](' in text and 'PATH' not in text
     other = model_card(small_config(), 'BertForMultipleChoice', {}, 7, pipeline='multiple-choice')
     assert 'import pipeline' not in other and "from_pretrained('PATH')" in other
+
+
+@pytest.mark.parametrize('task', [EmbeddingTask, LateInteractionTask, RerankTask])
+def test_models_of_sentence_transformers_are_used_by_their_class(small_config, tmp_path: pathlib.Path, task):
+    head = task.head
+    facts = {'pipeline': head.pipeline, 'sentence_class': head.sentence_class}
+    text = model_card(small_config(), head.architecture, {'name': 'us/new'}, 7, **facts)
+    assert read(text, tmp_path).data.library_name == 'sentence-transformers'
+    (code,) = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+    assert f"model = {head.sentence_class}('us/new')\n" in code and ('encode_query' in code) == (task != RerankTask)
+    assert 'probabilities' not in text and 'The task that' not in text and 'from_pretrained' not in text
 
 
 def test_metrics_without_a_single_data_set_are_only_in_the_text(small_config, tmp_path: pathlib.Path):

@@ -143,22 +143,21 @@ def test_scored_pairs_of_stsb_are_learned_and_predicted(
 def test_a_beir_folder_is_learned_and_ranked(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = tmp_path / 'beir'
     documents, queries = sentences(40, 5), sentences(12, 6)
+    names = [{3: 'c7', 4: 'c4'}.get(i, f'x{i}') for i in range(12)]  # c4 is relevant to the query c4
     write_rows(data / 'corpus.jsonl', [{'_id': f'c{i}', 'title': 'a', 'text': x} for i, x in enumerate(documents)])
-    write_rows(data / 'queries.jsonl', [{'_id': 'c3' if i == 3 else f'x{i}', 'text': x} for i, x in enumerate(queries)])
+    write_rows(data / 'queries.jsonl', [{'_id': name, 'text': x} for name, x in zip(names, queries, strict=True)])
     (data / 'qrels').mkdir()
     for split, numbers in (('train', range(8, 12)), ('test', range(8))):
-        lines = [
-            f'{"c3" if i == 3 else f"x{i}"}\tc{j}\t{g}\n' for i in numbers for j, g in ((i, 2), (i + 9, 1), (i + 20, 0))
-        ]
+        lines = [f'{names[i]}\tc{j}\t{g}\n' for i in numbers for j, g in ((i, 2), (i + 9, 1), (i + 20, 0))]
         (data / 'qrels' / f'{split}.tsv').write_text('query-id\tcorpus-id\tscore\n' + ''.join(lines))
     workdir, stdout = embed(program, trained, data)
     assert '8 records for training with the loss info_nce' in stdout
     found, predicted = results(workdir)['splits'], rows(workdir / 'predictions' / 'test.jsonl')
     assert set(found) == {'test'} and len(predicted) == 8
-    assert 'c3' not in [x['id'] for x in predicted[3]['documents']]  # BEIR ignores a document with the id of the query
+    assert 'c7' not in [x['id'] for x in predicted[3]['documents']]  # BEIR ignores a document with the id of the query
     bert = bertjax.load(workdir)
     scores = bert.encode(queries[:8]) @ bert.encode([f'a {x}' for x in documents]).T
-    scores[3, 3] = -2
+    scores[3, 7] = -2
     order = np.argsort(-scores, axis=1)
     gains = [{i: 2, i + 9: 1} for i in range(8)]
     discounts = 1 / np.log2(np.arange(10) + 2)
@@ -176,6 +175,10 @@ def test_plain_texts_are_learned_with_dropout(program: Program, trained: pathlib
     assert 'with the loss info_nce' in stdout and 'nothing will be evaluated' in stdout
     losses = [row['loss'] for row in rows(workdir / 'metrics.jsonl') if row.get('split') == 'train']
     assert all(0 < loss < np.log(8) for loss in losses)  # dropout gives two vectors for each text
+    rates = ('--config.model.dropout=0', '--config.model.attention_dropout=0')
+    places = (f'--workdir={tmp_path / "other"}', f'--config.init={trained}', f'--config.data={tmp_path / "data"}')
+    message = program.error(*places, *rates, recipe='configs/embed.py:simcse', small=False)
+    assert 'config.model.dropout: found 0 with single texts' in message
 
 
 @pytest.mark.slow

@@ -29,11 +29,11 @@ PAIRS += PAIRS[:1]
 
 @pytest.fixture
 def mine(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """mine(input, *changes) -> the rows that the verb writes."""
+    """mine(input, *changes) -> the rows that the verb writes; mine.stdout is its output."""
 
     def run(source: pathlib.Path, *changes: str) -> list[dict]:
         ask = (f'--workdir={tmp_path / "out"}', f'--config.init={trained}', f'--config.input={source}')
-        program.run(*ask, *(f'--config.mine_negatives.{change}' for change in changes), **RECIPE)
+        run.stdout = program.run(*ask, *(f'--config.mine_negatives.{change}' for change in changes), **RECIPE).stdout
         return rows(tmp_path / 'out' / 'negatives' / f'{source.name.partition(".")[0]}.jsonl')
 
     return run
@@ -99,7 +99,9 @@ def test_the_result_is_read_for_training(mine, pairs, tmp_path):
 
 
 def test_labels_of_pairs_are_not_read(mine, tmp_path):
-    found = mine(write_rows(tmp_path / 'pairs.jsonl', [{'anchor': a, 'positive': b, 'label': 1} for a, b in PAIRS[:3]]))
+    source = write_rows(tmp_path / 'pairs.jsonl', [{'anchor': a, 'positive': b, 'label': 1} for a, b in PAIRS[:3]])
+    found = mine(source, 'negative=hard')
+    assert 'no record has a negative in the field hard' in mine.stdout and all(row['hard'] for row in found)
     assert [(row['anchor'], row['positive']) for row in found] == PAIRS[:3]
 
 

@@ -32,6 +32,7 @@ def make_batch():
     ids = draw.integers(5, 60, (B, C, S)).astype(np.int32) * mask
     text_ids = (np.arange(B * C, dtype=np.int32).reshape(B, C) + 1) * (lengths > 0)
     text_ids[9, 1] = text_ids[0, 1]  # a positive that a row on another device also has
+    text_ids[5, 0] = text_ids[0, 0]  # an anchor that a row on another device also has
     weights = np.ones(B, np.float32)
     weights[-1], text_ids[-1] = 0, 0
     batch = {'input_ids': ids, 'segment_ids': np.zeros_like(ids), 'attention_mask': mask}

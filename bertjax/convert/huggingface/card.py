@@ -17,10 +17,7 @@ A BERT of {parameters:,} parameters ({layers} layers, width {width}, {heads} hea
 ## How to use
 
 ```python
-from transformers import AutoTokenizer, {architecture}
-
-tokenizer = AutoTokenizer.from_pretrained('{name}')
-model = {architecture}.from_pretrained('{name}')
+{code}
 ```
 {pipeline}
 ## Intended use
@@ -31,6 +28,19 @@ model = {architecture}.from_pretrained('{name}')
 
 {data}
 """
+_TRANSFORMERS = """from transformers import AutoTokenizer, {architecture}
+
+tokenizer = AutoTokenizer.from_pretrained('{name}')
+model = {architecture}.from_pretrained('{name}')"""
+_EMBEDDINGS = """queries = model.encode_query(['A query.'])
+documents = model.encode_document(['A text.', 'Another text.'])
+print(model.similarity(queries, documents))"""
+# {class of sentence-transformers: code that uses `model`, an instance of this class}.
+_SENTENCE_CLASSES = {
+    'SentenceTransformer': _EMBEDDINGS,
+    'MultiVectorEncoder': _EMBEDDINGS,
+    'CrossEncoder': "print(model.rank('A query.', ['A text.', 'Another text.']))",
+}
 _PIPELINE = """
 Or with a pipeline:
 
@@ -65,19 +75,20 @@ _USES = {
         "'A text.'",
     ),
     'text-ranking': ('Scoring a query with each of several texts, to rank the texts.', ''),
+    'sentence-similarity': ('Comparing texts by their similarity, and searching for texts with a query.', ''),
     'multiple-choice': ('Choosing the best of several endings of a text.', ''),
 }
 _LIMITATIONS = """
 ## Limitations
 
-The model may reproduce errors and biases of its training data, and its probabilities may be too confident. Texts of
+The model may reproduce errors and biases of its training data{confidence}. Texts of
 more than {positions} tokens must be truncated.{language} The reported metrics are from one run with one seed. Evaluate
 the model on your own examples before you rely on its predictions.
 """
 
 
 def _fields(
-    title: str, pipeline: str, about: Mapping[str, str], figures: Mapping[str, Mapping[str, float | None]]
+    title: str, library: str, pipeline: str, about: Mapping[str, str], figures: Mapping[str, Mapping[str, float | None]]
 ) -> str:
     """Returns the YAML header of the card, which the hub reads."""
     from huggingface_hub import EvalResult, ModelCardData  # The import is slow, and is needed only at the end of a run.
@@ -98,7 +109,7 @@ def _fields(
         if value is not None
     ]
     return ModelCardData(
-        library_name='transformers',
+        library_name=library,
         pipeline_tag=pipeline or 'fill-mask',
         tags=['bert', 'bertjax'],
         **fields,
@@ -126,6 +137,7 @@ def model_card(
     pipeline: str = '',
     about: Mapping[str, str] = MappingProxyType({}),
     figures: Mapping[str, Mapping[str, float | None]] = MappingProxyType({}),
+    sentence_class: str = '',
 ) -> str:
     """Returns the text of the card.
 
@@ -140,6 +152,7 @@ def model_card(
       pipeline: The hub's pipeline tag; '' for a pre-trained model with an MLM head.
       about: The license, language, datasets and base_model, as in config.card. Empty values are omitted.
       figures: The metrics of a task's model by split. The hub shows them if `about` names exactly one data set.
+      sentence_class: The class of sentence-transformers that loads the model; '' if `architecture` loads it.
     """
     header_keys = ('title', 'name', 'made')
     facts = {name: value for name, value in card.items() if name not in header_keys and not isinstance(value, Mapping)}
@@ -147,16 +160,19 @@ def model_card(
     title, tag = card.get('title', 'BERT'), pipeline or 'fill-mask'
     name = card.get('name') or 'PATH'
     intended, arguments = _USES.get(tag, ('The task that the model was fine-tuned on.', ''))
+    code, library = _TRANSFORMERS.format(architecture=architecture, name=name), 'transformers'
+    if sentence_class:
+        code = f"from sentence_transformers import {sentence_class}\n\nmodel = {sentence_class}('{name}')\n"
+        code, library = code + _SENTENCE_CLASSES[sentence_class], 'sentence-transformers'
     text = _TEMPLATE.format(
         title=title,
         parameters=parameters,
-        fields=_fields(title, pipeline, about, figures),
+        fields=_fields(title, library, pipeline, about, figures),
         trained=card.get('made', 'fine-tuned' if pipeline else 'pre-trained'),
         layers=config.num_layers,
         width=config.width,
         heads=config.num_heads,
-        architecture=architecture,
-        name=name,
+        code=code,
         pipeline=_PIPELINE.format(tag=tag, name=name, arguments=arguments) if arguments else '',
         intended=intended,
         data=_data(about),
@@ -167,7 +183,8 @@ def model_card(
         text += f'\n## {name}\n\n{_table(table)}'
     language = about.get('language', '')
     other = f' The model was not trained on languages other than {language}.' if language else ''
-    return text + _LIMITATIONS.format(positions=f'{config.max_positions:,}', language=other)
+    confidence = '' if sentence_class else ', and its probabilities may be too confident'
+    return text + _LIMITATIONS.format(positions=f'{config.max_positions:,}', language=other, confidence=confidence)
 
 
 def _data(about: Mapping[str, str]) -> str:

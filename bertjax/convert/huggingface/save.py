@@ -92,6 +92,7 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
             _adapt_tokenizer(path / 'tokenizer_config.json', config.max_positions, segments=segments)
         write_tensors(path / MODEL, dict(sorted(tensors.items())), {'format': 'pt'})
         facts = {'pipeline': pipeline, 'about': content.about, 'figures': content.figures}
+        facts |= {'sentence_class': head.sentence_class if head else ''}
         (path / CARD).write_text(model_card(config, architecture, content.card, parameters, **facts))
         replaced = {f'{folder}/pytorch_model.bin' for folder in modules}
         for name, data in content.files.items():

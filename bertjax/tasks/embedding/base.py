@@ -51,9 +51,9 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
       loss: the loss, see losses.py; 'auto' chooses it by the form of the training records.
       max_score: the divisor of scores, such as 5 for STS-B.
       anchor, positive, text_a, text_b: the column with this text.
-      negative: the column with one negative or a list of negatives; a file may lack it.
+      negative: the column with one negative or a list, or several columns such as negative_1; a file may lack it.
       label: the column with scores; in a file with anchors, it has lists of a teacher's scores.
-      train, dev, test: the file of the split; '' for the usual names in a folder.
+      train, dev, test: the file of the split, relative to `data` or to its folder; '' for the usual names in a folder.
       losses: {name: loss}. 'auto' chooses the first loss that accepts the form of the training records.
       pair_key: the key of the predicted similarity of a pair in a row of predictions.
     """
@@ -64,10 +64,10 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
     max_score: float = option(1.0, number(0, 1e9, above=True))
     anchor: str = option('anchor', _NAME, affects='reading')
     positive: str = option('positive', _NAME, affects='reading')
-    negative: str = option('negative', _NAME, affects='reading')
+    negative: str = option(files.OPTIONAL_COLUMNS['negative'], _NAME, affects='reading')
     text_a: str = option('text_a', _NAME, affects='reading')
     text_b: str = option('text_b', _NAME, affects='reading')
-    label: str = option('score', _NAME, affects='reading')
+    label: str = option(files.OPTIONAL_COLUMNS['label'], _NAME, affects='reading')
     train: str = option('', affects='reading')
     dev: str = option('', affects='reading')
     test: str = option('', affects='reading')
@@ -144,12 +144,18 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
                 raise UserError(f'config.task.{field.name}', found, repr(field.default), 'leave it out')
         for record in records:
             if loss.needs_negatives and len(record.texts) < 3:
-                fix = f'add negatives in the column {self.negative}, for example with the recipe mine_negatives'
+                fix = self._negatives_fix(has_columns=bool(record.where))
                 raise UserError(record.where or self.data, 'an anchor without negatives', 'a negative', fix)
         if loss.score_range:
             self._check_scores(records, *loss.score_range)
         texts = sum(len(record.texts) for record in records)
         print(f'{len(records):,} records for training with the loss {self._loss}, {texts:,} texts')
+
+    def _negatives_fix(self, *, has_columns: bool) -> str:
+        """Returns the fix in the message about a record without negatives. SQuAD and BEIR have no columns."""
+        if has_columns:
+            return f'add negatives in the column {self.negative}, for example with configs/mine_negatives.py'
+        return 'find negatives with configs/mine_negatives.py, and give its result as config.data'
 
     def _check_scores(self, records: Sequence[TextExample], low: float, high: float) -> None:
         for record in records:

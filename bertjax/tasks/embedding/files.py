@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import json
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ FORMS = {
 }
 GROUPS = ('distilled', 'pairs')  # the forms whose records are an anchor, its positive, and negatives
 ROLES = ('anchor', 'positive', 'negative', 'text_a', 'text_b', 'label', 'text')
+OPTIONAL_COLUMNS = {'negative': 'negative', 'label': 'score'}  # {role: default name of a column that a file may lack}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,33 +86,44 @@ class Query:
     def excludes(self, document: int) -> bool:
         """Returns whether a document is the query itself: it has the query's id or, in pairs, the query's text.
 
-        A relevant document with the text of the query is not excluded.
+        A relevant document is not excluded.
         """
         same_text = self.corpus.from_pairs and self.corpus.texts[document] == self.text
-        return self.corpus.ids[document] == self.id or (same_text and document not in self.relevant)
+        return document not in self.relevant and (self.corpus.ids[document] == self.id or same_text)
 
 
 def parse_examples(
-    records: Iterable[Record], columns: Mapping[str, str], keys: str = 'config.task'
+    records: Iterable[Record], columns: Mapping[str, str], keys: str = 'config.task', required: Collection[str] = ()
 ) -> Iterator[TextExample]:
     """Yields an example for each row of a file. The columns of the first row decide the form of all rows.
 
     Args:
       records: The rows, at least one.
-      columns: {role of ROLES: name of the column}. Only forms with all roles in `columns` are read.
+      columns: {role of ROLES: name of the column}. Only forms with all roles in `columns` are read. Columns such as
+        negative_1, named after the column `negative`, also have negatives.
       keys: The prefix of the config keys that name the columns, for messages.
+      required: The roles of OPTIONAL_COLUMNS whose column at least one row must have.
+
+    Raises:
+      UserError: A row is malformed, or, after the last row, no row has a required column.
     """
     records = iter(records)
     first = next(records)
-    form = find_form(first, columns, keys)
+    form, missing = find_form(first, columns, keys), {*required}
+    negative = re.compile(re.escape(columns['negative']) + r'(_\d+)?')
     for where, fields in itertools.chain([first], records):
         label = fields.get(columns.get('label'))
         texts = [_text(fields, columns[role], where, keys) for role in FORMS[form] if role != 'label']
+        negatives = [name for name in fields if negative.fullmatch(name)]
         if form in GROUPS:
-            texts += _negatives(fields.get(columns['negative']), where, columns['negative'], keys)
+            texts += [text for name in negatives for text in _negatives(fields[name], where, name, keys)]
+        missing -= {role for role in missing if columns[role] in fields or (role == 'negative' and negatives)}
         score = _score(label, where) if form == 'scored' else None
         teacher = _teacher_scores(label, len(texts) - 1, where) if form == 'distilled' else ()
         yield TextExample(form, tuple(texts), score, where, teacher=teacher)
+    for role in sorted(missing):
+        found, expected = f'{columns[role]!r}, which no record has', f'a column such as {quote_names(first.fields)}'
+        raise UserError(f'{keys}.{role}', found, expected, 'correct the name, or leave it out')
 
 
 def find_form(record: Record, columns: Mapping[str, str], keys: str = 'config.task') -> str:
@@ -136,11 +149,21 @@ def _text(fields: Mapping[str, Any], name: str, where: str, keys: str) -> str:
 
 
 def _negatives(value: Any, where: str, name: str, keys: str) -> list[str]:
+    if isinstance(value, str) and re.fullmatch(r"""\s*\[\s*["'].*["']\s*\]\s*""", value, re.DOTALL):
+        value = _parse_list(value, where, name)  # CSV and TSV have no lists
     values = value if isinstance(value, list) else [value]
     texts = [convert_to_text(item, f'{where}, field {name}', lists='refuse', key=keys) for item in values]
     if any(text is not None and not text.strip() for text in texts) and isinstance(value, list):
         raise UserError(where, f'an empty text in the list {name}', 'texts', 'correct the record')
     return [text for text in texts if (text or '').strip()]
+
+
+def _parse_list(text: str, where: str, name: str) -> list[Any]:
+    try:
+        return json.loads(text)
+    except ValueError:
+        expected = 'a text, or a JSON list such as ["a", "b"]'
+        raise UserError(where, f'{text[:40]!r} in the column {name}', expected, 'correct the record') from None
 
 
 def _score(value: Any, where: str) -> float | None:
@@ -234,6 +257,9 @@ def _entries(path: epath.Path, names: Sequence[str]) -> dict[str, str]:
             found = f'the _id {name!r}' + (' with a value that is not a text' if is_new else '')
             expected = f'a text _id that no earlier row has, and texts in the fields {" and ".join(names)}'
             raise UserError(where, found, expected, 'correct the row')
+        if name.split() != [name]:
+            expected = 'a name without white space, which separates the fields of .trec files'
+            raise UserError(where, f'the _id {name!r}', expected, 'rename it')
         if names[-1] not in fields:
             raise UserError(where, f'the fields {quote_names(fields)}', names[-1], 'correct the row')
         entries[name] = check_text(' '.join(filter(None, parts)), where)

@@ -76,6 +76,7 @@ EMBEDDING = Head(
     pipeline='sentence-similarity',
     id2label=False,
     layers=tuple(LAYER_NUMBERS),
+    sentence_class='SentenceTransformer',
 )
 
 

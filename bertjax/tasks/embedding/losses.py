@@ -99,8 +99,7 @@ def info_nce(
 ) -> jax.Array:
     """Computes the cross entropy of each anchor's positive among the texts of all rows (arXiv 1807.03748, 1705.00652).
 
-    A text is not a negative of an anchor if it equals the anchor or the anchor's positive. The positives of rows with
-    an equal anchor are not negatives either.
+    A text is not a negative of an anchor if it equals the anchor, or the positive of any row with an equal anchor.
 
     Args:
       x: float32 [B, C, D], unit vectors of anchor, positive and C - 2 hard negatives of each row.
@@ -123,8 +122,9 @@ def in_batch_cross_entropy(
 ) -> jax.Array:
     """Computes `info_nce` [B] from text ids [B, C] and similarities [B, (C - 1)·B], with the B positives first."""
     B, text_ids = len(ids), ids[:, 1:].T.reshape(-1)
-    same = (text_ids == ids[:, :1]) | (text_ids == ids[:, 1:2])
-    same = same.at[:, :B].set(same[:, :B] | (ids[:, :1] == ids[:, 0]))
+    same_anchor, is_positive = ids[:, :1] == ids[:, 0], ids[:, 1:2] == text_ids  # [B, B] and [B, (C - 1)·B]
+    known = same_anchor.astype(jnp.float32) @ is_positive.astype(jnp.float32) > 0
+    same = (text_ids == ids[:, :1]) | known
     entropy = functools.partial(_cross_entropy, scale=scale, margin=false_negative_margin)
     forward = entropy(similarity, same | (text_ids == 0))
     if not symmetric:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bertjax.errors import UserError
 from bertjax.files.paths import existing_files
+from bertjax.files.streams import bare_suffix
 from bertjax.tasks.embedding import files
 from bertjax.tasks.embedding.files import Query, TextExample
-from bertjax.tasks.reading.records import Files, read_records
+from bertjax.tasks.reading.layout import Record
+from bertjax.tasks.reading.records import FORMATS, Files, read_records
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, TableFiles, check_split
 from bertjax.tasks.squad.files import is_squad_json, read_questions
 
@@ -21,6 +23,9 @@ class EmbeddingSplits(TableFiles):
         files of a folder may be SQuAD's JSON. A folder may use SQuAD's own names such as dev-v1.1.json.
       names: {split: the name of its file}; '' for the usual names in a folder.
       columns, keys: See files.parse_examples.
+
+    Raises:
+      UserError: `data` is a BEIR folder, and `names` has a name.
     """
 
     _data_advice = 'give --config.data=FOLDER'
@@ -30,6 +35,10 @@ class EmbeddingSplits(TableFiles):
         self._columns, self._keys = columns, keys
         self._advice = TableFiles._advice if keys == 'config.task' else SplitFiles._advice
         self.is_beir = bool(data) and (self._path / 'corpus.jsonl').is_file()
+        for split, name in names.items() if self.is_beir else ():
+            if name:
+                expected = "'' for a BEIR folder, whose splits are in qrels"
+                raise UserError(f'{keys}.{split}', repr(name), expected, "set it to ''")
 
     def form_of(self, split: str) -> str:
         """Returns the form of a split, a key of files.FORMS, or '' if the split does not exist."""
@@ -40,7 +49,7 @@ class EmbeddingSplits(TableFiles):
             return ''
         if is_squad_json(paths[0]):
             return 'pairs'
-        return files.find_form(next(read_records(paths)), self._columns, self._keys)
+        return files.find_form(next(self._read(paths)), self._columns, self._keys)
 
     def find(self, split: str) -> Files:
         """Returns the files of a split, or () if there are none."""
@@ -73,6 +82,11 @@ class EmbeddingSplits(TableFiles):
         The corpus is all documents of a BEIR folder, all paragraphs of a SQuAD file, or all positives and negatives.
         """
         if self.is_beir:
+            for name in ('queries.jsonl', f'qrels/{split}.tsv'):
+                if not (self._path / name).is_file():
+                    key = 'config.data' if self._keys == 'config.task' else 'config.input'
+                    found, expected = f'{self._data}, which has no file {name}', 'a BEIR folder with this file'
+                    raise UserError(key, found, expected, 'add the file, or give another folder')
             queries = files.read_beir(self._path, split)
             if not any(query.relevant for query in queries):
                 where = str(self._path / 'qrels' / f'{split}.tsv')
@@ -86,7 +100,7 @@ class EmbeddingSplits(TableFiles):
                 raise UserError(str(paths[0]), 'no question with an answer', expected, 'check the file')
             return queries
         columns = {role: self._columns[role] for role in ('anchor', 'positive', 'negative')}  # scores are not read
-        return files.pairs_as_queries([*files.parse_examples(read_records(paths), columns, self._keys)])
+        return files.pairs_as_queries([*files.parse_examples(self._read(paths), columns, self._keys)])
 
     def records(self, split: str) -> Sequence[TextExample | Query]:
         """Reads the records of a split. Pairs become search queries, except in the training split."""
@@ -115,7 +129,16 @@ class EmbeddingSplits(TableFiles):
         return UserError(self._data, found, expected, 'give a file with pairs, or move the file away')
 
     def _examples(self, split: str) -> Iterator[TextExample]:
-        return files.parse_examples(read_records(self.require(split)), self._columns, self._keys)
+        names = files.OPTIONAL_COLUMNS.items() if split == 'train' else ()
+        renamed = [role for role, name in names if self._columns[role] != name]
+        return files.parse_examples(self._read(self.require(split)), self._columns, self._keys, renamed)
+
+    def _read(self, paths: Files) -> Iterator[Record]:
+        suffix = bare_suffix(paths[0].name)
+        if suffix not in FORMATS and paths[0].is_file():
+            fix = f'write JSON lines with {files.describe_forms(files.FORMS, self._columns)}, or rename it'
+            raise UserError(str(paths[0]), f'the suffix {suffix!r}', 'one of ' + ', '.join(FORMATS), fix)
+        return read_records(paths)
 
 
 def _lack_scores(examples: Iterable[TextExample]) -> bool:

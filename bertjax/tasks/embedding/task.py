@@ -121,6 +121,12 @@ class EmbeddingTask(TextPairTask):
             expected = "'all' or 'last_K', because the vectors come from the encoder"
             raise UserError('config.trainable', "'head'", expected, 'choose a part of the encoder')
 
+    def check_encoder(self, model_config: BertConfig) -> None:
+        """See Task. Without dropout, the two copies of a single text have equal vectors."""
+        if self._form == 'texts' and not (model_config.dropout or model_config.attention_dropout):
+            fix = 'set --config.model.dropout=0.1'
+            raise UserError('config.model.dropout', '0 with single texts', 'dropout, which SimCSE needs', fix)
+
     def features(self, records: Records, tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task. Without `training`, there is a row for each text of `_texts`."""
         if not training:

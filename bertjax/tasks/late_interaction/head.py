@@ -52,4 +52,5 @@ LATE_INTERACTION = Head(
     pipeline='sentence-similarity',
     projection='1_Dense/linear',
     id2label=False,
+    sentence_class='MultiVectorEncoder',
 )

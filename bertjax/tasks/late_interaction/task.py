@@ -105,9 +105,10 @@ class LateInteractionTask(TextPairTask):
             queries = iter(tokenization.queries([group[0] for group in groups]))
             documents = iter(tokenization.documents([text for group in groups for text in group[1:]]))
             sequences = (next(documents if i else queries) for group in groups for i in range(len(group)))
-            return group_features(groups, target_scores(records, self.max_score), sequences)
+            return group_features(groups, target_scores(records, self.max_score), sequences, tokenization.notes)
         queries, documents = _texts(records)
-        return text_features([*tokenization.queries(queries), *tokenization.documents(documents)])
+        encoded = [*tokenization.queries(queries), *tokenization.documents(documents)]
+        return text_features(encoded, tokenization.notes)
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
         if self.query_len > model_config.max_positions:
@@ -161,17 +162,21 @@ class Tokenization:
 
     Args:
       settings: The lengths, the prompts, the pieces to skip, and whether to fill queries with [MASK].
+
+    Attributes:
+      notes: a note for each call in which texts lost their end.
     """
 
     def __init__(self, tokenizer: Tokenizer, settings: MultiVector):
         self._tokenizer, self._settings = tokenizer, settings
+        self.notes: list[str] = []
         ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
         self._ids, self._skipped = ids, [ids[piece] for piece in settings.skiplist if piece in ids]
 
     def queries(self, texts: Sequence[str]) -> list[EncodedText]:
         """Returns the ids and roles of `[CLS] prompt text [SEP]`, padded with [MASK] if `settings.augment`."""
-        length, sequences = self._settings.query_len, []
-        for ids in self._encode(texts, self._settings.query_prompt, length):
+        prompt, length, sequences = self._settings.query_prompt, self._settings.query_len, []
+        for ids in self._encode(texts, prompt, length, 'queries', 'config.task.query_len'):
             missing = length - len(ids) if self._settings.augment else 0
             padded = np.pad(ids, (0, missing), constant_values=self._tokenizer.mask_id)
             roles = np.repeat(np.int32([ORDINARY, AUGMENTING]), [len(ids), missing])
@@ -180,15 +185,18 @@ class Tokenization:
 
     def documents(self, texts: Sequence[str]) -> list[EncodedText]:
         """Returns the ids and roles of `[CLS] prompt text [SEP]`. Pieces of `settings.skiplist` are SKIPPED."""
-        sequences = self._encode(texts, self._settings.document_prompt, self._settings.document_len)
+        prompt, length = self._settings.document_prompt, self._settings.document_len
+        sequences = self._encode(texts, prompt, length, 'documents', 'config.seq_len')
         roles = [np.where(np.isin(ids, self._skipped), SKIPPED, ORDINARY).astype(np.int32) for ids in sequences]
         return [(ids, {ROLES: x}) for ids, x in zip(sequences, roles, strict=True)]
 
-    def _encode(self, texts: Sequence[str], prompt: str, length: int) -> list[np.ndarray]:
+    def _encode(self, texts: Sequence[str], prompt: str, length: int, name: str, key: str) -> list[np.ndarray]:
         tokenizer, marker = self._tokenizer, np.zeros(0, np.int32)
         word = (prompt.split(None, 1) or [''])[0]
         if word in self._ids and tokenizer.encode([word])[0].tolist() != [self._ids[word]]:
             # No text produces a piece such as [unused0], so its id is added.
             marker, prompt = np.int32([self._ids[word]]), prompt[prompt.index(word) + len(word) :]
-        encoded = tokenizer.encode([prompt + text for text in texts])
-        return [add_special_tokens(np.concatenate([marker, ids])[: length - 2], tokenizer) for ids in encoded]
+        encoded = [np.concatenate([marker, ids]) for ids in tokenizer.encode([prompt + text for text in texts])]
+        if longer := sum(len(ids) > length - 2 for ids in encoded):
+            self.notes.append(f'{longer:,} of {len(texts):,} {name} are longer than {key}={length} and lose their end')
+        return [add_special_tokens(ids[: length - 2], tokenizer) for ids in encoded]

@@ -39,6 +39,7 @@ RERANKING = Head(
     pipeline='text-ranking',
     projection='classifier',
     pools_cls=True,
+    sentence_class='CrossEncoder',
 )
 _METRICS = ('ndcg_10', 'mrr_10')
 
@@ -97,7 +98,7 @@ class RerankTask(TextPairTask):
         for record in records:
             if len(record.candidates) <= len(record.relevant):
                 found = f'no negative of the anchor {record.text[:40]!r}'
-                fix = f'add negatives in the column {self.negative} to rank with its positives'
+                fix = self._negatives_fix(has_columns=bool(record.candidates))
                 raise UserError(f'{self.data}, {split}', found, 'a negative', fix)
         return records
 

@@ -1,17 +1,22 @@
 """Tests the formats of records for embeddings, their features, and errors with file and line."""
 
+import dataclasses
 import json
 import pathlib
+import types
 
 import numpy as np
 import pytest
 
+from bertjax.commands.evaluate import _labelled
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.tasks.embedding.base import make_rankings
-from bertjax.tasks.embedding.files import Query, TextExample, pairs_as_queries
+from bertjax.tasks.embedding.files import ROLES, Corpus, Query, TextExample, pairs_as_queries
+from bertjax.tasks.embedding.splits import EmbeddingSplits
 from bertjax.tasks.embedding.task import EmbeddingTask
 from bertjax.tasks.reading.layout import Record
+from bertjax.tasks.reading.splits import STEMS
 from bertjax.text.tokenizer import Tokenizer
 
 PAIRS = [
@@ -75,6 +80,15 @@ def test_other_formats_and_column_names_are_read(tmp_path: pathlib.Path):
     assert embedding_task.records('dev')[0].score == 0.5
 
 
+def test_negatives_in_several_columns_or_in_a_list_of_a_table(tmp_path: pathlib.Path):
+    write(tmp_path, 'train.jsonl', [{**PAIRS[0], 'neg_1': 'c', 'neg_2': 'd', 'neg_x': 'e'}, PAIRS[0]])
+    records = task(tmp_path, negative='neg').records('train')
+    assert [record.texts for record in records] == [('a', 'b', 'c', 'd'), ('a', 'b')]
+    (tmp_path / 'pairs.csv').write_text('anchor,positive,negative\na,b,"[""c"", ""d, e""]"\na,b,[c]\n')
+    records = task(tmp_path / 'pairs.csv').records('train')
+    assert [record.texts for record in records] == [('a', 'b', 'c', 'd, e'), ('a', 'b', '[c]')]
+
+
 @pytest.mark.slow
 def test_parquet_files_are_read(tmp_path: pathlib.Path):
     arrow = pytest.importorskip('pyarrow', reason='writes Parquet')
@@ -105,6 +119,21 @@ REFUSED = {
     'no score': ([{**SCORED, 'score': None}], {}, r':1: found no score in the column score'),
     'range': ([SCORED], {'loss': 'cosine'}, r':1: found the score 5, expected within ±1; set config.task.max_score'),
     'loss': (PAIRS, {'loss': 'cosent'}, r"config.task.loss: found 'cosent' with .* pairs, expected one of info_nce"),
+    'other negative': (
+        PAIRS,
+        {'negative': 'neg'},
+        r"config.task.negative: found 'neg', which no record has, expected a",
+    ),
+    'other label': (
+        PAIRS,
+        {'label': 'gold'},
+        r"config.task.label: found 'gold', which no record has, expected a column",
+    ),
+    'list of Python': (
+        [{**PAIRS[0], 'negative': "['c', 'd']"}],
+        {},
+        r':1: found .* in the column negative, expected a ',
+    ),
     'option': ([SCORED], {'symmetric': True}, r'config.task.symmetric: found True with the loss cosent'),
 }
 
@@ -119,6 +148,12 @@ def test_an_anchor_does_not_find_its_own_text():
         return order, np.take_along_axis(scores, order, axis=1)
 
     assert [ranking.documents[0] for ranking in make_rankings(queries, search)] == [0, 1, 2]
+
+
+def test_a_relevant_document_with_the_id_of_its_query_is_found():
+    corpus = Corpus(['1', '2'], ['a', 'b'])
+    relevant, other = (Query('1', 'c', {index: 1}, corpus) for index in (0, 1))
+    assert [[query.excludes(i) for i in (0, 1)] for query in (relevant, other)] == [[False, False], [True, False]]
 
 
 @pytest.mark.parametrize('case', REFUSED)
@@ -141,6 +176,7 @@ BEIR = {'corpus.jsonl': [{'_id': 'x', 'title': '', 'text': 'a'}], 'queries.jsonl
         ('qrels/dev.tsv', 'q\tx\t0.5\n', r"dev.tsv:1: found the score '0.5', expected an integer"),
         ('qrels/dev.tsv', 'q\tx\t²\n', r"dev.tsv:1: found the score '²', expected an integer"),
         ('qrels/dev.tsv', 'q\tx\t0\n', r'dev.tsv: found no relevant document'),
+        ('corpus.jsonl', '{"_id": "x y", "text": "a"}\n', r"corpus.jsonl:1: found the _id 'x y', expected a name"),
         ('corpus.jsonl', '{"_id": "x"}\n', r"corpus.jsonl:1: found the fields '_id', expected text"),
         (
             'queries.jsonl',
@@ -161,15 +197,41 @@ def test_an_invalid_beir_folder_is_refused(tmp_path: pathlib.Path, name: str, co
         embedding_task.records('dev')
 
 
+def test_a_name_of_a_split_is_refused_for_a_beir_folder(tmp_path: pathlib.Path):
+    write(tmp_path, 'corpus.jsonl', BEIR['corpus.jsonl'])
+    with pytest.raises(UserError, match=r"config.task.dev: found 'dev.jsonl', expected '' for a BEIR folder"):
+        task(tmp_path, dev='dev.jsonl').splits()
+
+
 def test_a_file_of_an_unknown_format_is_refused(tmp_path: pathlib.Path):
     (tmp_path / 'pairs.txt').write_text('a\tb\n')
-    with pytest.raises(UserError, match=r"the suffix '.txt', expected one of .*; rename it$"):
+    fix = 'write JSON lines with anchor and positive, or text_a and text_b, or text, or rename it'
+    with pytest.raises(UserError, match=rf"the suffix '.txt', expected one of .*; {fix}$"):
         EmbeddingTask(str(tmp_path / 'pairs.txt'), 64).records('train')
 
 
 def test_a_row_to_predict_without_a_text_names_the_key(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r"'anchor', 'positive', expected text_a; .* in config.task.text_a"):
         next(task(tmp_path).from_rows(iter([Record('in:1', PAIRS[0])])))
+
+
+def test_a_missing_file_of_a_beir_folder_is_named(tmp_path: pathlib.Path):
+    for file, rows in BEIR.items():
+        write(tmp_path, file, rows)
+    columns = {role: role for role in ROLES}
+    mined = EmbeddingSplits(str(tmp_path), dict.fromkeys(STEMS, ''), columns, 'config.mine_negatives')
+    with pytest.raises(UserError, match=r'config.input: found .*, which has no file qrels/train.tsv, expected a BEIR'):
+        mined.queries('train')
+    with pytest.raises(UserError, match=r'config.data: found .*, which has no file qrels/dev.tsv, expected a BEIR'):
+        task(tmp_path).records('dev')
+
+
+def test_training_pairs_are_not_evaluated(tmp_path: pathlib.Path):
+    for split in ('train', 'dev'):
+        write(tmp_path, f'{split}.jsonl', PAIRS)
+    data = types.SimpleNamespace(task=task(tmp_path))
+    with pytest.raises(UserError, match="found 'train', which is used only for training, expected dev; choose another"):
+        _labelled(data, 'train')
 
 
 def test_single_texts_are_refused_as_the_dev_split(tmp_path: pathlib.Path):
@@ -187,6 +249,15 @@ def test_options_that_the_model_cannot_support_are_refused():
         )
     with pytest.raises(UserError, match=r"config.trainable: found 'head'"):
         task(pathlib.Path()).check_training('head')
+
+
+def test_single_texts_need_dropout(tmp_path: pathlib.Path):
+    simcse, config = task(tmp_path), BertConfig(vocab_size=9, dropout=0.0, attention_dropout=0.0)
+    simcse.check_encoder(config)
+    simcse.learn([TextExample('texts', ('a',))])
+    with pytest.raises(UserError, match=r'config.model.dropout: found 0 with single texts, expected dropout'):
+        simcse.check_encoder(config)
+    simcse.check_encoder(dataclasses.replace(config, attention_dropout=0.1))
 
 
 @pytest.mark.parametrize(('scores', 'labelled'), [((-1.0, -1.0), False), ((-1.0, 0.5), True)])

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.tasks.embedding.losses import LOSSES, build_objective
+from bertjax.tasks.embedding.losses import LOSSES, build_objective, in_batch_cross_entropy
 
 B, D = 5, 6
 # Row 1 has the anchor of row 0, row 2 has the positive of row 0 and lacks a negative, a negative of row 3 is the anchor
@@ -38,8 +38,7 @@ def info_nce(x, ids, scale=20.0, symmetric=False, false_negative_margin=0.0):
         return false_negative_margin and value > positive + false_negative_margin
 
     def is_same(i, text):
-        row, column = text
-        return ids[text] in ids[i, :2] or (column == 1 and ids[row, 0] == ids[i, 0])
+        return ids[text] in (ids[i, 0], *(ids[r, 1] for r in rows if ids[r, 0] == ids[i, 0]))
 
     for i in rows:
         row = {text: sim((i, 0), text) for text in texts}
@@ -128,6 +127,13 @@ def test_a_positive_that_equals_its_anchor_is_not_a_false_negative():
     assert float(objective.losses({'embeddings': x}, same)['loss'][0]) == pytest.approx(0, abs=1e-6)
     other = {**same, 'text_ids': jnp.array([[1, 1], [2, 2]])}
     assert float(objective.losses({'embeddings': x}, other)['loss'][0]) > 0.1
+
+
+def test_no_positive_of_the_same_anchor_is_a_negative():
+    """Row 2 repeats the positive of row 1, which has the anchor of row 0. So only row 2 has a negative."""
+    similarity = jnp.array([[0.0, 9, 9], [9, 0, 9], [9, 9, 0]])
+    loss = in_batch_cross_entropy(similarity, jnp.array([[1, 2], [1, 3], [4, 3]]), scale=1.0)
+    np.testing.assert_allclose(loss, [0, 0, np.log1p(np.exp(9))], rtol=1e-6)
 
 
 def test_every_loss_is_tested():

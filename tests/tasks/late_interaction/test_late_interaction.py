@@ -133,6 +133,16 @@ def test_queries_are_augmented_and_punctuation_is_skipped(marked: Tokenizer, tok
     assert pieces_of(tokenizer, ids) == 'CLS x a SEP' and not arrays[ROLES].any()
 
 
+@pytest.mark.parametrize('training', [True, False])
+def test_texts_that_lose_their_end_are_counted(marked: Tokenizer, training: bool):
+    task = LateInteractionTask('', 8, query_len=5)
+    pairs = [TextExample('pairs', pair) for pair in (('a b', 'c'), ('a b c', 'a b c d e f'))]
+    assert task.features(pairs, marked, training=training).notes == (
+        '1 of 2 queries are longer than config.task.query_len=5 and lose their end',
+        '1 of 2 documents are longer than config.seq_len=8 and lose their end',
+    )
+
+
 def write(folder: pathlib.Path, name: str, rows: list[dict]) -> None:
     (folder / name).write_text(''.join(json.dumps(row) + '\n' for row in rows))
 

@@ -138,6 +138,19 @@ def test_lists_without_negatives_are_not_evaluated(tmp_path: pathlib.Path):
         task(tmp_path).records('dev')
 
 
+def test_negatives_of_squad_come_from_mining(tmp_path: pathlib.Path):
+    question = {'id': '1', 'question': 'a', 'answers': [{'text': 'b', 'answer_start': 0}]}
+    squad = {'version': '1.1', 'data': [{'paragraphs': [{'context': 'b', 'qas': [question]}]}]}
+    for name in ('train', 'dev'):
+        (tmp_path / f'{name}-v1.1.json').write_text(json.dumps(squad))
+    one = task(tmp_path)
+    fix = r'; find negatives with configs/mine_negatives\.py, and give its result as config\.data'
+    with pytest.raises(UserError, match='found an anchor without negatives, expected a negative' + fix):
+        one.learn(one.records('train'))
+    with pytest.raises(UserError, match="found no negative of the anchor 'a', expected a negative" + fix):
+        one.records('dev')
+
+
 def test_the_first_documents_of_a_search_are_ranked_again(tmp_path: pathlib.Path):
     write(tmp_path, 'corpus.jsonl', [{'_id': f'c{i}', 'text': text} for i, text in enumerate('abcd')])
     write(tmp_path, 'queries.jsonl', [{'_id': 'q', 'text': 'e'}])
