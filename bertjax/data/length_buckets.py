@@ -31,8 +31,7 @@ def best_length_count(
 
     def total(count: int) -> float:
         shapes = choose_lengths(lengths, count=count, max_length=max_length, multiple=multiple)
-        rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes))
-        return sum(n * cost(shape) for n, shape in zip(rows, shapes, strict=True)) + len(shapes) * compile_cost
+        return padded_cost(lengths, shapes, cost) + len(shapes) * compile_cost
 
     return min(range(1, max_count + 1), key=total)
 
@@ -69,6 +68,15 @@ def choose_lengths(lengths: np.ndarray, *, count: int, max_length: int, multiple
 def find_buckets(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:
     """Returns, for each length, the index of the shortest padded length in `shapes` (ascending) that is long enough."""
     return np.searchsorted(np.asarray(shapes), lengths)
+
+
+def padded_cost(lengths: np.ndarray, shapes: tuple[int, ...], cost: Callable[[int], float]) -> float:
+    """Returns the total cost of rows of these lengths, each padded to the length in `shapes` of its bucket.
+
+    `cost` is a function from a padded length to the cost of one row.
+    """
+    rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes)).tolist()
+    return sum(n * cost(shape) for n, shape in zip(rows, shapes, strict=True))
 
 
 class BucketedExamples:
