@@ -43,6 +43,11 @@ BatchSpec = dict[str, tuple[tuple[int, ...], np.dtype]]
 _CHUNK_POSITIONS = 1 << 16
 
 
+def count_batches(rows: int, batch_size: int) -> int:
+    """Returns the number of batches in an epoch with `rows` rows."""
+    return -(-rows // batch_size)
+
+
 def max_examples(seq_len: int) -> int:
     """Returns E, the maximum number of examples in a packed row of S = `seq_len`: one per 16 positions, at least 2."""
     return max(2, seq_len // 16)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bertjax.data.batch import BatchSpec
+from bertjax.data.batch import BatchSpec, count_batches
 from bertjax.data.features import Features
 from bertjax.data.hashing import Stream, hash_bits
 
@@ -97,7 +97,7 @@ class BucketedExamples:
         self._bucket = find_buckets(features.lengths, shapes)  # [N]
         self.shapes = shapes
         self.batch_size = batch_size
-        self.batches = -(-len(features) // batch_size)  # in an epoch
+        self.batches = count_batches(len(features), batch_size)  # in an epoch
         self.cycle_length = self.batches * batch_size
         self._order = functools.lru_cache(maxsize=1)(self._make_order)
 

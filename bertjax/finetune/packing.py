@@ -6,8 +6,9 @@ import functools
 import numpy as np
 from jax.sharding import Mesh
 
+from bertjax.data.batch import count_batches
 from bertjax.data.length_buckets import MAX_LENGTHS, choose_lengths, padded_cost
-from bertjax.data.strata import choose_layout, count_batches, layout_cost, slot_capacities
+from bertjax.data.strata import choose_layout, layout_cost, slot_capacities
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import COMPILE_TIME, FLOPS, TaskData, TaskSplit
