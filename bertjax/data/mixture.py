@@ -75,7 +75,7 @@ class MixedExamples:
         rank = slot - (self._ends - self._counts)[component]
         return component, block * self._counts[component] + rank
 
-    def batch(self, indices: np.ndarray, *rates: np.ndarray) -> dict[str, np.ndarray]:
+    def batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Returns the examples (or packed rows) `indices`, int64 [B], in the format of `batch.py`.
 
         For `rates`, see `PretrainingExamples.batch`.
@@ -84,7 +84,7 @@ class MixedExamples:
         rows: dict[str, np.ndarray] = {}
         for c in np.unique(component):
             selected = component == c
-            batch = self._components[c].batch(*(x[selected] for x in (numbers, *rates)))
+            batch = self._components[c].batch(numbers[selected], None if rates is None else rates[selected])
             for name, x in batch.items():
                 rows.setdefault(name, np.zeros((len(component), *x.shape[1:]), x.dtype))[selected] = x
         return rows

@@ -100,15 +100,14 @@ class PretrainingExamples:
         rules = [WALK_VERSION, dataclasses.asdict(self.pairs), self.masking.static]
         return [*text, *rules, self.plan_lengths]
 
-    def batch(self, indices: np.ndarray, *rates: np.ndarray) -> dict[str, np.ndarray]:
+    def batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Returns the examples `indices` (int64 [B], not negative) in the format of `batch.py`.
 
-        An optional array `rates`, float64 [B], replaces the mask rate of the options. No value may be above the rate of
-        the options.
+        `rates`, float64 [B], replaces the mask rate of the options. No value may be above the rate of the options.
         """
-        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self.seq_len, *rates)
+        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self.seq_len, rates)
 
-    def _batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    def _batch(self, indices: np.ndarray, rates: np.ndarray | None) -> dict[str, np.ndarray]:
         slots = self._locate(indices)
         return self._make(slots, slots.key, rates)
 
