@@ -43,7 +43,7 @@ except (ImportError, RuntimeError) as error:  # jaxlib is missing, or does not m
 from bertjax.command_line import WORKDIR, parse_flags, read_process_flags, read_recipe
 from bertjax.config.verb import Verb
 from bertjax.parallel import distributed
-from bertjax.parallel.process_flags import supervise
+from bertjax.parallel.supervisor import supervise
 from bertjax.run_verb import explain_error, run_verb
 from bertjax.terminal import guard_streams, is_shown
 from bertjax.usage import load_verb, verbs
