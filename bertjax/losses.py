@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from bertjax.data.features import INPUTS
 from bertjax.model.config import VOCABULARY_MULTIPLE
+from bertjax.model.layers import NEGATIVE
 from bertjax.parallel.partition import platform, shard_count
 
 Arrays = Mapping[str, jax.Array]  # the outputs of a model, or a batch
@@ -236,7 +237,7 @@ def choice_losses(outputs: Arrays, batch: Arrays) -> Losses:
 
 def _mask_endings(logits: jax.Array, batch: Arrays) -> jax.Array:
     absent = batch['attention_mask'][..., 0] == 0  # [B, C]
-    return jnp.where(absent, -1e9, logits)
+    return jnp.where(absent, NEGATIVE, logits)
 
 
 def multi_label_losses(outputs: Arrays, batch: Arrays, positive: Sequence[float] | None = None) -> Losses:
@@ -290,7 +291,7 @@ def span_losses(outputs: Arrays, batch: Arrays) -> Losses:
 
 def _span_logits(outputs: Arrays, batch: Arrays) -> list[jax.Array]:
     """Returns the logits [B, S] of the first and of the last token, with padding masked."""
-    padding = jnp.where(batch['attention_mask'] > 0, 0.0, -1e9)  # [B, S]
+    padding = jnp.where(batch['attention_mask'] > 0, 0.0, NEGATIVE)  # [B, S]
     return [outputs[name] + padding for name in ('start_logits', 'end_logits')]
 
 

@@ -22,7 +22,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # During the imports Ctrl-C ends the process, because JAX may swallow a KeyboardInterrupt.
@@ -43,7 +43,7 @@ except (ImportError, RuntimeError) as error:  # jaxlib is missing, or does not m
 from bertjax.command_line import WORKDIR, parse_flags, read_process_flags, read_recipe
 from bertjax.config.verb import Verb
 from bertjax.parallel import distributed
-from bertjax.parallel.process_flags import supervise
+from bertjax.parallel.supervisor import supervise
 from bertjax.run_verb import explain_error, run_verb
 from bertjax.terminal import guard_streams, is_shown
 from bertjax.usage import load_verb, verbs
@@ -72,10 +72,10 @@ def _prepare(flags_of_words: Sequence[str], name: str, verb: Verb) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _report_errors(function):
+def _report_errors(function: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
     """Wraps a function so that an exception that is not a bug becomes a line on stderr and an exit status."""
 
-    def call(argv):
+    def call(argv: list[str]) -> Any:
         try:
             return function(argv)
         except (UserError, StoppedError) as e:

@@ -17,7 +17,7 @@ Structure = dict[str, tuple[tuple[int, ...], str]]  # {path: (shape, dtype)} of 
 
 def structure(tree: Any) -> Structure:
     """Returns {path: (shape, dtype)} of the arrays, or abstract arrays, in a tree."""
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    leaves = jax.tree.flatten_with_path(tree)[0]
     name = functools.partial(jax.tree_util.keystr, simple=True, separator='/')
     return {name(path): (tuple(x.shape), str(x.dtype)) for path, x in leaves}
 

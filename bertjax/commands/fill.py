@@ -11,7 +11,7 @@ from bertjax.config.inference import TextKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile
-from bertjax.finetune.results import json_lines, rows_of_items
+from bertjax.finetune.results import json_lines, merge_answers
 from bertjax.inference.fill_request import FillRequest, answer_table, check_options
 from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, make_columns, split_chunks
 from bertjax.inference.overwrite_guard import ResultFiles
@@ -93,7 +93,7 @@ def _answer_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource
             with contextlib.redirect_stdout(out):
                 _print(answers)
         else:
-            out.write(json_lines(rows_of_items(items, answers)))
+            out.write(json_lines(merge_answers(items, answers)))
             out.flush()
 
 
@@ -113,7 +113,7 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
             answers = request.answers(items, advance)
             if ask == 'score':
                 scores.append(corpus_score(answers))
-            file.write(json_lines(rows_of_items(items, answers)).encode())
+            file.write(json_lines(merge_answers(items, answers)).encode())
     if blank:
         print(f'{blank:,} of {total:,} texts are blank; the output marks them as skipped')
     print(files.target)

@@ -14,7 +14,7 @@ from rich.table import Table
 from bertjax.config.inference import inference_settings
 from bertjax.config.verb import Verb
 from bertjax.files.atomic import AtomicFile
-from bertjax.finetune.results import json_lines, rows_of_items
+from bertjax.finetune.results import json_lines, merge_answers
 from bertjax.inference.input import InputSource
 from bertjax.inference.overwrite_guard import ResultFiles
 from bertjax.inference.runner import Runner
@@ -66,7 +66,7 @@ def run(config: ConfigDict, workdir: str) -> None:
                 {'good_score': good, 'bad_score': bad, 'correct': good > bad} for good, bad in log_likelihoods.tolist()
             )
             with AtomicFile(files.target) as file:
-                file.write(json_lines(rows_of_items(pairs, scores)).encode())
+                file.write(json_lines(merge_answers(pairs, scores)).encode())
             files.write_facts(model=model.where, **results, identity=identity)
         Console(highlight=False).print(_table(pairs, results))
         if results['ties']:

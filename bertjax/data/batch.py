@@ -43,6 +43,11 @@ BatchSpec = dict[str, tuple[tuple[int, ...], np.dtype]]
 _CHUNK_POSITIONS = 1 << 16
 
 
+def count_batches(rows: int, batch_size: int) -> int:
+    """Returns the number of batches in an epoch with `rows` rows."""
+    return -(-rows // batch_size)
+
+
 def max_examples(seq_len: int) -> int:
     """Returns E, the maximum number of examples in a packed row of S = `seq_len`: one per 16 positions, at least 2."""
     return max(2, seq_len // 16)
@@ -78,19 +83,20 @@ def ordinals(counts: np.ndarray) -> np.ndarray:
 
 
 def make_in_chunks(
-    make: Callable[..., dict[str, np.ndarray]], indices: np.ndarray, seq_len: int, *others: np.ndarray
+    make: Callable[..., dict[str, np.ndarray]], indices: np.ndarray, seq_len: int, rates: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
     """Calls `make` on chunks of `indices` and concatenates the results.
 
     Args:
-      make: A function of (indices, *others) that returns the rows of these indices. Row i depends only on entry i of
-        each argument.
+      make: A function of (indices, rates) that returns the rows of these indices. Row i depends only on entry i of both
+        arguments.
       indices: int64 [B].
       seq_len: S.
-      *others: Further arguments of `make`, arrays [B], which are split like `indices`.
+      rates: float64 [B], or None.
     """
     size = max(1, _CHUNK_POSITIONS // seq_len)
     if len(indices) <= size:
-        return make(indices, *others)
-    chunks = [make(*(x[i : i + size] for x in (indices, *others))) for i in range(0, len(indices), size)]
+        return make(indices, rates)
+    parts = [slice(i, i + size) for i in range(0, len(indices), size)]
+    chunks = [make(indices[part], None if rates is None else rates[part]) for part in parts]
     return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bertjax.data.batch import BatchSpec
+from bertjax.data.batch import BatchSpec, count_batches
 from bertjax.data.features import Features
 from bertjax.data.hashing import Stream, hash_bits
 
@@ -31,8 +31,7 @@ def best_length_count(
 
     def total(count: int) -> float:
         shapes = choose_lengths(lengths, count=count, max_length=max_length, multiple=multiple)
-        rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes))
-        return sum(n * cost(shape) for n, shape in zip(rows, shapes, strict=True)) + len(shapes) * compile_cost
+        return padded_cost(lengths, shapes, cost) + len(shapes) * compile_cost
 
     return min(range(1, max_count + 1), key=total)
 
@@ -71,6 +70,15 @@ def find_buckets(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:
     return np.searchsorted(np.asarray(shapes), lengths)
 
 
+def padded_cost(lengths: np.ndarray, shapes: tuple[int, ...], cost: Callable[[int], float]) -> float:
+    """Returns the total cost of rows of these lengths, each padded to the length in `shapes` of its bucket.
+
+    `cost` is a function from a padded length to the cost of one row.
+    """
+    rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes)).tolist()
+    return sum(n * cost(shape) for n, shape in zip(rows, shapes, strict=True))
+
+
 class BucketedExamples:
     """An endless sequence of examples, epoch after epoch. All rows of a batch have the same padded length.
 
@@ -89,7 +97,7 @@ class BucketedExamples:
         self._bucket = find_buckets(features.lengths, shapes)  # [N]
         self.shapes = shapes
         self.batch_size = batch_size
-        self.batches = -(-len(features) // batch_size)  # in an epoch
+        self.batches = count_batches(len(features), batch_size)  # in an epoch
         self.cycle_length = self.batches * batch_size
         self._order = functools.lru_cache(maxsize=1)(self._make_order)
 

@@ -25,6 +25,7 @@ from bertjax.config.schema import check_fields, key
 from bertjax.data.hashing import Stream, bits_to_uniform, hash_bits, hash_bits_ragged
 from bertjax.data.spans import choose_spans, find_words
 from bertjax.errors import UserError
+from bertjax.text.tokenizer_base import Tokenizer
 
 UNITS = ('token', 'word', 'span')
 MASK_RATE = number(0, 1, above=True)
@@ -100,9 +101,8 @@ def mask_batch(
     *,
     options: MaskOptions,
     max_predictions: int,
-    mask_id: int,
+    tokenizer: Tokenizer,
     allowed_ids: np.ndarray,
-    continues_word: np.ndarray,
     seed: int,
     n: np.ndarray,
     within_budget: bool = False,
@@ -115,7 +115,6 @@ def mask_batch(
       input_ids, maskable: int32 and bool [B, S].
       max_predictions: P.
       allowed_ids: int32, the ids of random replacements; see `replacement_ids`.
-      continues_word: bool [V], whether a piece continues the word before it.
       seed, n: The keys of the random draws; n is int64 [B].
       within_budget: Whether a row never exceeds its budget. If all words of a row are longer than the budget, the first
         pieces of the shortest word are masked: as many as the budget if True, up to P if False.
@@ -133,7 +132,7 @@ def mask_batch(
     else:
         max_words = options.max_span if options.unit == 'span' else 1
         max_positions = budget if within_budget else np.full_like(budget, max_predictions)
-        words = find_words(input_ids, maskable, continues_word)
+        words = find_words(input_ids, maskable, tokenizer.continues_word)
         chosen = choose_spans(words, budget, max_positions, max_words, seed, n)
     counts = np.diff(np.searchsorted(chosen, np.arange(rows + 1) * seq_len))
     positions = chosen - np.repeat(np.arange(rows) * seq_len, counts)
@@ -143,7 +142,8 @@ def mask_batch(
     action = bits_to_uniform(hash_bits_ragged(counts, seed, Stream.MASK_ACTION, n, positions))
     drawn = bits_to_uniform(hash_bits_ragged(counts, seed, Stream.MASK_TOKEN, n, positions))
     drawn = allowed_ids[np.minimum((drawn * len(allowed_ids)).astype(np.int64), len(allowed_ids) - 1)]
-    masked = np.where(action < options.mask, mask_id, np.where(action < options.mask + options.random, drawn, labels))
+    unmasked = np.where(action < options.mask + options.random, drawn, labels)
+    masked = np.where(action < options.mask, tokenizer.mask_id, unmasked)
     flat_ids[chosen] = masked if causal is None else np.where(np.repeat(causal, counts), labels, masked)
 
     used = np.arange(max_predictions) < counts[:, None]

@@ -1,6 +1,5 @@
-"""Wrappers of pre-training examples: a mixture of several corpora, and a mask rate that changes during a phase."""
+"""Mixes the pre-training examples of several corpora."""
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -75,7 +74,7 @@ class MixedExamples:
         rank = slot - (self._ends - self._counts)[component]
         return component, block * self._counts[component] + rank
 
-    def batch(self, indices: np.ndarray, *rates: np.ndarray) -> dict[str, np.ndarray]:
+    def batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Returns the examples (or packed rows) `indices`, int64 [B], in the format of `batch.py`.
 
         For `rates`, see `PretrainingExamples.batch`.
@@ -84,34 +83,7 @@ class MixedExamples:
         rows: dict[str, np.ndarray] = {}
         for c in np.unique(component):
             selected = component == c
-            batch = self._components[c].batch(*(x[selected] for x in (numbers, *rates)))
+            batch = self._components[c].batch(numbers[selected], None if rates is None else rates[selected])
             for name, x in batch.items():
                 rows.setdefault(name, np.zeros((len(component), *x.shape[1:]), x.dtype))[selected] = x
         return rows
-
-
-@dataclasses.dataclass(frozen=True)
-class ScheduledMasks:
-    """The examples (or packed rows) of a phase, with a mask rate that changes linearly with the example number.
-
-    The rate of example n depends only on n and the attributes, so a resumed run has the same rates.
-
-    Attributes:
-      examples: The examples. Their own mask rate is the higher of `first` and `last`.
-      first, last: The mask rates of the first and of the last example.
-      count: The number of examples in the phase.
-    """
-
-    examples: PretrainingExamples | PackedExamples | MixedExamples
-    first: float
-    last: float
-    count: int
-
-    def rates(self, indices: np.ndarray) -> np.ndarray:
-        """Returns the mask rate of each example, float64 [B]. Examples after the end of the phase have rate `last`."""
-        progress = np.minimum(np.asarray(indices) / max(self.count - 1, 1), 1)
-        return self.first + (self.last - self.first) * progress
-
-    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the examples `indices`, int64 [B], in the format of `batch.py`."""
-        return self.examples.batch(indices, self.rates(indices))

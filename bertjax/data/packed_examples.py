@@ -67,11 +67,11 @@ class PackedExamples:
             numbers[in_plan] = begins[number] + self._packings[number].members[member[in_plan]]
         return row_index, numbers, cycle[row_index]
 
-    def batch(self, indices: np.ndarray, *rates: np.ndarray) -> dict[str, np.ndarray]:
+    def batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Returns the rows `indices` (int64 [B]) as in `batch.py`. For `rates`, see `PretrainingExamples.batch`."""
-        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self._examples.seq_len, *rates)
+        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self._examples.seq_len, rates)
 
-    def _batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    def _batch(self, indices: np.ndarray, rates: np.ndarray | None) -> dict[str, np.ndarray]:
         row_index, numbers, cycle = self.locate(indices)
         rates = None if rates is None else rates[row_index]
         single = self._examples.batch_with_new_masks(numbers, cycle, rates)  # rows of one example, [X, S]

@@ -100,15 +100,14 @@ class PretrainingExamples:
         rules = [WALK_VERSION, dataclasses.asdict(self.pairs), self.masking.static]
         return [*text, *rules, self.plan_lengths]
 
-    def batch(self, indices: np.ndarray, *rates: np.ndarray) -> dict[str, np.ndarray]:
+    def batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Returns the examples `indices` (int64 [B], not negative) in the format of `batch.py`.
 
-        An optional array `rates`, float64 [B], replaces the mask rate of the options. No value may be above the rate of
-        the options.
+        `rates`, float64 [B], replaces the mask rate of the options. No value may be above the rate of the options.
         """
-        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self.seq_len, *rates)
+        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self.seq_len, rates)
 
-    def _batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    def _batch(self, indices: np.ndarray, rates: np.ndarray | None) -> dict[str, np.ndarray]:
         slots = self._locate(indices)
         return self._make(slots, slots.key, rates)
 
@@ -129,14 +128,13 @@ class PretrainingExamples:
         self, slots: _Slots, mask_keys: np.ndarray, rates: np.ndarray | None, within_budget: bool = False
     ) -> dict[str, np.ndarray]:
         """Makes the rows of `slots`. `mask_keys`, int64 [B], are the keys n of the random draws for masks."""
-        ids = (self.vocabulary.cls_id, self.vocabulary.sep_id, self.vocabulary.pad_id)
         if self.pairs.paired:
             separators = self.vocabulary.separators
             segments = rows.truncate(self._draw(slots), self.seq_len, self.phase_seed, slots.key, separators)
-            laid_out = rows.lay_out_pairs(self.split, segments, self.seq_len, *ids, separators)
+            laid_out = rows.lay_out_pairs(self.split, segments, self.seq_len, self.vocabulary)
             labels, paired = segments.labels, segments.paired
         else:
-            laid_out = rows.lay_out_sentences(self.split, slots.chunks, slots.document, self.seq_len, *ids)
+            laid_out = rows.lay_out_sentences(self.split, slots.chunks, slots.document, self.seq_len, self.vocabulary)
             labels = paired = np.zeros(len(slots.key))
         is_causal = None
         if self.masking.causal_share:
@@ -146,9 +144,8 @@ class PretrainingExamples:
             laid_out.maskable,
             options=self.masking,
             max_predictions=self.max_predictions,
-            mask_id=self.vocabulary.mask_id,
+            tokenizer=self.vocabulary,
             allowed_ids=self._allowed_ids,
-            continues_word=self.vocabulary.continues_word,
             seed=self.phase_seed,
             n=mask_keys,
             within_budget=within_budget,

@@ -8,6 +8,7 @@ from bertjax.corpus.store import StoreSplit
 from bertjax.data.batch import ordinals
 from bertjax.data.hashing import Stream, hash_bits, randint
 from bertjax.data.pairs import CHUNK, PairOptions
+from bertjax.text.tokenizer_base import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,23 +123,21 @@ class Rows:
     maskable: np.ndarray
 
 
-def lay_out_pairs(
-    split: StoreSplit, segments: Segments, seq_len: int, cls_id: int, sep_id: int, pad_id: int, separators: int = 1
-) -> Rows:
+def lay_out_pairs(split: StoreSplit, segments: Segments, seq_len: int, tokenizer: Tokenizer) -> Rows:
     """Lays out pairs as [CLS] A [SEP] B [SEP], or [CLS] A [SEP] if there is no B.
 
-    With two `separators`, a pair is [CLS] A [SEP] [SEP] B [SEP]. B and its [SEP] are in segment 1, unless the split
-    defines segment types.
+    If the tokenizer has two `separators`, a pair is [CLS] A [SEP] [SEP] B [SEP]. B and its [SEP] are in segment 1,
+    unless the split defines segment types.
     """
     rows, with_b = np.arange(len(segments.a_length)), np.flatnonzero(segments.b_length)
     a_sep = 1 + segments.a_length
-    b_column = (a_sep + separators)[with_b]
+    b_column = (a_sep + tokenizer.separators)[with_b]
     row, column = np.append(rows, with_b), np.append(np.ones_like(rows), b_column)
     start = np.append(segments.a_start, segments.b_start[with_b])
     length = np.append(segments.a_length, segments.b_length[with_b])
-    laid_out = _lay_out(split, (len(rows), seq_len), cls_id, sep_id, pad_id, row, column, start, length)
+    laid_out = _lay_out(split, (len(rows), seq_len), tokenizer, row, column, start, length)
     last = b_column - 1  # the [SEP] before B
-    laid_out.input_ids[with_b, last], laid_out.maskable[with_b, last] = sep_id, False
+    laid_out.input_ids[with_b, last], laid_out.maskable[with_b, last] = tokenizer.sep_id, False
     if split.segments is None:
         laid_out.segment_ids[with_b] = laid_out.real[with_b] & (np.arange(seq_len) >= b_column[:, None])
     else:
@@ -147,7 +146,7 @@ def lay_out_pairs(
 
 
 def lay_out_sentences(
-    split: StoreSplit, chunks: np.ndarray, document: np.ndarray, seq_len: int, cls_id: int, sep_id: int, pad_id: int
+    split: StoreSplit, chunks: np.ndarray, document: np.ndarray, seq_len: int, tokenizer: Tokenizer
 ) -> Rows:
     """Lays out chunks of a plan without pairs as [CLS] sentences [SEP], with another [SEP] between documents.
 
@@ -162,15 +161,13 @@ def lay_out_sentences(
     begin = np.maximum(start[row], first)
     size = np.minimum((start + length)[row], end) - begin
     column = 1 + begin - start[row] + ordinal
-    return _lay_out(split, (len(chunks), seq_len), cls_id, sep_id, pad_id, row, column, begin, size)
+    return _lay_out(split, (len(chunks), seq_len), tokenizer, row, column, begin, size)
 
 
 def _lay_out(
     split: StoreSplit,
     shape: tuple[int, int],
-    cls_id: int,
-    sep_id: int,
-    pad_id: int,
+    tokenizer: Tokenizer,
     row: np.ndarray,
     column: np.ndarray,
     start: np.ndarray,
@@ -186,14 +183,14 @@ def _lay_out(
       row, column: int64, the row and the first column of each range. Each row has at least one range.
       start, length: int64, the first token of each range as an index in the split, and the number of its tokens.
     """
-    ids, sep = np.full(shape, pad_id, np.int32), column + length
+    ids, sep = np.full(shape, tokenizer.pad_id, np.int32), column + length
     for r, c, token, count in zip(*(x.tolist() for x in (row, column, start, length)), strict=True):
         ids[r, c : c + count] = split.tokens(token, count)
     end = np.zeros(shape[0], np.int64)
     np.maximum.at(end, row, sep)
     real = np.arange(shape[1]) <= end[:, None]  # [B, S]
     maskable = real.copy()
-    for position, special_id in ((np.s_[:, 0], cls_id), ((row, sep), sep_id)):
+    for position, special_id in ((np.s_[:, 0], tokenizer.cls_id), ((row, sep), tokenizer.sep_id)):
         ids[position], maskable[position] = special_id, False
     segment_ids = np.zeros(shape, np.int32)
     if split.segments is not None:

@@ -33,7 +33,7 @@ class Words:
 
 
 def find_words(input_ids: np.ndarray, maskable: np.ndarray, continues_word: np.ndarray) -> Words:
-    """Divides the maskable positions of rows into words. See `masking.mask_batch` for the arguments.
+    """Divides the maskable positions of rows into words. See `masking.mask_batch` and `Tokenizer` for the arguments.
 
     A new word begins at a piece that does not continue a word, after a gap in the positions, and in a new row.
     """

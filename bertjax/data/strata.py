@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bertjax.data.batch import BatchSpec
+from bertjax.data.batch import BatchSpec, count_batches
 from bertjax.data.features import Features
 from bertjax.data.hashing import Stream, hash_bits
 from bertjax.data.length_buckets import choose_lengths, find_buckets
@@ -17,11 +17,6 @@ from bertjax.data.packing import best_fit, rows_of_items, starts_in_rows
 from bertjax.model.layout import Layout
 
 _MULTIPLE = 4  # every row length is a multiple of this number, or the maximum sequence length
-
-
-def count_batches(rows: int, batch_size: int) -> int:
-    """Returns the number of batches in an epoch with `rows` rows."""
-    return -(-rows // batch_size)
 
 
 def row_strata(batch_size: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from bertjax.convert.load import ImportedModel
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig, FieldKind, fields_of, parameter_count
-from bertjax.model.stacking import init_params, unstack_layers
+from bertjax.model.stacking import STACKED, init_params, unstack_layers
 from bertjax.parallel.partition import mesh_context
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.training.settings import check_mesh
@@ -146,8 +146,8 @@ class Teacher:
     def as_student(self, layers: Sequence[int], student: BertConfig) -> dict[str, Any]:
         """Returns the teacher's parameters with only the blocks `layers`, in the tree layout of the student."""
         params = self.imported.params
-        blocks = jax.tree.map(lambda x: x[list(layers)], params['encoder']['layers'])
-        tree = {**params, 'encoder': {**params['encoder'], 'layers': blocks}}
+        blocks = jax.tree.map(lambda x: x[list(layers)], params['encoder'][STACKED])
+        tree = {**params, 'encoder': {**params['encoder'], STACKED: blocks}}
         if 'mix' in params:  # the head has a weight for each block
             tree['mix'] = {**params['mix'], 'weights': params['mix']['weights'][list(layers)]}
         return tree if student.scan_layers else unstack_layers(tree)

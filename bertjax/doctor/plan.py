@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 
 from bertjax.config.run import RunKeys
 from bertjax.cost.memory_search import MemorySearch
+from bertjax.data.batch import count_batches
 from bertjax.distill.settings import DistillationSettings
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.doctor.machine import disk_space, gib
@@ -161,7 +162,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
     yield Check('encoder', OK, f'{data.source}: {_sizes(data.encoder)}')
     yield from disk(settings, data.encoder, folder)
     train = min(counts['train'], settings.max_train_records or counts['train'])
-    steps = settings.total_steps(-(-train // settings.batch_size))
+    steps = settings.total_steps(count_batches(train, settings.batch_size))
     with quiet():
         rows, seconds = _time_task(data, mesh)
     hours = max(steps - done, 0) * seconds * settings.batch_size / rows / 3600

@@ -1,12 +1,14 @@
 """Chooses packed or padded rows for a fine-tuning run, by their compute and compile cost."""
 
 import dataclasses
+import functools
 
 import numpy as np
 from jax.sharding import Mesh
 
-from bertjax.data.length_buckets import MAX_LENGTHS, choose_lengths, find_buckets
-from bertjax.data.strata import choose_layout, count_batches, layout_cost, slot_capacities
+from bertjax.data.batch import count_batches
+from bertjax.data.length_buckets import MAX_LENGTHS, choose_lengths, padded_cost
+from bertjax.data.strata import choose_layout, layout_cost, slot_capacities
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import COMPILE_TIME, FLOPS, TaskData, TaskSplit
@@ -92,12 +94,11 @@ def _choose_layout(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) 
 
 def _padded_cost(encoder: BertConfig, train: TaskSplit, passes: float) -> float:
     """Returns the cost of training and compilation, in FLOPs, if rows are padded to the best number of lengths."""
-    lengths, choices = train.features.lengths, train.features.choices
+    lengths = np.repeat(train.features.lengths, train.features.choices)
 
     def cost(count: int) -> float:
         shapes = choose_lengths(lengths, count=count, max_length=encoder.max_positions)
-        rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes)).tolist()
-        computed = sum(n * choices * _row_cost(encoder, shape) for n, shape in zip(rows, shapes, strict=True))
+        computed = padded_cost(lengths, shapes, functools.partial(_row_cost, encoder))
         return passes * computed + len(shapes) * _compile_cost(encoder)
 
     return min(map(cost, range(1, MAX_LENGTHS + 1)))

@@ -125,12 +125,14 @@ def load_task(
     settings.check()
     mesh = make_mesh(settings.mesh_axes, claim_devices())
     data = _task_data(settings, folder)
-    splits, length_count = {}, settings.max_padded_lengths
+    splits, shapes = {}, ()
     if splits_of is not None:
         settings.check_memory(data.encoder, mesh, training=False)
         splits = splits_of(data)
-        length_count = length_count or data.best_length_count(list(splits.values()), 1, training=False)
-    task_model = TaskModel(data, mesh, list(splits.values()), length_count)
+        rows = list(splits.values())
+        length_count = settings.max_padded_lengths or data.best_length_count(rows, 1, training=False)
+        shapes = data.padded_lengths(rows, length_count)
+    task_model = TaskModel(data, mesh, shapes)
     params, step = _params(data, task_model.setup, folder)
     return EvaluatedTask(task_model, params, splits, step, data.finished and _selects_final(settings, folder))
 

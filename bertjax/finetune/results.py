@@ -134,7 +134,7 @@ def export_task(
 ) -> list[pathlib.Path]:
     """Writes a folder in WORKDIR/export/ for each format, and returns the folders.
 
-    The model card shows the metrics in `results`. For `finished`, see `task_data.task_json`.
+    The model card shows the metrics in `results`. For `finished`, see `task_data.make_task_json`.
     """
     data = task_model.data
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
@@ -218,12 +218,12 @@ def write_predictions(
 
 
 def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Returns a row for each record or `Blank` in `items`; see `rows_of_items`."""
+    """Returns a row for each record or `Blank` in `items`; see `merge_answers`."""
     records = [item for item in items if not isinstance(item, Blank)]
-    return rows_of_items(items, task.rows(records, predictions))
+    return merge_answers(items, task.rows(records, predictions))
 
 
-def rows_of_items(items: Iterable[Any], answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def merge_answers(items: Iterable[Any], answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yields a row for each record or `Blank` in `items`. `answers` has an answer for each record.
 
     The row of a record has its fields and its answer. The row of a `Blank` has its fields, its kind and `where`.

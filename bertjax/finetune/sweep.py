@@ -20,6 +20,7 @@ from bertjax.checkpoint.checkpoints import Checkpoints
 from bertjax.config.plain import dump, to_plain
 from bertjax.config.resume import changed_keys, place_of, without
 from bertjax.config.schema import MACHINE, VERB
+from bertjax.data.batch import count_batches
 from bertjax.data.length_buckets import MAX_LENGTHS
 from bertjax.errors import PreemptedError, UserError
 from bertjax.files.atomic import write_atomic
@@ -143,7 +144,7 @@ def _check_same_settings(data: TaskData, folder: pathlib.Path) -> None:
 def _passes(settings: FinetuningSettings, train: TaskSplit) -> float:
     """Returns the number of passes over the training rows."""
     rows = len(train.features)
-    return settings.total_steps(-(-rows // settings.batch_size)) * settings.batch_size / rows
+    return settings.total_steps(count_batches(rows, settings.batch_size)) * settings.batch_size / rows
 
 
 def _length_count(settings: FinetuningSettings) -> int:

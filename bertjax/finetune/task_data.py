@@ -187,13 +187,13 @@ class TaskData:
         return facts | {'labels': ', '.join(self.task.labels), 'data': rows.fingerprint}
 
     def task_json(self, *, finished: bool = True) -> str:
-        """Returns the text of task.json. For `finished`, see the function `task_json`."""
-        return task_json(
+        """Returns the text of task.json. For `finished`, see `make_task_json`."""
+        return make_task_json(
             to_plain(self.settings.task), self.task, self.encoder, self.settings.seq_len, finished=finished
         )
 
 
-def task_json(
+def make_task_json(
     options: Mapping[str, Any], task: Task, encoder: BertConfig, seq_len: int, *, finished: bool = True
 ) -> str:
     """Returns the text of task.json.

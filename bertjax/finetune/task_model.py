@@ -34,32 +34,19 @@ class TaskModel:
     """The model of a task on a mesh, for training, evaluation and prediction.
 
     Args:
-      splits: The splits to train and evaluate on. Without splits, the model only has a setup. Without a `layout`, all
-        splits determine the padded lengths. With a `layout`, the first split must be the training split, and the other
-        splits, if there are any, determine the padded lengths.
-      length_count: The maximum number of padded lengths.
+      shapes: The padded lengths of batches, ascending. Packed training batches do not use them. With (), the model only
+        has a setup.
       layout: The layout of packed training batches; None for padded rows.
 
     Attributes:
-      shapes: The padded lengths of batches. Packed training batches do not use them.
-      attention: A description of the attention implementation for batches of the longest rows; '' without splits.
+      attention: A description of the attention implementation for batches of the longest rows; '' without `shapes`.
     """
 
-    def __init__(
-        self,
-        data: TaskData,
-        mesh: Mesh,
-        splits: Sequence[TaskSplit],
-        length_count: int,
-        layout: PackedLayout | None = None,
-    ):
+    def __init__(self, data: TaskData, mesh: Mesh, shapes: tuple[int, ...], layout: PackedLayout | None = None):
         settings = data.settings
         check_mesh(data.encoder, mesh)
-        self.data, self.layout = data, layout
-        self.shapes: tuple[int, ...] = ()
+        self.data, self.shapes, self.layout = data, shapes, layout
         self.attention = ''
-        if splits:
-            self.shapes = data.padded_lengths(splits if layout is None else splits[1:] or splits, length_count)
         self.setup: Setup = build_setup(
             data.task.build_module(data.encoder),
             data.task.objective,
@@ -70,11 +57,11 @@ class TaskModel:
             ema_decay=settings.ema_decay,
             zero1=settings.zero1,
         )
-        if layout is None and splits:
-            self.attention = describe_attention(data.encoder, settings.batch_size, max(self.shapes))
-        elif layout is not None:
+        if layout is not None:
             packed = max(layout.most_sequences) > 1
             self.attention = describe_attention(data.encoder, *layout.row_groups[-1], packed=packed)
+        elif shapes:
+            self.attention = describe_attention(data.encoder, settings.batch_size, max(shapes))
         self._predictors: dict[int, Predictor] = {}
         self._last: tuple[Any, TaskSplit, Outputs] | None = None
 
@@ -198,8 +185,10 @@ def prepare(
 ) -> tuple[TaskSplit, TaskModel]:
     """Builds the model and tokenises the splits that the run needs, so that errors are reported before training.
 
-    For `length_count` and `layout`, see `TaskModel`. `selection_key` is the config key that selects a model by its
-    dev score; '' for none.
+    Args:
+      length_count: The maximum number of padded lengths.
+      layout: See `TaskModel`.
+      selection_key: The config key that selects a model by its dev score; '' for none.
 
     Returns:
       The training split and the model.
@@ -220,4 +209,7 @@ def prepare(
     )
     eval_splits = [data.split(name) for name in data.eval_splits]
     train = data.split('train', training=True)
-    return train, TaskModel(data, mesh, [train, *eval_splits], length_count, layout)
+    padded_splits = [train, *eval_splits]
+    if layout is not None:  # only the evaluation has padded rows
+        padded_splits = eval_splits or [train]
+    return train, TaskModel(data, mesh, data.padded_lengths(padded_splits, length_count), layout)

@@ -25,7 +25,7 @@ from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote
 from bertjax.files.small_files import read_json_object
-from bertjax.finetune.task_data import TASK_FILE, task_json
+from bertjax.finetune.task_data import TASK_FILE, make_task_json
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.parallel.devices import claim_devices
@@ -221,7 +221,7 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
         task = build_pair_task(directory, longest) or build_task_for_class(
             source.values, longest, source.description_file
         )
-        return task, '' if task is None else task_json(options_with_kind(task), task, config, task.seq_len)
+        return task, '' if task is None else make_task_json(options_with_kind(task), task, config, task.seq_len)
     facts = read_json_object(path, _RESTORE)
     seq_len = facts.get('seq_len')  # The length in training.
     if type(seq_len) is not int or seq_len > longest:

@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-Sums = Mapping[str, tuple[float, float]]  # {name: (weighted sum, sum of weights)}
+WeightedSums = Mapping[str, tuple[float, float]]  # {name: (weighted sum, sum of weights)}
 PAIRS = ('nsp', 'sop')  # the names of the sentence-pair objectives in a row
 _PRETRAINING_LOSSES = ('mlm_loss', *(f'{pair}_loss' for pair in PAIRS))
 
 
-def add_sums(parts: Iterable[Sums]) -> dict[str, tuple[float, float]]:
+def add_sums(parts: Iterable[WeightedSums]) -> dict[str, tuple[float, float]]:
     """Adds the sums and weights of several batches, in float64."""
     total: dict[str, tuple[float, float]] = {}
     for part in parts:
@@ -19,7 +19,7 @@ def add_sums(parts: Iterable[Sums]) -> dict[str, tuple[float, float]]:
     return total
 
 
-def pretraining_values(sums: Sums, pair: str = 'nsp') -> dict[str, float | None]:
+def pretraining_values(sums: WeightedSums, pair: str = 'nsp') -> dict[str, float | None]:
     """Returns loss, mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy and perplexity. A value is None if its weight is 0.
 
     `loss` is the mean MLM loss plus the mean pair loss. It omits a mean of weight 0, and the z-loss.
@@ -47,12 +47,12 @@ def pair_name(mode: str) -> str:
     return mode if mode in PAIRS else 'nsp'
 
 
-def task_values(sums: Sums) -> dict[str, float | None]:
+def task_values(sums: WeightedSums) -> dict[str, float | None]:
     """Returns the mean of each loss and accuracy of a task. A mean is None if its weight is 0."""
     return {name: total / weight if weight else None for name, (total, weight) in sums.items()}
 
 
-def distillation_values(sums: Sums, factors: Mapping[str, float]) -> dict[str, float | None]:
+def distillation_values(sums: WeightedSums, factors: Mapping[str, float]) -> dict[str, float | None]:
     """Returns the mean of each loss and accuracy. `loss` is the sum of factor · mean over `factors`."""
     values = task_values(sums)
     weighted = [factor * values[name] for name, factor in factors.items() if values.get(name) is not None]

@@ -67,7 +67,7 @@ class Dropout(struct.PyTreeNode):
         return self.replace(example_ids=example_ids.reshape(-1))
 
     def words(self, heads: int | None = None) -> jax.Array:
-        """Computes the words, numbers that `hash_bits` hashes together with the counter of each value.
+        """Computes the words, numbers that `hash_words` hashes together with the counter of each value.
 
         Returns:
           uint32 [B, 2], or [B, heads, 2] with different words for each head. With `positions`, [B, S, 3] or
@@ -86,7 +86,7 @@ def threshold(rate: float) -> int:
     return round(rate * 2**32)
 
 
-def hash_bits(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.Array:
+def hash_words(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.Array:
     """Hashes two words and a counter to 32 pseudo-random bits, with arithmetic that Pallas kernels support.
 
     The words come from `Dropout.words`, and broadcast against the counters. Each value of a row or head has a counter.
@@ -134,23 +134,23 @@ def _row_bits(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     for axis in range(1, len(shape)):
         counter = counter * jnp.uint32(shape[axis]) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
     first, second = jnp.moveaxis(words.reshape(-1, *[1] * (len(shape) - 1), 2), -1, 0)
-    return hash_bits(first, second, counter)
+    return hash_words(first, second, counter)
 
 
 def _position_bits(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     first, second, position = jnp.moveaxis(words[..., None, :], -1, 0)  # [B, S, 1] each
-    return hash_bits(first, second, position * jnp.uint32(shape[-1]) + jax.lax.broadcasted_iota(jnp.uint32, shape, 2))
+    return hash_words(first, second, position * jnp.uint32(shape[-1]) + jax.lax.broadcasted_iota(jnp.uint32, shape, 2))
 
 
 def _head_bits(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     query, key = (jax.lax.broadcasted_iota(jnp.uint32, shape[-2:], axis) for axis in (0, 1))
     first, second = jnp.moveaxis(words[..., None, None, :], -1, 0)
-    return hash_bits(first, second, (query << 16) | key)
+    return hash_words(first, second, (query << 16) | key)
 
 
 def _query_bits(words: tuple[jax.Array, jax.Array], shape: tuple[int, ...]) -> jax.Array:
     first, second, query = jnp.moveaxis(words[0][..., None, :], -1, 0)  # [..., Q, 1] each
-    return jnp.broadcast_to(hash_bits(first, second, (query << 16) | words[1][..., None, :]), shape)
+    return jnp.broadcast_to(hash_words(first, second, (query << 16) | words[1][..., None, :]), shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))

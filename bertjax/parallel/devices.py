@@ -39,9 +39,9 @@ def leave_out_absent_tpus() -> None:
         jax.config.update('jax_platforms', 'cpu')
 
 
-def unused_accelerator(platform: str) -> str:
-    """Returns 'TPU' or 'GPU' if this machine seems to have one although JAX uses the CPU, else ''."""
-    if platform != 'cpu':
+def unused_accelerator(used_platform: str) -> str:
+    """Returns 'TPU' or 'GPU' if this machine seems to have one although JAX uses the platform 'cpu', else ''."""
+    if used_platform != 'cpu':
         return ''
     return 'TPU' if may_have_tpu() else 'GPU' if _may_have_nvidia_gpu() else ''
 

@@ -1,6 +1,6 @@
 """The device mesh with its three named axes, for any number of devices."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -32,7 +32,7 @@ def mesh_shape(axes: dict[str, int], num_devices: int) -> tuple[int, int, int]:
     return tuple(sizes)
 
 
-def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
+def make_mesh(axes: dict[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Creates a mesh with axes (data, fsdp, tensor) over `devices` (default: all).
 
     If there are several TPU slices, the `data` axis spans them, because the network between slices is slow and the axis

@@ -33,12 +33,12 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
       ValueError: A name is not in parallel/rules.py. Linen alone would leave the dimension unsplit without an error.
     """
     _check_names(names)
-    if _on_one_device():
+    if _in_shard_map():
         return x
     return nn.with_logical_constraint(x, names, fallback=spmd.RulesFallback.RAISE_ERROR)
 
 
-def with_axes(init: nn.initializers.Initializer, *names: str) -> nn.initializers.Initializer:
+def with_axes(init: nn.initializers.Initializer, *names: str | None) -> nn.initializers.Initializer:
     """Returns `init` with logical axis names for its parameter, one per dimension. `nn.scan` prepends `layers`."""
     _check_names(names)
     return nn.with_logical_partitioning(init, names)
@@ -69,7 +69,7 @@ def traced_device() -> jax.Device:
 def shard_count(name: str) -> int:
     """Returns the number of shards of a dimension with this logical axis."""
     mesh, axes = _MESH.get(), dict(AXIS_RULES)[name] or ()
-    if mesh is None or _on_one_device():
+    if mesh is None or _in_shard_map():
         return 1
     return math.prod(mesh.shape[axis] for axis in ((axes,) if isinstance(axes, str) else axes))
 
@@ -93,14 +93,14 @@ def over_mesh(
       output: The logical axes of the result.
     """
     mesh = _MESH.get()
-    if mesh is None or mesh.size == 1 or _on_one_device():
+    if mesh is None or mesh.size == 1 or _in_shard_map():
         return function
     rules = dict(AXIS_RULES)
     specs = [PartitionSpec(*(None if name is None else rules[name] for name in names)) for names in (*inputs, output)]
     return jax.shard_map(function, mesh=mesh, in_specs=tuple(specs[:-1]), out_specs=specs[-1], check_vma=False)
 
 
-def _on_one_device() -> bool:
+def _in_shard_map() -> bool:
     """Returns whether the trace is inside `jax.shard_map`, where arrays are shards of one device."""
     return bool(jax.sharding.get_abstract_mesh().manual_axes)
 

@@ -1,12 +1,9 @@
-"""Checks the command line flags for several processes, counts the processes of a run, and supervises each process."""
+"""Checks the command line flags for several processes, and counts the processes of a run."""
 
-import ctypes
 import dataclasses
 import http.client
 import os
 import re
-import signal
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -14,10 +11,9 @@ from collections.abc import Mapping
 
 from absl import logging
 
-from bertjax.errors import LostError, UserError
+from bertjax.errors import UserError
 from bertjax.parallel.devices import may_have_tpu
 
-_PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 _TRIES = 3  # the maximum number of requests to the metadata server for one attribute
 _TIMEOUT = 3.0  # seconds; the server is on the same machine and answers within milliseconds
 
@@ -102,39 +98,3 @@ def _parse_value(key: str, lines: str) -> str | None:
     """Returns the value of a key in lines such as `MEGASCALE_NUM_SLICES: '2'`, or None."""
     pairs = (line.partition(':') for line in lines.splitlines())
     return next((value.strip().strip("'") for name, _, value in pairs if name.strip() == key), None)
-
-
-def supervise() -> None:
-    """Continues in a child process. The parent waits for the child, and then exits with the child's status.
-
-    If another process of the run is lost, JAX may abort the child at any time (SIGABRT). The parent then prints a
-    LostError in one line and exits with its status. The parent also forwards SIGTERM, Ctrl-C and Ctrl-Z.
-    """
-    # Signals are blocked until their handlers are set, because an earlier signal would end or stop the processes.
-    signals = (signal.SIGTSTP, signal.SIGTERM, signal.SIGINT)
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    parent, child = os.getpid(), os.fork()
-    if child == 0:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the child must not outlive the parent
-        if os.getppid() != parent:
-            os._exit(LostError.exit_status)
-        # A terminal and Slurm signal all processes of a group. In the parent's group, the child would get each signal
-        # twice, and a second signal has another meaning (training/health/interrupt.py).
-        os.setpgid(0, 0)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-        return
-
-    def pause(number: int, frame: object) -> None:
-        os.kill(child, signal.SIGSTOP)
-        os.kill(parent, signal.SIGSTOP)
-        os.kill(child, signal.SIGCONT)
-
-    signal.signal(signal.SIGTSTP, pause)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: os.kill(child, number))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGABRT:
-        print(LostError(), file=sys.stderr, flush=True)
-        os._exit(LostError.exit_status)
-    os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))

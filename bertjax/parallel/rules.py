@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MESH_AXES = ('data', 'fsdp', 'tensor')
+BATCH_AXES = ('data', 'fsdp')  # the axes that split the rows of a batch
 
 # (logical axis, mesh axes). Names that are not in this table are an error (parallel/partition.py).
 AXIS_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
@@ -23,7 +24,7 @@ AXIS_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ('layers', None),
     ('norm', None),
     # activations
-    ('act_batch', ('data', 'fsdp')),
+    ('act_batch', BATCH_AXES),
     ('act_length', None),
     ('act_pred', None),
     ('act_embed', None),
@@ -31,11 +32,9 @@ AXIS_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ('act_head_dim', None),
     ('act_mlp', 'tensor'),
     ('act_vocab', 'tensor'),
-    ('act_classes', None),
     # the matrices of one shape that Muon orthogonalises together
-    ('act_matrices', ('data', 'fsdp', 'tensor')),
+    ('act_matrices', MESH_AXES),
 )
-BATCH_AXES = ('data', 'fsdp')
 
 _DEFAULT = {'data': -1, 'fsdp': 1, 'tensor': 1}  # -1: all remaining devices
 # config.mesh.preset -> the sizes that differ from the defaults.

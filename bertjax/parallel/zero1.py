@@ -131,7 +131,7 @@ class GradientExchange:
                 sent = _as_matrix(lambda x: jax.lax.all_gather(x, AXIS, axis=split, tiled=True), sent, split)
             return sent if path[-1].key == 'kernel' else sent.astype(part.dtype)
 
-        return jax.tree_util.tree_map_with_path(gather, params, self.specs)
+        return jax.tree.map_with_path(gather, params, self.specs)
 
     def sum(self, values: Any) -> Any:
         """Sums values over all devices."""
@@ -157,7 +157,7 @@ class GradientExchange:
             send = lambda x: jax.lax.psum_scatter(x, AXIS, scatter_dimension=split, tiled=True)  # noqa: E731
             return _as_matrix(send, sent, split).astype(grad.dtype)
 
-        return jax.tree_util.tree_map_with_path(scatter, grads, specs)
+        return jax.tree.map_with_path(scatter, grads, specs)
 
     def _cast(self, path: tuple[Any, ...], x: jax.Array) -> jax.Array:
         return x.astype(self.dtype) if path[-1].key in MATRICES else x

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from bertjax.errors import UserError
 from bertjax.parallel.distributed import is_primary
-from bertjax.pretrain.budget_choice import choose_plan
+from bertjax.pretrain.budget_choice import choose_budget_plan
 from bertjax.pretrain.budget_plan import FILE, BudgetPlan, read_plan
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.remote.paths import user_path
@@ -49,7 +49,7 @@ def make_plan(
     if saved and replayed not in (None, saved):
         fix = 'leave it out, or give another --workdir'
         raise UserError('config.replay', repr(settings.replay), f'a run with the decisions in {path}', fix)
-    plan = saved or replayed or choose_plan(settings, mesh, flag_keys)
+    plan = saved or replayed or choose_budget_plan(settings, mesh, flag_keys)
     from_replay = (settings.replay, 'leave config.replay out')
     _check_plan(plan, settings, flag_keys, *(from_replay if plan is replayed else (path, 'give another --workdir')))
     if plan is not saved:

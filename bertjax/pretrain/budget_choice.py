@@ -72,7 +72,7 @@ def inner_parameters(layers: int, width: int) -> int:
     return layers * (4 * width * width + 3 * width * gated_width(width))
 
 
-def choose_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[str]) -> BudgetPlan:
+def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[str]) -> BudgetPlan:
     """Returns a new plan for config.budget. A key in `flag_keys` keeps its value.
 
     Raises:

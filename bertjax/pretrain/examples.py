@@ -19,7 +19,7 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 # The seed of the held-out examples and their masks. It is independent of config.seed, so that runs are comparable.
 HELDOUT_SEED = 20181011
 
-Examples = PretrainingExamples | PackedExamples | MixedExamples
+PhaseExamples = PretrainingExamples | PackedExamples | MixedExamples
 
 
 class StoreExamples:
@@ -40,7 +40,7 @@ class StoreExamples:
     ):
         self.settings, self.stores, self.tokenizer, self._cache_dir = settings, stores, tokenizer, cache_dir
         self.texts = texts
-        self._cache: dict[tuple, Examples] = {}
+        self._cache: dict[tuple, PhaseExamples] = {}
 
     @classmethod
     def open(cls, settings: PretrainingSettings, folder: pathlib.Path) -> 'StoreExamples':
@@ -54,7 +54,7 @@ class StoreExamples:
         """Whether every store has held-out documents."""
         return all(store.split('heldout').num_documents for store in self.stores)
 
-    def get(self, shape: tuple[int, int], split: str, phase: int) -> Examples:
+    def get(self, shape: tuple[int, int], split: str, phase: int) -> PhaseExamples:
         """Returns the examples of a phase. With config.packing, training examples are packed into rows.
 
         Training examples have the highest mask rate of the phase, which `ScheduledMasks` can lower. Held-out examples

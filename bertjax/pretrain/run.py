@@ -12,8 +12,8 @@ from jax.sharding import Mesh
 
 from bertjax.config.plain import to_plain
 from bertjax.convert.vocabulary import set_embedding_rows
-from bertjax.data.mixture import ScheduledMasks
 from bertjax.data.plans import remove_leftovers
+from bertjax.data.scheduled_masks import ScheduledMasks
 from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, Objective, with_z_loss
 from bertjax.metrics.rows import distillation_values, pair_name, pretraining_values
 from bertjax.model.bert import BertForPreTraining
@@ -22,7 +22,7 @@ from bertjax.optim.masks import describe_decay
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.parallel.mesh import row_shards
 from bertjax.pretrain.embeddings import read_embeddings
-from bertjax.pretrain.examples import Examples, StoreExamples
+from bertjax.pretrain.examples import PhaseExamples, StoreExamples
 from bertjax.pretrain.heldout_pairs import PairsEvaluator, read_heldout_pairs
 from bertjax.pretrain.heldout_texts import check_texts, prepare_texts, split_name
 from bertjax.pretrain.phases import PretrainingPhase
@@ -128,7 +128,7 @@ class Pretraining(Experiment):
         self.resolved['model']['vocab_size'] = self.model_config.vocab_size
 
     @property
-    def heldout(self) -> Examples | None:
+    def heldout(self) -> PhaseExamples | None:
         """The held-out examples of the first phase, or None if a token store has no held-out documents."""
         return self.examples.get(self.settings.first_shape, 'heldout', 0) if self.examples.has_heldout else None
 
@@ -177,7 +177,7 @@ class Pretraining(Experiment):
         if self._distillation is not None:
             flops += self._distillation.forward_flops(*shape)
 
-        def evaluator(examples: Examples, split: str) -> Evaluator:
+        def evaluator(examples: PhaseExamples, split: str) -> Evaluator:
             return Evaluator(
                 lambda params, batch: evaluate(params, batch, *teacher),
                 examples,

@@ -11,7 +11,7 @@ from bertjax.pretrain.chance_baselines import ChanceBaselines
 from bertjax.pretrain.heldout_texts import PREFIX, group_rows_by_text
 from bertjax.report.run_record import Run
 
-Rows = Sequence[Mapping[str, Any]]
+MetricRows = Sequence[Mapping[str, Any]]
 _SMALL = 260  # the height of a small chart, in pixels
 _POSITION = ('step', 'split', 'phase', 'examples')  # the keys of a row that are not metrics
 _TITLES = {
@@ -45,7 +45,7 @@ def make_curves(name: str, rows: Iterable[Mapping[str, Any]], key: str, color: s
     return [Curve(name, *map(list, zip(*points, strict=True)), color, kind)] if points else []
 
 
-def main_charts(rows: Rows, baselines: ChanceBaselines) -> list[Chart]:
+def main_charts(rows: MetricRows, baselines: ChanceBaselines) -> list[Chart]:
     """Returns charts of the main losses, the accuracy on pairs, the held-out texts, and every further split."""
     mlm = _train_and_heldout(rows, 'mlm_loss')
     if mlm and baselines.unigram is not None:
@@ -71,7 +71,7 @@ def main_charts(rows: Rows, baselines: ChanceBaselines) -> list[Chart]:
     return [chart for chart in charts if chart.curves]
 
 
-def teacher_charts(rows: Rows) -> list[Chart]:
+def teacher_charts(rows: MetricRows) -> list[Chart]:
     """Returns a separate chart for each distillation loss, because the losses differ by orders of magnitude."""
     charts = [
         Chart(_TITLES.get(key, key), _train_and_heldout(rows, key), key, height=_SMALL)
@@ -80,7 +80,7 @@ def teacher_charts(rows: Rows) -> list[Chart]:
     return [chart for chart in charts if chart.curves]
 
 
-def _training_charts(rows: Rows) -> list[Chart]:
+def _training_charts(rows: MetricRows) -> list[Chart]:
     """Returns small charts of the accuracy on masks, the learning rate and the gradient norm."""
     train = [row for row in rows if row['split'] == 'train']
     charts = [
@@ -91,18 +91,18 @@ def _training_charts(rows: Rows) -> list[Chart]:
     return [chart for chart in charts if chart.curves]
 
 
-def _train_and_heldout(rows: Rows, key: str) -> list[Curve]:
+def _train_and_heldout(rows: MetricRows, key: str) -> list[Curve]:
     train, heldout = ([row for row in rows if row['split'] == split] for split in ('train', 'heldout'))
     return make_curves('training', train, key, 'pale') + make_curves('held out', heldout, key, 'blue', 'dots')
 
 
-def _colored(named: Iterable[tuple[str, Rows, str]]) -> list[Curve]:
+def _colored(named: Iterable[tuple[str, MetricRows, str]]) -> list[Curve]:
     """Returns a curve for each (name, rows, key) with values. The colors repeat after the last of COLORS."""
     colors = itertools.cycle(COLORS)
     return [curve for name, rows, key in named for curve in make_curves(name, rows, key, next(colors), 'dots')]
 
 
-def _majority(rows: Rows, baselines: ChanceBaselines) -> list[Curve]:
+def _majority(rows: MetricRows, baselines: ChanceBaselines) -> list[Curve]:
     """Returns a horizontal line at the majority baseline of each phase: the accuracy of a constant answer."""
     lines, begin = [], 0
     for phase in sorted({row['phase'] for row in rows}):

@@ -7,14 +7,14 @@ import numpy as np
 
 from bertjax.data.features import Features
 from bertjax.pages.page import Section, Token
-from bertjax.pretrain.examples import Examples
+from bertjax.pretrain.examples import PhaseExamples
 from bertjax.text.tokenizer import Tokenizer
 
 _ROWS = 4
 _PAIRS = {'nsp': ('B follows A', 'B is from elsewhere'), 'sop': ('in their order', 'swapped')}
 
 
-def pretraining_examples(examples: Examples, tokenizer: Tokenizer, mode: str) -> Section:
+def pretraining_examples(examples: PhaseExamples, tokenizer: Tokenizer, mode: str) -> Section:
     """Returns the section with the first training examples and their masks. With packing, it shows the first rows."""
     batch = examples.batch(np.arange(_ROWS))
     legend = {'masked': '[MASK]', 'random': 'a random piece instead', 'unchanged': 'left unchanged'}

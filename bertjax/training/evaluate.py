@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from bertjax.data.batch import padding_rows
 from bertjax.data.loader import Examples, global_arrays, local_rows
-from bertjax.metrics.rows import Sums, add_sums, pretraining_values
+from bertjax.metrics.rows import WeightedSums, add_sums, pretraining_values
 from bertjax.parallel.partition import batch_sharding, mesh_context
 from bertjax.parallel.zero1 import unshard
 
@@ -36,7 +36,7 @@ class Evaluator:
     count: int
     batch_size: int
     mesh: Mesh
-    values: Callable[[Sums], dict[str, float | None]] = pretraining_values
+    values: Callable[[WeightedSums], dict[str, float | None]] = pretraining_values
     split: str = 'heldout'
     _is_compiled: bool = dataclasses.field(default=False, init=False)
 

@@ -15,7 +15,7 @@ from bertjax.config.run import RunKeys
 from bertjax.data.batch import BatchSpec
 from bertjax.data.length_buckets import BucketedExamples
 from bertjax.data.loader import Loader, NumberedBatch
-from bertjax.metrics.rows import Sums
+from bertjax.metrics.rows import WeightedSums
 from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.training.compiled_steps import CompiledSteps, Program, compile_steps
 from bertjax.training.evaluate import OnCompile
@@ -165,7 +165,7 @@ class Experiment(abc.ABC):
     setup: Setup
     resolved: Mapping[str, Any]
     folders: Sequence[pathlib.Path]
-    values: Callable[[Sums], dict[str, float | None]]
+    values: Callable[[WeightedSums], dict[str, float | None]]
     files: Mapping[str, str] = MappingProxyType({})
 
     @property

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from data_fakes import FakeVocabulary
 
 from bertjax.data import spans
 from bertjax.data.hashing import Stream, hash_bits, uniform
@@ -36,15 +37,15 @@ def rows_of_words(rows=512, seq_len=128, seed=0, full=False):
 
 
 def mask(ids, maskable, most=20, continues_word=None, seed=1, n=None, **options):
-    masked = ids.copy()
+    masked, vocabulary = ids.copy(), FakeVocabulary(VOCABULARY)
+    vocabulary.continues_word = continues() if continues_word is None else continues_word
     predictions = mask_batch(
         masked,
         maskable,
         options=MaskOptions(**options),
         max_predictions=most,
-        mask_id=MASK,
+        tokenizer=vocabulary,
         allowed_ids=replacement_ids(VOCABULARY, SPECIAL),
-        continues_word=continues() if continues_word is None else continues_word,
         seed=seed,
         n=np.arange(len(ids)) if n is None else n,
     )

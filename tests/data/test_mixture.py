@@ -14,7 +14,7 @@ class Component:
         self.which, self.cycle_length = which, cycle_length
         self.report = {'which': which}
 
-    def batch(self, indices):
+    def batch(self, indices, rates=None):
         which = np.full(len(indices), self.which, np.int32)
         return {'which': which, 'number': np.asarray(indices), 'row': np.repeat(indices[:, None], 3, axis=1)}
 

@@ -94,7 +94,7 @@ def test_large_batches_are_made_in_chunks(small, vocabulary, packed, monkeypatch
     whole = examples.batch(np.arange(50))
     monkeypatch.setattr(batches, '_CHUNK_POSITIONS', 16 * 64)
     sizes, make = [], examples._batch
-    monkeypatch.setattr(examples, '_batch', lambda indices: sizes.append(len(indices)) or make(indices))
+    monkeypatch.setattr(examples, '_batch', lambda n, rates: sizes.append(len(n)) or make(n, rates))
     assert equal(examples.batch(np.arange(50)), whole)
     assert sizes == [16, 16, 16, 2]
 

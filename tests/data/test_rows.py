@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from data_fakes import MemorySplit
+from data_fakes import FakeVocabulary, MemorySplit
 from example_source import documents_of
 from google_pairs import truncate as truncate_plainly
 
@@ -147,7 +147,8 @@ def test_pairs_are_laid_out():
         nothing,
         nothing,
     )
-    rows = lay_out_pairs(split, segments, 9, 2, 3, 0)
+    vocabulary = FakeVocabulary()
+    rows = lay_out_pairs(split, segments, 9, vocabulary)
     assert rows.input_ids.tolist() == [
         [2, 100, 101, 102, 3, 103, 104, 3, 0],
         [2, 105, 106, 107, 108, 3, 0, 0, 0],
@@ -157,7 +158,8 @@ def test_pairs_are_laid_out():
     assert rows.real.sum(1).tolist() == [8, 6, 8]
     assert np.array_equal(rows.maskable, rows.input_ids >= 100)
     assert rows.input_ids.dtype == rows.segment_ids.dtype == np.int32
-    rows = lay_out_pairs(split, segments, 9, 2, 3, 0, separators=2)
+    vocabulary.separators = 2
+    rows = lay_out_pairs(split, segments, 9, vocabulary)
     assert rows.input_ids.tolist() == [
         [2, 100, 101, 102, 3, 3, 103, 104, 3],
         [2, 105, 106, 107, 108, 3, 0, 0, 0],
@@ -175,7 +177,7 @@ def test_sentences_are_laid_out_with_separators_between_documents():
     chunks = np.array([(1, 6, 3), (10, 4, 1), (5, 1, 1)], CHUNK)
     document = locate_documents(split, chunks, PairOptions(mode='full_sentences'))
     assert document.tolist() == [0, 2, 1]
-    rows = lay_out_sentences(split, chunks, document, 11, 2, 3, 0)
+    rows = lay_out_sentences(split, chunks, document, 11, FakeVocabulary())
     assert rows.input_ids.tolist() == [
         [2, 101, 102, 103, 104, 3, 105, 3, 106, 3, 0],
         [2, 110, 111, 112, 113, 3, 0, 0, 0, 0, 0],

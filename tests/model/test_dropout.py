@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.model.dropout import Dropout, Site, attention_words, drop, drop_weights, hash_bits
+from bertjax.model.dropout import Dropout, Site, attention_words, drop, drop_weights, hash_words
 
 RATE = 0.1
 
@@ -69,7 +69,7 @@ def test_no_row_is_a_shifted_copy_of_another():
 
 def test_each_bit_is_set_half_of_the_time():
     words = dropout_of(5, np.arange(256)).words()
-    bits = np.asarray(hash_bits(words[:, :1], words[:, 1:], jnp.arange(4096, dtype=jnp.uint32)))
+    bits = np.asarray(hash_words(words[:, :1], words[:, 1:], jnp.arange(4096, dtype=jnp.uint32)))
     shares = [((bits >> i) & 1).mean() for i in range(8, 32)]
     assert max(abs(share - 0.5) for share in shares) < 5 * 0.5 / 1024
 

@@ -14,7 +14,7 @@ import pytest
 # it must not lose a signal that arrives earlier.
 CHILD = """
 import os, signal, time
-from bertjax.parallel.process_flags import supervise
+from bertjax.parallel.supervisor import supervise
 
 fork = os.fork
 def fork_with_a_slow_parent():

@@ -26,7 +26,7 @@ from forking import STARTUP, Fork, Template
 from safetensors.numpy import load, load_file
 
 from bertjax.main import console
-from bertjax.pretrain.examples import Examples, StoreExamples
+from bertjax.pretrain.examples import PhaseExamples, StoreExamples
 from bertjax.pretrain.text_data import open_stores
 from bertjax.report.run_record import read_run
 from bertjax.text.tokenizer import load_tokenizer
@@ -263,7 +263,7 @@ def rows(path: pathlib.Path, split: str | None = None) -> list[dict]:
     return [row for row in found if split is None or row['split'] == split]
 
 
-def examples_of(workdir: pathlib.Path, split: str, **changes: Any) -> Examples:
+def examples_of(workdir: pathlib.Path, split: str, **changes: Any) -> PhaseExamples:
     """Returns the examples of a split in the first phase of a pre-training, with a changed config."""
     run = read_run({}, workdir, '')
     settings = dataclasses.replace(run, config={**run.config, **changes}).pretraining_settings()

@@ -14,7 +14,7 @@ import pytest
 from running import GLUE, Program, copy_workdir, results, rows
 
 from bertjax.errors import UserError
-from bertjax.finetune.results import rows_of_items
+from bertjax.finetune.results import merge_answers
 from bertjax.tasks.reading.stream import stream_batches
 from bertjax.tasks.reading.texts import Blank
 
@@ -160,7 +160,7 @@ def test_predict_keeps_the_rows_of_its_input(program: Program, tuned: pathlib.Pa
     assert predicted == [plain[1], plain[4]]
     # Whether a given label is right has no effect on the keys of a row; an echoed field occurs once.
     given = types.SimpleNamespace(fields={'words': ['a'], 'tags': ['X']})
-    assert [*rows_of_items([given], [given.fields])] == [{'input_tags': ['X'], 'words': ['a'], 'tags': ['X']}]
+    assert [*merge_answers([given], [given.fields])] == [{'input_tags': ['X'], 'words': ['a'], 'tags': ['X']}]
     assert rows(workdir / 'predictions' / 'input' / 'arrow.jsonl') == echoed
 
 

@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bertjax.model.attention.blocks_tpu import BLOCK
-from bertjax.model.attention.tpu_kernel import differentiable, head_columns, product, softmax
+from bertjax.model.attention.tpu_kernel import differentiable, dot_float32, head_columns, softmax
 from bertjax.model.layers import NEGATIVE
 
 _MIB = 2**20
@@ -77,7 +77,7 @@ def _forward_kernel(options: BlockOptions, query, key, value, query_ids, key_ids
     def compute(queries: Any, keys: Any, bias: jax.Array) -> None:
         for columns in head_columns(query, options.width):
             weights = softmax(query[queries, columns], key[keys, columns], bias)
-            attended = product(weights.astype(value.dtype), value[keys, columns], 1, 0)
+            attended = dot_float32(weights.astype(value.dtype), value[keys, columns], 1, 0)
             output[queries, columns] = attended.astype(output.dtype)
 
     _for_blocks(options, query_ids, key_ids, query.shape[0], compute)
@@ -94,12 +94,12 @@ def _backward_kernel(
             q, d_output = query[queries, columns], cotangent[queries, columns]
             k, v = key[keys, columns], value[keys, columns]
             weights = softmax(q, k, bias)
-            value_sum[keys, columns] += product(weights.astype(dtype), d_output, 0, 0)
-            d_weights = product(d_output, v, 1, 1)
+            value_sum[keys, columns] += dot_float32(weights.astype(dtype), d_output, 0, 0)
+            d_weights = dot_float32(d_output, v, 1, 1)
             d_scores = weights * (d_weights - jnp.sum(weights * d_weights, axis=-1, keepdims=True))
             d_scores = (d_scores * options.width**-0.5).astype(dtype)
-            d_query[queries, columns] = product(d_scores, k, 1, 0).astype(dtype)
-            key_sum[keys, columns] += product(d_scores, q, 0, 0)
+            d_query[queries, columns] = dot_float32(d_scores, k, 1, 0).astype(dtype)
+            key_sum[keys, columns] += dot_float32(d_scores, q, 0, 0)
 
     _for_blocks(options, query_ids, key_ids, query.shape[0], compute)
     d_key[...], d_value[...] = key_sum[...].astype(dtype), value_sum[...].astype(dtype)

@@ -19,7 +19,7 @@ from jax.experimental.pallas import triton
 
 from bertjax.model.attention.implementation import KernelOptions
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.model.dropout import hash_bits, threshold
+from bertjax.model.dropout import hash_words, threshold
 from bertjax.model.layers import NEGATIVE
 
 # The maximum number of positions that a program loads in an iteration of its loop. On a Hopper GPU, larger tiles spill
@@ -199,7 +199,7 @@ class _Tile:
             return weights
         least = threshold(self.options.rate)
         query, key = self._position(queries, self.query_axis), self._position(keys, 1 - self.query_axis)
-        bits = hash_bits(*self.words, ((query << 16) | key).astype(jnp.uint32))
+        bits = hash_words(*self.words, ((query << 16) | key).astype(jnp.uint32))
         return jnp.where(bits >= jnp.uint32(least), weights * (1.0 / (1.0 - least / 2**32)), 0.0)
 
     def _position(self, block: pl.Slice, axis: int) -> jax.Array:

@@ -15,7 +15,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from bertjax.model.attention.implementation import Kernel, KernelOptions
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.model.dropout import hash_bits, threshold
+from bertjax.model.dropout import hash_words, threshold
 from bertjax.model.layers import NEGATIVE
 
 
@@ -77,7 +77,7 @@ def _forward_kernel(options: KernelOptions, width: int, query, key, value, seque
     for h, columns in enumerate(head_columns(query, width)):
         weights = softmax(query[:, columns], key[:, columns], bias)
         weights = jnp.where(_keep_mask(options, weights, words, h), weights * _scale(options), 0.0)
-        output[:, columns] = product(weights.astype(value.dtype), value[:, columns], 1, 0).astype(output.dtype)
+        output[:, columns] = dot_float32(weights.astype(value.dtype), value[:, columns], 1, 0).astype(output.dtype)
 
 
 def _backward_kernel(
@@ -89,12 +89,12 @@ def _backward_kernel(
         weights = softmax(q, k, bias)
         keep = _keep_mask(options, weights, words, h)
         dropped = jnp.where(keep, weights * _scale(options), 0.0).astype(dtype)
-        d_value[:, columns] = product(dropped, d_output, 0, 0).astype(dtype)
-        d_weights = jnp.where(keep, product(d_output, v, 1, 1) * _scale(options), 0.0)
+        d_value[:, columns] = dot_float32(dropped, d_output, 0, 0).astype(dtype)
+        d_weights = jnp.where(keep, dot_float32(d_output, v, 1, 1) * _scale(options), 0.0)
         d_scores = weights * (d_weights - jnp.sum(weights * d_weights, axis=-1, keepdims=True))
         d_scores = (d_scores * width**-0.5).astype(dtype)
-        d_query[:, columns] = product(d_scores, k, 1, 0).astype(dtype)
-        d_key[:, columns] = product(d_scores, q, 0, 0).astype(dtype)
+        d_query[:, columns] = dot_float32(d_scores, k, 1, 0).astype(dtype)
+        d_key[:, columns] = dot_float32(d_scores, q, 0, 0).astype(dtype)
 
 
 attention = differentiable(_call)
@@ -105,7 +105,7 @@ def head_columns(block: Any, width: int) -> list[slice]:
     return [slice(begin, begin + width) for begin in range(0, block.shape[1], width)]
 
 
-def product(a: jax.Array, b: jax.Array, a_dim: int, b_dim: int) -> jax.Array:
+def dot_float32(a: jax.Array, b: jax.Array, a_dim: int, b_dim: int) -> jax.Array:
     """Contracts dimension `a_dim` of a with `b_dim` of b, in float32."""
     # The default precision of float32 products on TPU rounds the inputs to bfloat16.
     precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
@@ -129,7 +129,7 @@ def _bias(options: KernelOptions, sequences: Any) -> jax.Array:
 
 def softmax(query: jax.Array, key: jax.Array, bias: jax.Array) -> jax.Array:
     """Computes attention probabilities of query [Q, K] over key [S, K] with a bias [1 or Q, S] -> float32 [Q, S]."""
-    scores = product(query, key, 1, 1) * query.shape[-1] ** -0.5 + bias
+    scores = dot_float32(query, key, 1, 1) * query.shape[-1] ** -0.5 + bias
     weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
     return weights / jnp.sum(weights, axis=-1, keepdims=True)
 
@@ -143,5 +143,5 @@ def _keep_mask(options: KernelOptions, weights: jax.Array, words: Any, head: int
     if not options.rate:
         return True
     query, key = (jax.lax.broadcasted_iota(jnp.uint32, weights.shape, axis) for axis in (0, 1))
-    bits = hash_bits(words[head, 0], words[head, 1], (query << 16) | key)
+    bits = hash_words(words[head, 0], words[head, 1], (query << 16) | key)
     return bits >= jnp.uint32(threshold(options.rate))

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from bertjax.data.features import INPUTS
 from bertjax.losses import Objective, row_weights
+from bertjax.model.layers import NEGATIVE
 
 TEXT_IDS = 'text_ids'
 Batch = Mapping[str, jax.Array]
@@ -67,12 +68,12 @@ def mean_of(x: jax.Array, present: jax.Array) -> jax.Array:
 def listwise_softmax(scores: jax.Array, present: jax.Array, teacher: jax.Array | None = None) -> jax.Array:
     """Computes the cross entropy [B] of the positive among the texts of its list (ListNet with one relevant text)."""
     del teacher
-    return jax.nn.logsumexp(jnp.where(present, scores, -1e9), axis=-1) - scores[:, 0]
+    return jax.nn.logsumexp(jnp.where(present, scores, NEGATIVE), axis=-1) - scores[:, 0]
 
 
 def listwise_divergence(scores: jax.Array, present: jax.Array, teacher: jax.Array) -> jax.Array:
     """Computes KL(teacher ‖ student) [B] of the softmax over the texts of each list (arXiv 2112.01488, section 3.2)."""
-    student, teacher = (jax.nn.log_softmax(jnp.where(present, x, -1e9), axis=-1) for x in (scores, teacher))
+    student, teacher = (jax.nn.log_softmax(jnp.where(present, x, NEGATIVE), axis=-1) for x in (scores, teacher))
     return (jnp.exp(teacher) * (teacher - student)).sum(-1)
 
 
