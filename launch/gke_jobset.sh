@@ -109,7 +109,7 @@ apply() {
   say "$name costs money until it ends, and its node pool while it has nodes; to delete it: launch/gke_jobset.sh delete --name=$name"
 }
 
-logs() { run kubectl logs --follow "--selector=jobset.sigs.k8s.io/jobset-name=$name,batch.kubernetes.io/job-completion-index=0,jobset.sigs.k8s.io/job-index=0"; }
+logs() { run kubectl logs --follow --tail=-1 "--selector=jobset.sigs.k8s.io/jobset-name=$name,batch.kubernetes.io/job-completion-index=0,jobset.sigs.k8s.io/job-index=0"; }
 status() {
   run kubectl get "jobset/$name"
   run kubectl get pods "--selector=jobset.sigs.k8s.io/jobset-name=$name"

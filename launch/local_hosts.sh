@@ -3,7 +3,7 @@
 #
 #   launch/local_hosts.sh N --config=configs/pretrain_tiny.py --workdir=out/hosts [--config.KEY=VALUE ...]
 #
-# Process I writes its output to WORKDIR/host-I.log, and process 0 also prints it. The exit status is that of process 0
+# Process I writes its output to WORKDIR/host-I.log, or for a bucket to a temporary folder. Process 0 also prints it. The exit status is that of process 0
 # or, if that is 0, of another process that failed. Ctrl-C and SIGTERM are sent to all processes.
 
 set -euo pipefail
@@ -19,7 +19,9 @@ for argument in "$@"; do
 done
 need workdir
 expand_home workdir
-mkdir -p "$workdir"
+logs=$workdir
+[[ $workdir != *://* ]] || logs=$(mktemp -d)
+mkdir -p "$logs"
 port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 common=(-m bertjax.main "$@" "--coordinator_address=127.0.0.1:$port" "--num_processes=$count")
 
@@ -35,9 +37,9 @@ trap 'forward INT' INT
 trap 'forward TERM' TERM HUP
 for ((i = 0; i < count; i++)); do
   if ((i == 0)); then
-    python "${common[@]}" "--process_id=$i" > >(tee "$workdir/host-$i.log") 2>&1 < /dev/null &
+    python "${common[@]}" "--process_id=$i" > >(tee "$logs/host-$i.log") 2>&1 < /dev/null &
   else
-    python "${common[@]}" "--process_id=$i" > "$workdir/host-$i.log" 2>&1 < /dev/null &
+    python "${common[@]}" "--process_id=$i" > "$logs/host-$i.log" 2>&1 < /dev/null &
   fi
   pids+=($!)
 done
@@ -50,6 +52,6 @@ for ((i = count - 1; i >= 0; i--)); do
   # A signal to this script interrupts `wait`, but does not end the process.
   while kill -0 "${pids[i]}" 2>/dev/null; do wait "${pids[i]}" || true; done
   wait "${pids[i]}" || result=$?
-  ((result == 0)) || { ((i == 0)) || say "process $i: status $result, see $workdir/host-$i.log"; status=$result; }
+  ((result == 0)) || { ((i == 0)) || say "process $i: status $result, see $logs/host-$i.log"; status=$result; }
 done
 exit "$status"

@@ -69,7 +69,10 @@ insist() {
 copy() {
   local folder status=0
   folder=$(mktemp -d)
-  git -C "$here/.." ls-files -z >"$folder/files" && run tar -C "$here/.." --null -T "$folder/files" -czf "$folder/bertjax.tgz" &&
+  # A file that was deleted but not committed does not exist.
+  git -C "$here/.." ls-files -z | (cd "$here/.." && while IFS= read -r -d '' file; do
+    [[ ! -e $file ]] || printf '%s\0' "$file"
+  done) >"$folder/files" && run tar -C "$here/.." --null -T "$folder/files" -czf "$folder/bertjax.tgz" &&
     gcloud_tpus tpu-vm scp "$folder/bertjax.tgz" "$name:" --worker=all || status=$?
   rm -rf "$folder"
   return "$status"
@@ -217,7 +220,7 @@ watch() {
 keep_slice() {
   local path
   path=$(workdir)
-  [[ $path == /* ]] || path=../.cache/bertjax/workdirs
+  [[ $path != *://* ]] || path=../.cache/bertjax/workdirs # the copies of buckets
   keep=yes
   say "$name is kept, because its disk may have the only copy of some files. The same \`up\` tries again; to see the output and to copy the files:"
   say "  launch/tpu_vm.sh follow $place"
@@ -255,6 +258,8 @@ up() {
   need_arguments
   need_lasting_workdir
   chips >/dev/null
+  git -C "$here/.." rev-parse --git-dir >/dev/null 2>&1 ||
+    stop "$here/..: found no git checkout, expected one, whose files are copied to the machines; clone the repository"
   # The slice: NONE, BARE (exists, without a running training), ACTIVE (bertjax is installed), or another state.
   local slice=NONE end='' left=$restarts
   [[ $dry_run ]] || slice=$(state)

@@ -18,7 +18,7 @@ from bertjax.pretrain.summary import export_pretraining
 from bertjax.pretrain.warm_start import with_architecture
 from bertjax.workdir.exports import check_formats, check_push_to, push_export, split_formats
 from bertjax.workdir.files import read_recorded_config, read_recorded_results
-from bertjax.workdir.lock import has_checkpoints, lock_workdir
+from bertjax.workdir.lock import TRIALS, has_checkpoints, lock_workdir
 from bertjax.writers.jsonl import read_rows
 
 VERB = Verb()
@@ -38,6 +38,10 @@ def run(
     """
     return_freed_memory()
     folder = pathlib.Path(workdir)
+    if (folder / TRIALS).exists():
+        raise UserError(
+            '--workdir', f'the sweep {workdir}', 'a single run', 'use its export/, the model of the best trial'
+        )
     if not has_checkpoints(folder):
         raise UserError('--workdir', f'no checkpoints in {workdir}', 'the workdir of a training run', 'train first')
     with lock_workdir(folder):

@@ -15,6 +15,7 @@ from bertjax.files.paths import display_path
 from bertjax.pages.charts import Chart
 from bertjax.pretrain.chance_baselines import ChanceBaselines, read_chance_baselines
 from bertjax.report.curves import main_charts, teacher_charts
+from bertjax.workdir.lock import TRIALS
 from bertjax.writers.jsonl import read_rows
 
 VERB = Verb(devices=False, bucket='look')
@@ -40,6 +41,9 @@ def run(config: ConfigDict, workdir: str) -> None:
         raise UserError('--config.run=plot', 'no matplotlib', 'the package matplotlib', fix) from None
     folder, picture = pathlib.Path(workdir), io.BytesIO()
     metrics, path = folder / 'metrics.jsonl', folder / 'learning_curve.png'
+    if not metrics.exists() and (folder / TRIALS).exists():
+        fix = f'use --config.run=report for the whole sweep, or --workdir={folder / TRIALS}/TRIAL for one of its runs'
+        raise UserError(str(folder), 'a sweep', 'a single training run', fix)
     if not metrics.exists():
         raise UserError(str(metrics), 'no such file', 'the metrics of a training run', 'train first, in this --workdir')
     rows = read_rows(metrics)

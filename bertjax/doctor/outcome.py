@@ -42,8 +42,8 @@ _ADVICE = {
 
 def steps_done(run: Run) -> tuple[int, int | None]:
     """Returns the step of the newest checkpoint (0 if none) and the total steps (None if unknown)."""
-    steps, total = finished_steps(run.folder / 'checkpoints'), run.config.get('steps')
-    return (steps[-1] if steps else 0), total if isinstance(total, int) else None
+    steps = finished_steps(run.folder / 'checkpoints')
+    return (steps[-1] if steps else 0), run.total_steps
 
 
 @check('run')

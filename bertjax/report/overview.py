@@ -32,8 +32,8 @@ def overview_section(run: Run, baselines: ChanceBaselines) -> Section:
     train = run.rows_of('train')
     tiles: Tiles = {}
     if run.rows:
-        total = run.config.get('steps')
-        remark = f'of {total:,}' if isinstance(total, int) and run.steps != total else 'all of them'
+        total = run.total_steps
+        remark = 'all of them' if run.steps == total else 'so far' if total is None else f'of {total:,}'
         tiles['steps'] = (f'{run.steps:,}', remark)
     tiles |= _task_tiles(run) if run.is_task else _pretraining_tiles(run, baselines)
     speeds = [row['sequences_per_s'] for row in train if row.get('sequences_per_s')]

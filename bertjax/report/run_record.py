@@ -14,6 +14,7 @@ from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.results import RESULTS
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
+from bertjax.pretrain.budget_plan import read_plan
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.workdir.files import read_recorded_config, read_recorded_results
 from bertjax.workdir.lock import TRIALS
@@ -49,6 +50,12 @@ class Run:
     def is_sweep(self) -> bool:
         """Whether the run is a sweep."""
         return (self.folder / TRIALS).is_dir()
+
+    @property
+    def total_steps(self) -> int | None:
+        """The length of the run; None if it is unknown, as before the clock has ended the second phase of a budget."""
+        plan, steps = read_plan(self.folder) if self.config.get('budget') else None, self.config.get('steps')
+        return steps if isinstance(steps, int) and (plan is None or plan.decay is not None) else None
 
     @property
     def is_evaluation(self) -> bool:

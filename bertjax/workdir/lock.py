@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bertjax.checkpoint.steps import any_checkpoint
 from bertjax.errors import UserError
 from bertjax.files.atomic import lock_directory
-from bertjax.parallel.distributed import check_shared_folder
+from bertjax.parallel.distributed import check_shared_folder, primary_first
 
 TRIALS = 'trials'  # The folder with the trials in the workdir of a sweep.
 EXPORTED = 'export/trial.txt'  # The file in the workdir of a sweep that names the exported trial.
@@ -29,7 +29,8 @@ def lock_workdir(*workdirs: pathlib.Path, results_only: bool = False) -> Iterato
     with contextlib.ExitStack() as locks:
         for workdir in dict.fromkeys(workdirs):
             workdir.mkdir(parents=True, exist_ok=True)
-            locks.enter_context(lock_directory(workdir, 'works in this workdir'))
+            with primary_first(sync_workdirs=False):
+                locks.enter_context(lock_directory(workdir, 'works in this workdir'))
             check_shared_folder(workdir)
         try:
             yield

@@ -11,7 +11,9 @@ from bertjax.config.recipes import finetuning_config, pretraining_config
 from bertjax.doctor import outcome
 from bertjax.doctor.check import FAIL, OK, WARN, Check
 from bertjax.doctor.text import learning_obstacles
+from bertjax.pretrain.budget_plan import BudgetPlan
 from bertjax.pretrain.chance_baselines import ChanceBaselines
+from bertjax.report.overview import overview_section
 from bertjax.report.run_record import Run
 from bertjax.training.health.goodput_clock import TIMES
 
@@ -157,3 +159,12 @@ def test_the_progress_of_a_run_is_reported(tmp_path: pathlib.Path):
     _, damaged, hang = outcome.progress(run, at_work=False)
     assert damaged.message.endswith('damaged/300 is damaged, and was set aside')
     assert hang.message == 'no progress for 30 minutes waiting for data' and 'hang.log has the stacks' in hang.fix
+
+
+@pytest.mark.parametrize('decay', [None, 300])
+def test_a_budget_has_no_length_until_the_clock_decides_it(tmp_path: pathlib.Path, decay: int | None):
+    BudgetPlan('10m', {}, estimate=600, warmup=10, stable=690 if decay else None, decay=decay).save(tmp_path)
+    run = pretraining(tmp_path, [train_row(100)], budget='10m')
+    check = only(outcome.progress(run, at_work=False))
+    assert check.message.startswith('ended at step 100 of 1,000,' if decay else 'ended at step 100, ')
+    assert overview_section(run, ChanceBaselines()).data['tiles']['steps'] == ('100', 'of 1,000' if decay else 'so far')

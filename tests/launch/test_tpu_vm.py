@@ -89,6 +89,10 @@ def test_a_slice_with_unpublished_files_is_not_deleted(cloud: Cloud):
     assert follow.strip() == 'launch/tpu_vm.sh follow --name=bert --zone=us-west4-a'
     cloud.launch('tpu_vm.sh', *fetch.split()[1:], f'--to={cloud.folder}', exists=True)
     assert 'bert:bertjax/../.cache/bertjax/workdirs' in cloud.calls[-1]
+    relative = ('--keep', '--', '--config=pretrain_tiny', '--workdir=out/run')
+    fetch = cloud.launch('tpu_vm.sh', 'up', *SLICE, *relative, ends=[1], status=1).stderr.splitlines()[-2]
+    cloud.launch('tpu_vm.sh', *fetch.split()[1:], f'--to={cloud.folder}', exists=True)
+    assert 'bert:bertjax/out/run' in cloud.calls[-1]
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,9 @@ def test_finished_trials_are_not_run_again(program: Program, tune, swept: pathli
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob('trials/*/results.json')}
     line = program.error(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.warmup_fraction=0.2', **GLUE)
     assert 'config.warmup_fraction' in line and 'another --workdir' in line
+    for verb, fix in (('plot', 'use --config.run=report for the whole sweep'), ('export', 'use its export/')):
+        line = program.error(f'--workdir={tmp_path}', f'--config.run={verb}', **GLUE)
+        assert 'found ' in line and 'sweep' in line and fix in line and 'train first' not in line
     saved = json.loads((tmp_path / 'config.json').read_text())
     saved['fingerprints']['data'] = 'of other rows'
     (tmp_path / 'config.json').write_text(json.dumps(saved))
