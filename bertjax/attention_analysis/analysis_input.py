@@ -12,14 +12,14 @@ from bertjax.inference.input import InputSource, split_chunks
 from bertjax.tasks.reading.records import Row
 
 
-class Texts(NamedTuple):
+class AnalysisTexts(NamedTuple):
     """The texts of a chunk of input. `second` has the second texts of pairs, and is None for single texts."""
 
     first: list[str]
     second: list[str] | None
 
 
-Chunk = Texts | list[Tree]
+Chunk = AnalysisTexts | list[Tree]
 
 
 def has_trees(path: str) -> bool:
@@ -76,7 +76,7 @@ def _no_text_error(source: InputSource) -> UserError:
     return UserError(source.path, 'no text', 'at least one text', 'check the input')
 
 
-def parse_texts(texts: Sequence[str], where: str) -> Texts:
+def parse_texts(texts: Sequence[str], where: str) -> AnalysisTexts:
     """Splits texts at tabs into single texts or pairs. Blank texts are skipped.
 
     Raises:
@@ -98,6 +98,6 @@ def parse_texts(texts: Sequence[str], where: str) -> Texts:
     return _make_texts(rows)
 
 
-def _make_texts(rows: Sequence[Sequence[str]]) -> Texts:
-    """Converts rows to Texts. Either all rows have one text, or all rows have two texts."""
-    return Texts([row[0] for row in rows], [row[1] for row in rows] if len(rows[0]) == 2 else None)
+def _make_texts(rows: Sequence[Sequence[str]]) -> AnalysisTexts:
+    """Converts rows to AnalysisTexts. Either all rows have one text, or all rows have two texts."""
+    return AnalysisTexts([row[0] for row in rows], [row[1] for row in rows] if len(rows[0]) == 2 else None)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.attention_analysis import relations as rel
-from bertjax.attention_analysis.analysis_input import Chunk, Texts
+from bertjax.attention_analysis.analysis_input import AnalysisTexts, Chunk
 from bertjax.attention_analysis.changes import change_rows, change_sums, parameter_changes
 from bertjax.attention_analysis.heads import head_means, head_sums
 from bertjax.attention_analysis.words import HEAD, RELATION, UNIT, make_text_features, make_tree_features, merge_units
@@ -78,7 +78,7 @@ def measure(
     max_rows = lambda length: max_batch_size(model.config, length)  # noqa: E731
     for chunk in chunks:
         features = make_features(model.tokenizer, chunk, relations, max_length)
-        if isinstance(chunk, Texts):
+        if isinstance(chunk, AnalysisTexts):
             cut += _count_truncated(model.tokenizer, chunk, max_length) if features.notes else 0
         else:
             trees = [] if features is None else [chunk[i] for i in features.record]
@@ -108,12 +108,12 @@ def measure(
 
 def make_features(tokenizer: Tokenizer, chunk: Chunk, relations: Sequence[str], max_length: int) -> Features | None:
     """Makes the features of a chunk, or returns None if all its trees are too long."""
-    if isinstance(chunk, Texts):
+    if isinstance(chunk, AnalysisTexts):
         return make_text_features(tokenizer, *chunk, max_length)
     return make_tree_features(tokenizer, chunk, relations, max_length)
 
 
-def _count_truncated(tokenizer: Tokenizer, texts: Texts, max_length: int) -> int:
+def _count_truncated(tokenizer: Tokenizer, texts: AnalysisTexts, max_length: int) -> int:
     """Counts the texts or pairs with more than `max_length` tokens, including special tokens."""
     lengths = sum(np.array([len(ids) for ids in tokenizer.encode(part)]) for part in texts if part is not None)
     special = 2 if texts.second is None else 2 + tokenizer.separators

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from bertjax.attention_analysis.analysis_input import Chunk, Texts
+from bertjax.attention_analysis.analysis_input import AnalysisTexts, Chunk
 from bertjax.attention_analysis.corpus_pass import make_features
 from bertjax.attention_analysis.words import UNIT, merge_units
 from bertjax.inference.attention import Attention, compute_attention
@@ -29,8 +29,8 @@ def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], uni
       count: The maximum number of texts or trees.
     """
     tokenizer, longest = runner.model.tokenizer, min(MAX_SHOWN_TOKENS, runner.model.config.max_positions)
-    if isinstance(chunk, Texts):
-        chunk = Texts(*(part and part[:count] for part in chunk))
+    if isinstance(chunk, AnalysisTexts):
+        chunk = AnalysisTexts(*(part and part[:count] for part in chunk))
     else:
         tree_features = make_features(tokenizer, chunk, relations, longest)
         chunk = [] if tree_features is None else [chunk[i] for i in tree_features.record[:count]]
@@ -46,7 +46,7 @@ def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], uni
         count = int(unit_ids.max()) + 1
         merged = merge_units(weights[:, None], unit_ids[None], np.ones_like(unit_ids)[None])[:, 0, :, :count, :count]
         words = [tokenizer.decode(ids[unit_ids == number]).strip() for number in range(count)]
-        if not isinstance(chunk, Texts):  # The page shows the words as the treebank spells them.
+        if not isinstance(chunk, AnalysisTexts):  # The page shows the words as the treebank spells them.
             words[1:-1] = chunk[i].words
         shown_texts.append(Attention(words, np.asarray(merged)))
     return shown_texts

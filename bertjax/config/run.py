@@ -43,7 +43,7 @@ class Seeds:
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class ScheduleKeys:
     """The group config.schedule."""
 
     name: str = key('linear', one_of(SCHEDULES), 'how the learning rate falls after the warm-up')
@@ -109,7 +109,7 @@ class RunKeys:
     warmup_fraction: float = key(
         0.1, WARMUP, 'the fraction of a phase in which the rate rises to its peak', change=TRAINING
     )
-    schedule: Schedule = group(Schedule(), change=TRAINING)
+    schedule: ScheduleKeys = group(ScheduleKeys(), change=TRAINING)
     optimizer: Optimizer = group(Optimizer(), change=TRAINING)
 
     ema_decay: float = key(

@@ -26,7 +26,7 @@ from bertjax.remote.paths import open_file
 
 SNIFF = 1 << 16  # The number of bytes at the start of a file from which its format is detected.
 HEAD = 1 << 18  # The number of bytes at the start of a file from which the meaning of blank lines is detected.
-Progress = Callable[[int], None] | None
+OnProgress = Callable[[int], None] | None
 
 
 class Document(enum.Enum):
@@ -227,7 +227,7 @@ def _count_lines_before(part: TextPart) -> int:
     return count
 
 
-def _file_events(part: TextPart, options: CorpusOptions, progress: Progress, digest) -> Iterator[Event]:
+def _file_events(part: TextPart, options: CorpusOptions, progress: OnProgress, digest) -> Iterator[Event]:
     if part.end == 0:
         kind = unusual_kind(part.path)
         yield Broken('unreadable file', 0, kind) if kind else Broken('empty file', 0, 'a file of 0 bytes')
@@ -256,7 +256,7 @@ def _file_events(part: TextPart, options: CorpusOptions, progress: Progress, dig
             yield Document.END
 
 
-def _dataset_events(part: TextPart, key: str, progress: Progress) -> Iterator[Event]:
+def _dataset_events(part: TextPart, key: str, progress: OnProgress) -> Iterator[Event]:
     if part.kind == 'pydoc':
         documents = (paragraphs for _, paragraphs in datasets.pydoc_documents())
     else:
@@ -271,7 +271,7 @@ def _dataset_events(part: TextPart, key: str, progress: Progress) -> Iterator[Ev
             progress(1)
 
 
-def read_events(part: TextPart, options: CorpusOptions, *, progress: Progress = None, digest=None) -> Iterator[Event]:
+def read_events(part: TextPart, options: CorpusOptions, *, progress: OnProgress = None, digest=None) -> Iterator[Event]:
     """Yields the events of a part of a source. See the module's docstring.
 
     Args:

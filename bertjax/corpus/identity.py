@@ -24,7 +24,7 @@ from bertjax.files.small_files import read_json_or_none
 from bertjax.remote.paths import open_file
 
 RECORD = 'inputs.json'
-Range = tuple[int, int]  # the first byte, and the byte after the last
+ByteRange = tuple[int, int]  # the first byte, and the byte after the last
 Shards = Sequence[Sequence[TextPart]]
 LogFunction = Callable[[str], None]
 
@@ -46,7 +46,7 @@ class KnownText:
 
     name: str
     facts: tuple[int, str, int]
-    digests: dict[Range, str]
+    digests: dict[ByteRange, str]
 
 
 def file_facts(source: TextSource) -> tuple[int, str, int]:
@@ -54,13 +54,13 @@ def file_facts(source: TextSource) -> tuple[int, str, int]:
     return source.size, source.stamp, source.inode
 
 
-def collect_digests(read: Iterable[tuple[TextPart, str]]) -> dict[tuple[str, Range], str]:
+def collect_digests(read: Iterable[tuple[TextPart, str]]) -> dict[tuple[str, ByteRange], str]:
     """Collects the pairs (part, digest) of `read` as {(path, range): digest}.
 
     Raises:
       UserError: Two readings of a file gave different bytes.
     """
-    digests: dict[tuple[str, Range], str] = {}
+    digests: dict[tuple[str, ByteRange], str] = {}
     for part, digest in read:
         if digests.setdefault((part.path, (part.begin, part.end)), digest) != digest:
             fix = 'start again when no program writes to the file'
@@ -68,9 +68,9 @@ def collect_digests(read: Iterable[tuple[TextPart, str]]) -> dict[tuple[str, Ran
     return digests
 
 
-def identify(sources: Sequence[TextSource], digests: Mapping[tuple[str, Range], str]) -> list[KnownText]:
+def identify(sources: Sequence[TextSource], digests: Mapping[tuple[str, ByteRange], str]) -> list[KnownText]:
     """Makes the record of the sources from the digests of their ranges, {(path, range): digest}."""
-    ranges: dict[str, dict[Range, str]] = {source.path: {} for source in sources}
+    ranges: dict[str, dict[ByteRange, str]] = {source.path: {} for source in sources}
     for (path, part), digest in digests.items():
         ranges[path][part] = digest
     return [KnownText(source.name, file_facts(source), ranges[source.path]) for source in sources]
@@ -139,7 +139,7 @@ def describe_difference(known: Sequence[KnownText], sources: Sequence[TextSource
     return None
 
 
-def hash_ranges(ranges: Sequence[tuple[TextSource, Range]], log: LogFunction) -> list[str]:
+def hash_ranges(ranges: Sequence[tuple[TextSource, ByteRange]], log: LogFunction) -> list[str]:
     """Returns the digests of ranges of files, read in parallel. Later calls reuse the digests of unchanged files."""
     paths = list(dict.fromkeys(source.path for source, _ in ranges if source.kind == 'file'))
     if paths:
@@ -165,7 +165,7 @@ def _digest(kind: str, path: str, facts: tuple[int, str, int], begin: int, end: 
     return digest.hexdigest()
 
 
-def hash_content(shards: Shards, digests: Mapping[tuple[str, Range], str]) -> str:
+def hash_content(shards: Shards, digests: Mapping[tuple[str, ByteRange], str]) -> str:
     """Returns the content hash for the manifest, computed from the names, bounds and digests of all parts."""
     rows = [
         [[p.name, p.begin, p.end, p.of, p.stride, digests[p.path, (p.begin, p.end)]] for p in parts] for parts in shards

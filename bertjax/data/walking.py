@@ -32,12 +32,11 @@ def walk(
     """Makes plan number `plan`. For `next_probability`, see `calibrate`."""
     if options.mode == 'full_rows':
         return PairPlan(_walk_full_rows(split, seq_len, seed, plan), 0, next_probability)
-    walker = _walk_pairs if options.paired else _walk_sentences
-    parts, one_sentence = [], 0
-    for chunks, single in walker(split, options, seq_len, seed, plan, next_probability):
-        parts.append(chunks)
-        one_sentence += single
-    return PairPlan(np.concatenate(parts), one_sentence, next_probability)
+    if not options.paired:
+        parts = [*_walk_sentences(split, options, seq_len, seed, plan)]
+        return PairPlan(np.concatenate(parts), 0, next_probability)
+    parts, single = zip(*_walk_pairs(split, options, seq_len, seed, plan, next_probability), strict=True)
+    return PairPlan(np.concatenate(parts), sum(single), next_probability)
 
 
 def calibration_plans(split: StoreSplit, options: PairOptions) -> int:
@@ -88,7 +87,10 @@ def _document_blocks(split: StoreSplit) -> Iterator[tuple[int, int]]:
         first = end
 
 
-def _walk_pairs(split, options, seq_len, seed, plan, next_probability) -> Iterator[tuple[np.ndarray, int]]:
+def _walk_pairs(
+    split: StoreSplit, options: PairOptions, seq_len: int, seed: int, plan: int, next_probability: float
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Yields (chunks of pairs, the number of chunks that have one sentence) for each block of documents."""
     for first_document, end_document in _document_blocks(split):
         documents = np.asarray(split.document_offsets[first_document : end_document + 1])
         base = int(documents[0])
@@ -115,14 +117,15 @@ def _walk_pairs(split, options, seq_len, seed, plan, next_probability) -> Iterat
         yield chunks, int(np.count_nonzero(size[visited] == 1))
 
 
-def _walk_sentences(split, options, seq_len, seed, plan, next_probability) -> Iterator[tuple[np.ndarray, int]]:
-    """Yields (chunks of contiguous sentences, 0). Each chunk is for one row [CLS] ... [SEP].
+def _walk_sentences(
+    split: StoreSplit, options: PairOptions, seq_len: int, seed: int, plan: int
+) -> Iterator[np.ndarray]:
+    """Yields chunks of contiguous sentences for each block of documents. Each chunk is for one row [CLS] ... [SEP].
 
     A sentence that is longer than a row is cut into full rows and a shorter last piece, so no token is lost. The first
     row of the corpus ('full_sentences') or of each document longer than a row ('doc_sentences') has a random capacity.
     So rows break at different sentences in each plan. In mode 'sentences' each sentence or piece is one row.
     """
-    del next_probability  # there are no pairs
     capacity, crossing = seq_len - 2, options.mode == 'full_sentences'
     carried = 0  # the first token of the previous block's last row, which continues in this block
     for first_document, end_document in _document_blocks(split):
@@ -155,7 +158,7 @@ def _walk_sentences(split, options, seq_len, seed, plan, next_probability) -> It
         chunks['start'] = begin[visited]
         chunks['a'] = stop[end[visited] - 1] - begin[visited]
         chunks['b'] = document[end[visited] - 1] - document[visited] + 1
-        yield chunks, 0
+        yield chunks
 
 
 def _walk_full_rows(split: StoreSplit, seq_len: int, seed: int, plan: int) -> np.ndarray:

@@ -13,13 +13,12 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.losses import AUX, Objective
+from bertjax.losses import AUX, Arrays, Objective
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.capture import HIDDEN, SCORES, apply_capturing
 from bertjax.model.config import BertConfig
 from bertjax.model.layers import Projection
 
-Batch = Mapping[str, jax.Array]
 HIDDEN_LOSSES = ('embeddings', 'hidden', 'attention', 'cosine')  # losses on the hidden states and attention scores
 OUTPUT_LOSSES = ('soft', 'hard')  # losses on the outputs
 # The name of an array in batches with augmented rows: float32 [B], 1 for original rows, which have a label, else 0.
@@ -97,7 +96,7 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
         projection = Projection(student, width, ('embed',), ('norm',), use_bias=True)
         init_aux = lambda key: {PROJECTION: projection.init(key, jnp.zeros((1, student.width)))['params']}  # noqa: E731
 
-    def teacher_fn(params: Any, batch: Batch) -> dict[str, Any]:
+    def teacher_fn(params: Any, batch: Arrays) -> dict[str, Any]:
         inputs = [batch[name] for name in base.inputs]
         outputs, captured = apply_capturing(teacher, params, *inputs, capture=capture)
         # HIDDEN has the embeddings (0), then the output of each block. The cosine loss needs the last output (-1).
@@ -106,7 +105,7 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
         hidden = {name: select[name](x) for name, x in captured.items()}
         return jax.lax.stop_gradient({**outputs, **hidden} if 'soft' in factors else hidden)
 
-    def losses(outputs: Mapping[str, Any], batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+    def losses(outputs: Mapping[str, Any], batch: Arrays) -> dict[str, tuple[jax.Array, jax.Array]]:
         pairs, targets = {}, batch['teacher']
         if 'soft' in factors:
             weights = batch[base.distill_loss.weights]
@@ -118,7 +117,7 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
             pairs |= _hidden_losses(hidden_parts, outputs, targets, batch, projection, student)
         return pairs
 
-    def weights(batch: Batch) -> dict[str, jax.Array]:
+    def weights(batch: Arrays) -> dict[str, jax.Array]:
         by_loss = {'soft_loss': batch[base.distill_loss.weights].sum()} if 'soft' in factors else {}
         if 'hard' in factors:
             by_loss |= {_rename(name): weight for name, weight in base.weights(_mask_augmented(batch)).items()}
@@ -149,7 +148,7 @@ def _rename(name: str) -> str:
     return 'label_loss' if name == 'loss' else name
 
 
-def _mask_augmented(batch: Batch) -> Batch:
+def _mask_augmented(batch: Arrays) -> Arrays:
     """Returns the batch with weight 0 for augmented rows, which have no label."""
     if HAS_LABEL not in batch:
         return batch
@@ -159,7 +158,7 @@ def _mask_augmented(batch: Batch) -> Batch:
     return {**batch, **masked}
 
 
-def _pairs(batch: Batch, student: BertConfig) -> jax.Array:
+def _pairs(batch: Arrays, student: BertConfig) -> jax.Array:
     """Returns float32 [L, B, Q, S], 1 where token q attends to token s in a block, else 0. L is 1 without a window.
 
     The attention mask of `batch` is [B, S], or [rows, C, S] with rows·C = B.
@@ -178,7 +177,7 @@ def _hidden_losses(
     parts: Sequence[str],
     outputs: Mapping[str, Any],
     targets: Mapping[str, jax.Array],
-    batch: Batch,
+    batch: Arrays,
     projection: Projection | None,
     student: BertConfig,
 ) -> dict[str, tuple[jax.Array, jax.Array]]:

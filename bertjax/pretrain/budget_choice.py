@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -87,14 +87,7 @@ def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Col
         chosen['dtype'] = max(DTYPES, key=lambda dtype: product_rate(mesh, dtype) / _MIN_SPEEDUP[dtype])
     if operations == math.inf:
         operations = _EFFICIENCY * seconds * product_rate(mesh, chosen.get('dtype', settings.model.dtype))
-    sizes: list[dict[str, int]] = [{}]
-    if from_budget and not {f'model.{key}' for key in BUDGET_SIZE} & {*flag_keys}:
-        mlp_dim = gated_width if settings.model.mlp in GATED_MLPS else lambda width: 4 * width
-        sizes = [
-            {'num_layers': layers, 'width': width, 'num_heads': heads, 'mlp_dim': mlp_dim(width)}
-            for layers, width, heads in SIZES
-        ]
-    length, predictions = settings.first_shape
+    length, _ = settings.first_shape
 
     def count_steps(sequences: float, max_steps: int) -> tuple[int, float]:
         """Returns the batch size and the steps of a run that has time for `sequences` rows."""
@@ -107,15 +100,9 @@ def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Col
         warmup = max(round(settings.warmup_fraction * estimate), 1)
         return BudgetPlan(settings.budget, size | chosen, estimate, warmup, batch_size=rows if chooses_batch else None)
 
-    candidates = []
-    for size in sizes:
-        model = dataclasses.replace(settings.model, **size)
-        config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
-        sequences = operations / train_flops_per_sequence(config, length, predictions)
-        rows, steps = count_steps(sequences, _MAX_STEPS if seconds == math.inf else _MAX_ESTIMATED_STEPS)
-        inner = inner_parameters(config.num_layers, config.width)
-        candidates.append((expected_loss(inner, max(steps * rows * length, 1)), size, rows, steps))
-    _, size, rows, steps = min(candidates, key=lambda candidate: candidate[0])
+    max_steps = _MAX_STEPS if seconds == math.inf else _MAX_ESTIMATED_STEPS
+    estimate_steps = functools.partial(count_steps, max_steps=max_steps)
+    size, rows, steps = _choose_size(settings, _candidate_sizes(settings, flag_keys), operations, estimate_steps)
     plan = make(size, rows, steps)
     if plan.estimate > COUNT // 4:
         found, fix = f'{settings.budget}, which allows too many steps', 'lower it, or raise batch_size'
@@ -128,6 +115,41 @@ def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Col
         return plan
     timed = plan.apply(split_batch(settings, plan, mesh, flag_keys))
     return make(size, *count_steps(seconds / step_seconds(timed, mesh) * timed.batch_size, _MAX_STEPS))
+
+
+def _candidate_sizes(settings: PretrainingSettings, flag_keys: Collection[str]) -> list[dict[str, int]]:
+    """Returns the fields of config.model of each size to choose from. {} keeps the size of the config."""
+    if settings.architecture_from != 'budget' or {f'model.{key}' for key in BUDGET_SIZE} & {*flag_keys}:
+        return [{}]
+    mlp_dim = gated_width if settings.model.mlp in GATED_MLPS else lambda width: 4 * width
+    return [
+        {'num_layers': layers, 'width': width, 'num_heads': heads, 'mlp_dim': mlp_dim(width)}
+        for layers, width, heads in SIZES
+    ]
+
+
+def _choose_size(
+    settings: PretrainingSettings,
+    sizes: Sequence[dict[str, int]],
+    operations: float,
+    count_steps: Callable[[float], tuple[int, float]],
+) -> tuple[dict[str, int], int, float]:
+    """Returns the size with the lowest expected loss, the batch size and the number of steps.
+
+    Args:
+      sizes: See `_candidate_sizes`.
+      operations: The FLOPs of the run.
+      count_steps: A function from the number of rows of a run to its batch size and its number of steps.
+    """
+    length, predictions = settings.first_shape
+    candidates = []
+    for size in sizes:
+        model = dataclasses.replace(settings.model, **size)
+        config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
+        rows, steps = count_steps(operations / train_flops_per_sequence(config, length, predictions))
+        inner = inner_parameters(config.num_layers, config.width)
+        candidates.append((expected_loss(inner, max(steps * rows * length, 1)), size, rows, steps))
+    return min(candidates, key=lambda candidate: candidate[0])[1:]
 
 
 def choose_batch_size(rows: int, sequences: float, seq_len: int, mesh: Mesh, max_steps: int) -> int:

@@ -5,7 +5,7 @@ import contextvars
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from bertjax.writers.writer import Row
+from bertjax.writers.writer import MetricRow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Caller:
 
     word: str = 'command'
     ends_process: bool = True
-    on_row: Callable[[Row], None] | None = None
+    on_row: Callable[[MetricRow], None] | None = None
 
 
 _COMMAND_LINE = Caller()

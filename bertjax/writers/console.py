@@ -10,7 +10,7 @@ from rich.progress import MofNCompleteColumn, TextColumn
 from bertjax.files.paths import display_path
 from bertjax.progress import format_duration, make_bar
 from bertjax.terminal import Console, invocation
-from bertjax.writers.writer import Row, Writer
+from bertjax.writers.writer import MetricRow, Writer
 
 _POSITION = ('step', 'split', 'phase', 'examples')  # the fields of a row that are not metrics
 # The short names are unambiguous, because each accuracy is printed after its loss.
@@ -67,7 +67,7 @@ class TrainingConsole(Writer):
         """Moves the bar to a step."""
         self._progress.update(self._task, completed=step)
 
-    def write(self, row: Row) -> None:
+    def write(self, row: MetricRow) -> None:
         """Shows a training row in the bar, or prints it if there is no terminal. Other rows are always printed."""
         if row['split'] == 'train':
             speed, loss = f'{row["sequences_per_s"]:,.0f} seq/s', format_value(row['loss'])

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from bertjax.writers.writer import Row, Writer, row_numbers
+from bertjax.writers.writer import MetricRow, Writer, row_numbers
 
 _FLUSH_SECONDS = 30
 _UNUSED = ('torch', 'boto3', 'google.cloud.storage')  # optional imports of tensorboardX that this module does not need
@@ -30,7 +30,7 @@ class TensorBoard(Writer):
     def __str__(self) -> str:
         return str(self.directory)
 
-    def write(self, row: Row) -> None:
+    def write(self, row: MetricRow) -> None:
         """Writes the numbers of a row at its step."""
         with _without_clients():
             from tensorboardX.event_file_writer import EventsWriter

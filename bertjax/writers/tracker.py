@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.writers.services import SERVICES, Service
-from bertjax.writers.writer import Row, Writer, row_numbers
+from bertjax.writers.writer import MetricRow, Writer, row_numbers
 
 FILE = 'tracker.json'  # in the workdir; identifies the tracker and its run
 _CLOSE_SECONDS = 60.0  # the longest wait for unsent rows at the end of a training
@@ -54,7 +54,7 @@ class Tracker(Writer):
         self._identity = {'tracker': tracker, 'project': project}
         self._folder, self._name, self._config = folder, name, config
         self._fresh = False
-        self._rows: queue.Queue[Row | None] = queue.Queue(_MAX_QUEUED)
+        self._rows: queue.Queue[MetricRow | None] = queue.Queue(_MAX_QUEUED)
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
@@ -65,7 +65,7 @@ class Tracker(Writer):
         """Removes nothing, because trackers can only append. If `step` is below 0, the next row starts a new run."""
         self._fresh = step < 0
 
-    def write(self, row: Row) -> None:
+    def write(self, row: MetricRow) -> None:
         """Passes a row to the thread.
 
         Raises:

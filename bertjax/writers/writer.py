@@ -7,10 +7,10 @@ from typing import Any
 from absl import logging
 
 # A row of metrics.jsonl: 'step', 'split', 'phase', 'examples', and metrics.
-Row = Mapping[str, Any]
+MetricRow = Mapping[str, Any]
 
 
-def row_numbers(row: Row) -> dict[str, float]:
+def row_numbers(row: MetricRow) -> dict[str, float]:
     """Returns {`SPLIT/NAME`: value} of the finite numbers of a row, except its step and phase."""
     values = {name: x for name, x in row.items() if isinstance(x, int | float) and name not in ('step', 'phase')}
     return {f'{row["split"]}/{name}': float(x) for name, x in values.items() if math.isfinite(x)}
@@ -25,7 +25,7 @@ class Writer:
         This method is called once, before the first row. The run continues at `step`; -1 stands for a new run.
         """
 
-    def write(self, row: Row) -> None:
+    def write(self, row: MetricRow) -> None:
         """Writes a row."""
         raise NotImplementedError
 
@@ -45,7 +45,7 @@ class Callback(Writer):
     def __str__(self) -> str:
         return 'on_row'
 
-    def write(self, row: Row) -> None:
+    def write(self, row: MetricRow) -> None:
         self._on_row({**row, **self._fields})
 
 
@@ -58,7 +58,7 @@ class Writers:
     def truncate_after(self, step: int) -> None:
         self._each(lambda writer: writer.truncate_after(step))
 
-    def write(self, row: Row) -> None:
+    def write(self, row: MetricRow) -> None:
         self._each(lambda writer: writer.write(row))
 
     def sync(self) -> None:

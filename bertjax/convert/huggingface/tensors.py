@@ -109,10 +109,10 @@ def _shards(directory: epath.Path, index: str) -> list[epath.Path]:
     return [directory / shard for shard in shards]
 
 
-Tensor = tuple[str, str, np.ndarray]  # (name, dtype in safetensors' notation, values as float32).
+NamedTensor = tuple[str, str, np.ndarray]  # (name, dtype in safetensors' notation, values as float32).
 
 
-def _read_safetensors(file: epath.Path) -> Iterator[Tensor]:
+def _read_safetensors(file: epath.Path) -> Iterator[NamedTensor]:
     try:
         views = safetensors.deserialize(read_bytes(file, 'a complete safetensors file', _AGAIN))
     except safetensors.SafetensorError as error:
@@ -127,7 +127,7 @@ def _read_safetensors(file: epath.Path) -> Iterator[Tensor]:
         yield name, view['dtype'], x.astype(np.float32, copy=False)
 
 
-def _read_torch(file: epath.Path) -> Iterator[Tensor]:
+def _read_torch(file: epath.Path) -> Iterator[NamedTensor]:
     """Reads a state dict of torch.save without executing code from its pickle."""
     try:
         import torch  # PyTorch is not a dependency, because most directories have safetensors.

@@ -35,7 +35,7 @@ class DotProduct(Implementation):
     ) -> jax.Array:
         """See `Implementation.attend`."""
         weights = probabilities(query, key, mask).astype(query.dtype)  # [B, H, Q, S]
-        if dropout is not None and dropout_rate:
+        if dropout_rate:
             positions = None if mask.positions is None else mask.positions[:, None]
             weights = drop_weights(weights, dropout_rate, attention_words(dropout, weights.shape[1]), positions)
         if platform() == 'cpu':

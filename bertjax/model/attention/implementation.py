@@ -71,17 +71,17 @@ class Implementation:
     ) -> jax.Array:
         """Averages the visible values, weighted by the softmax of the scores -> [B, Q, H, K].
 
-        Drops the fraction `dropout_rate` of the weights, unless `dropout` is None (see `drop_weights`).
+        Drops the fraction `dropout_rate` of the weights (see `drop_weights`). `dropout` may be None if this is 0.
         """
         B, _, H, _ = query.shape
-        rate = dropout_rate if dropout is not None else 0.0
-        words = attention_words(dropout, H) if rate else jnp.zeros((B, H, 2), jnp.uint32)
+        words = attention_words(dropout, H) if dropout_rate else jnp.zeros((B, H, 2), jnp.uint32)
         arrays, axes = (query, key, value), ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
         if self.MERGES_HEADS:
             arrays, axes = (x.reshape(*x.shape[:2], -1) for x in arrays), axes[:3]
         word_axes = ('act_batch', 'act_heads', *[None] * (words.ndim - 2))
         inputs = (axes, axes, axes, ('act_batch', 'act_length'), word_axes)
-        return over_mesh(self._kernel(query, mask, rate), inputs, axes)(*arrays, mask, words).reshape(query.shape)
+        kernel = over_mesh(self._kernel(query, mask, dropout_rate), inputs, axes)
+        return kernel(*arrays, mask, words).reshape(query.shape)
 
     def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
         """Returns the function that computes attention on one device. `rate` is the dropout rate."""

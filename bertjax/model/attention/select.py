@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -84,16 +83,17 @@ def attend(
     Raises:
       UserError: See `choose_attention`.
     """
+    rate = 0.0 if dropout is None else dropout_rate
     if mask.layout is not None:
-        return _attend_in_groups(name, query, key, value, mask, dropout_rate, dropout)
+        return _attend_in_groups(name, query, key, value, mask, rate, dropout)
     mask = _without_wide_window(mask, key)
-    choice = choose_attention(name, query, key, mask, 0.0 if dropout is None else dropout_rate)
+    choice = choose_attention(name, query, key, mask, rate)
     implementation = IMPLEMENTATIONS[choice.name]
-    if implementation.SUPPORTS_ANY_MASK and _splits_into_blocks(query, key, mask, dropout and dropout_rate):
+    if implementation.SUPPORTS_ANY_MASK and _splits_into_blocks(query, key, mask, rate):
         return _attend_in_blocks(name, query, key, value, mask)
     shapes = ' over '.join(' x '.join(map(str, x.shape)) for x in (query, key))
     _log_once(f'attention of {shapes} in {query.dtype}: {choice}')
-    return implementation.attend(query, key, value, mask, dropout_rate=dropout_rate, dropout=dropout)
+    return implementation.attend(query, key, value, mask, dropout_rate=rate, dropout=dropout)
 
 
 def _attend_in_groups(
@@ -107,31 +107,36 @@ def _attend_in_groups(
 ) -> jax.Array:
     """Computes `attend` for each group of rows. The queries are all positions, or the first one of each sequence."""
     layout = mask.layout
-    query_dropout = dropout or Dropout(None, None)
-
-    def split_queries(x: jax.Array | None) -> list[Any]:
-        if x is None:
-            return [None] * len(layout.row_groups)
-        return layout.split(x if query.shape[1] == key.shape[1] else layout.gather_cls(x))
-
     ids, positions = (jnp.broadcast_to(x, key.shape[:2]) for x in (layout.sequence_ids, layout.position_ids))
-    parts = zip(
-        *map(layout.split, (query, key, value, mask.key_mask, ids, positions.astype(jnp.uint32))),
-        *map(split_queries, (ids, query_dropout.example_ids, query_dropout.positions, positions.astype(jnp.uint32))),
-        layout.most_sequences, strict=True,
-    )  # fmt: skip
+    positions = positions.astype(jnp.uint32)
+    queries = {'query_ids': ids, 'query_positions': positions}
+    if dropout is not None:
+        queries |= {'example_ids': dropout.example_ids, 'dropout_positions': dropout.positions}
+    if query.shape[1] != key.shape[1]:
+        queries = {name: layout.gather_cls(x) for name, x in queries.items()}
+    keys = {'key_mask': mask.key_mask, 'sequence_ids': ids, 'positions': positions}
+    arrays = {'query': query, 'key': key, 'value': value, **keys, **queries}
+    groups = {name: layout.split(x) for name, x in arrays.items()}
     mixed = []
-    for q, k, v, key_mask, key_ids, key_positions, query_ids, example_ids, drop_positions, query_positions, E in parts:
-        if E == 1:  # more implementations support rows of one sequence
-            part = AttentionMask(key_mask, causal=mask.causal, window=mask.window)
-            part_dropout = dropout and dropout.replace(example_ids=example_ids[:, 0], positions=None)
-        else:
-            part = AttentionMask(key_mask, key_ids, mask.causal, query_ids, dropout and key_positions)
-            if mask.window:
-                part = part.replace(positions=key_positions, query_positions=query_positions, window=mask.window)
-            part_dropout = dropout and dropout.replace(example_ids=example_ids, positions=drop_positions)
-        part = part.replace(hidden_queries=mask.hidden_queries)
-        mixed.append(attend(name, q, k, v, part, dropout_rate=rate, dropout=part_dropout))
+    for i, most_sequences in enumerate(layout.most_sequences):
+        group = {name: parts[i] for name, parts in groups.items()}
+        part = AttentionMask(
+            group['key_mask'], causal=mask.causal, window=mask.window, hidden_queries=mask.hidden_queries
+        )
+        if most_sequences > 1:
+            part = part.replace(
+                sequence_ids=group['sequence_ids'],
+                query_ids=group['query_ids'],
+                positions=group['positions'] if dropout or mask.window else None,
+                query_positions=group['query_positions'] if mask.window else None,
+            )
+            part_dropout = dropout and dropout.replace(
+                example_ids=group['example_ids'], positions=group['dropout_positions']
+            )
+        else:  # more implementations support rows of one sequence
+            part_dropout = dropout and dropout.replace(example_ids=group['example_ids'][:, 0], positions=None)
+        inputs = (group[x] for x in ('query', 'key', 'value'))
+        mixed.append(attend(name, *inputs, part, dropout_rate=rate, dropout=part_dropout))
     return layout.join(mixed, len(query))
 
 

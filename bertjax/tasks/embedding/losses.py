@@ -10,18 +10,17 @@ missing negative.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from bertjax.data.features import INPUTS
-from bertjax.losses import Objective, row_weights
+from bertjax.losses import Arrays, Objective, row_weights
 from bertjax.model.layers import NEGATIVE
 
 TEXT_IDS = 'text_ids'
-Batch = Mapping[str, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +43,7 @@ class RowLoss:
 
 
 def make_objective(
-    rows: Callable[[jax.Array, Batch], jax.Array], output: str, inputs: Sequence[str] = INPUTS, **options: Any
+    rows: Callable[[jax.Array, Arrays], jax.Array], output: str, inputs: Sequence[str] = INPUTS, **options: Any
 ) -> Objective:
     """Returns an objective with a single loss.
 
@@ -54,7 +53,7 @@ def make_objective(
       inputs, **options: See Objective.
     """
 
-    def losses(outputs: Any, batch: Batch) -> dict[str, Any]:
+    def losses(outputs: Any, batch: Arrays) -> dict[str, Any]:
         return {'loss': ((rows(outputs[output], batch) * batch['weights']).sum(), batch['weights'].sum())}
 
     return Objective((*inputs,), losses, row_weights, **options)
@@ -96,7 +95,7 @@ def _pair_similarity(x: jax.Array) -> jax.Array:
 
 
 def info_nce(
-    x: jax.Array, batch: Batch, *, scale: float = 20.0, symmetric: bool = False, false_negative_margin: float = 0.0
+    x: jax.Array, batch: Arrays, *, scale: float = 20.0, symmetric: bool = False, false_negative_margin: float = 0.0
 ) -> jax.Array:
     """Computes the cross entropy of each anchor's positive among the texts of all rows (arXiv 1807.03748, 1705.00652).
 
@@ -143,7 +142,7 @@ def _cross_entropy(similarity: jax.Array, excluded: jax.Array, *, scale: float, 
     return jax.nn.logsumexp(logits, axis=-1) - scale * positive
 
 
-def cosent(x: jax.Array, batch: Batch, *, scale: float = 20.0) -> jax.Array:
+def cosent(x: jax.Array, batch: Arrays, *, scale: float = 20.0) -> jax.Array:
     """Computes log(1 + Σ exp(scale · (s_j - s_i))) over the row pairs i, j with label_i > label_j.
 
     Here s_i is the similarity of row i. The result [B] repeats the loss of the batch for every row. Source: CoSENT (Su
@@ -160,12 +159,12 @@ def cosent(x: jax.Array, batch: Batch, *, scale: float = 20.0) -> jax.Array:
     return jnp.broadcast_to(loss, scores.shape)
 
 
-def cosine(x: jax.Array, batch: Batch) -> jax.Array:
+def cosine(x: jax.Array, batch: Arrays) -> jax.Array:
     """Computes the squared error [B] of the similarity of each pair in x [B, 2, D]. The `labels` [B] are in [-1, 1]."""
     return jnp.square(_pair_similarity(x) - batch['labels'])
 
 
-def margin_mse(x: jax.Array, batch: Batch, *, scale: float = 20.0) -> jax.Array:
+def margin_mse(x: jax.Array, batch: Arrays, *, scale: float = 20.0) -> jax.Array:
     """Computes `listwise_margin_mse` [B] between similarities multiplied by `scale` and a teacher's scores.
 
     The unit vectors x are float32 [B, C, D], as in `info_nce`. The batch array `labels`, float32 [B, C - 1], has the
@@ -192,7 +191,7 @@ def build_objective(loss: str, dims: Sequence[int] = (), **options: Any) -> Obje
     """
     rows = functools.partial(LOSSES[loss].rows, **options)
 
-    def losses(outputs: Any, batch: Batch) -> dict[str, Any]:
+    def losses(outputs: Any, batch: Arrays) -> dict[str, Any]:
         x, weights = outputs['embeddings'].astype(jnp.float32), batch['weights']
         total = sum((rows(normalize(x[..., :width]), batch) * weights).sum() for width in dims or (x.shape[-1],))
         return {'loss': (total, weights.sum())}

@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.data.features import INPUTS
-from bertjax.losses import Objective
+from bertjax.losses import Arrays, Objective
 from bertjax.tasks.embedding.losses import (
     TEXT_IDS,
-    Batch,
     RowLoss,
     in_batch_cross_entropy,
     listwise_divergence,
@@ -39,7 +38,7 @@ def max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
     return jnp.where(present.any(-1), largest, 0.0).sum(-1)
 
 
-def info_nce(x: jax.Array, batch: Batch, *, query_len: int, scale: float = 1.0) -> jax.Array:
+def info_nce(x: jax.Array, batch: Arrays, *, query_len: int, scale: float = 1.0) -> jax.Array:
     """Computes the cross entropy [B] of each query's positive among all documents of the batch.
 
     The same documents are excluded from the negatives as in embedding/losses.py:info_nce.
@@ -52,7 +51,7 @@ def info_nce(x: jax.Array, batch: Batch, *, query_len: int, scale: float = 1.0) 
     return in_batch_cross_entropy(similarity, batch[TEXT_IDS], scale=scale)
 
 
-def _list_loss(function: Any, x: jax.Array, batch: Batch, *, query_len: int) -> jax.Array:
+def _list_loss(function: Any, x: jax.Array, batch: Arrays, *, query_len: int) -> jax.Array:
     scores = max_sim(x[:, :1, :query_len], x[:, 1:])  # [B, C - 1]
     return function(scores, batch[TEXT_IDS][:, 1:] > 0, batch.get('labels'))
 

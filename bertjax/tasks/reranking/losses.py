@@ -6,9 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bertjax.losses import DistillLoss, Objective
+from bertjax.losses import Arrays, DistillLoss, Objective
 from bertjax.tasks.embedding.losses import (
-    Batch,
     RowLoss,
     listwise_margin_mse,
     listwise_softmax,
@@ -17,22 +16,22 @@ from bertjax.tasks.embedding.losses import (
 )
 
 
-def _present(batch: Batch) -> jax.Array:
+def _present(batch: Arrays) -> jax.Array:
     return batch['attention_mask'][..., 0] > 0  # [B] or [B, M]
 
 
-def binary_cross_entropy(logits: jax.Array, batch: Batch) -> jax.Array:
+def binary_cross_entropy(logits: jax.Array, batch: Arrays) -> jax.Array:
     """Computes the binary cross entropy [B] of logits [B]. The `labels` [B] are targets from 0 to 1."""
     return jax.nn.softplus(logits) - batch['labels'] * logits
 
 
-def squared_error(logits: jax.Array, batch: Batch) -> jax.Array:
+def squared_error(logits: jax.Array, batch: Arrays) -> jax.Array:
     """Computes the squared error [B] of the logits against `labels`; for lists, the mean over each list's texts."""
     error = jnp.square(logits - batch['labels'])
     return error if error.ndim == 1 else mean_of(error, _present(batch))
 
 
-def _list_loss(function: Any, logits: jax.Array, batch: Batch) -> jax.Array:
+def _list_loss(function: Any, logits: jax.Array, batch: Arrays) -> jax.Array:
     return function(logits, _present(batch), batch.get('labels'))
 
 
@@ -45,7 +44,7 @@ LOSSES = {
 }
 
 
-def _distill(student: Any, teacher: Any, batch: Batch, temperature: float) -> jax.Array:
+def _distill(student: Any, teacher: Any, batch: Arrays, temperature: float) -> jax.Array:
     """Computes the `squared_error` [B] against the teacher's logits. The temperature has no effect."""
     return squared_error(student['logits'], {**batch, 'labels': teacher['logits']})
 
