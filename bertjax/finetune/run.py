@@ -136,10 +136,11 @@ class Finetuning(Experiment):
         phase = self.task_model.phase(
             [member], self._examples, steps, evaluator=evaluator, evaluate_first=evaluate_first
         )
-        flops, teacher = phase.flops_per_sequence, ()
+        flops, teacher = phase.flops_per_row, ()
         if self._distillation is not None:
             teacher = (self._distillation.params(),)
-            flops += self._distillation.forward_flops(round(self._examples.mean_length), 0) if flops else 0.0
+            forward_flops = self._distillation.forward_flops(round(self._examples.mean_length), 0)
+            flops += self._train.features.choices * forward_flops if flops else 0.0
         stages = zip(self._setups, self._rates, itertools.pairwise([0, *self._stage_ends]), strict=True)
         return [
             dataclasses.replace(
@@ -149,7 +150,7 @@ class Finetuning(Experiment):
                 ),
                 setup=setup,
                 members=[dataclasses.replace(member, learning_rate=rate)],
-                flops_per_sequence=flops,
+                flops_per_row=flops,
                 may_be_best=number == len(self._setups) - 1,  # the head is trained only in the last stage
                 teacher=teacher,
             )

@@ -199,7 +199,7 @@ class Pretraining(Experiment):
                 *(evaluator(examples, split_name(name)) for name, examples in texts.items()),
                 *self._pairs_evaluators,
             ],
-            flops_per_sequence=flops,
+            flops_per_row=flops,
             teacher=teacher,
         )
 

@@ -79,7 +79,7 @@ class Loop:
                 self._evaluate(phase)
             step = phase.compile(self._compiling)
             with contextlib.closing(phase.load(self._position.next)) as batches:
-                self._recorder.begin_phase(phase.flops_per_sequence)
+                self._recorder.begin_phase(phase.flops_per_row)
                 self._interrupt.doing = 'the current step is being finished'
                 while self._position.step < settings.last_step and not self._early_stopping.should_stop:
                     self._train_step(step, batches)

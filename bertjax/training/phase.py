@@ -92,7 +92,7 @@ class Phase:
       evaluator: The evaluator that selects the best checkpoint; None without held-out examples.
       other_evaluators: Further evaluators, which do not affect the best checkpoint.
       evaluate_first: Whether to evaluate before the first step; False if the head is randomly initialised.
-      flops_per_sequence: The FLOPs of a training step per row, summed over all members; 0 if unknown.
+      flops_per_row: The FLOPs of a training step per row, summed over all members; 0 if unknown.
       may_be_best: Whether a checkpoint of this phase may be the best; False if the phase does not train the head.
       teacher: (teacher parameters,) on the mesh if the objective has a `teacher_fn`, else ().
     """
@@ -105,7 +105,7 @@ class Phase:
     evaluator: EvaluatorProtocol | None = None
     other_evaluators: Sequence[EvaluatorProtocol] = ()
     evaluate_first: bool = True
-    flops_per_sequence: float = 0.0
+    flops_per_row: float = 0.0
     may_be_best: bool = True
     teacher: tuple[Any, ...] = ()
 

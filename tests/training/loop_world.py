@@ -72,7 +72,7 @@ class CountingPhase:
     may_be_best: bool = True
     evaluate_first: bool = True
     other_evaluators = ()
-    flops_per_sequence = 1.0
+    flops_per_row = 1.0
 
     def begin(self, state):
         self.world.events.append(f'begin {self.settings.number}')
