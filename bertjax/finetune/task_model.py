@@ -129,7 +129,6 @@ class TaskModel:
         *,
         stacked: bool = False,
         evaluator: 'TaskEvaluator | None' = None,
-        evaluate_first: bool = True,
     ) -> Phase:
         """Returns the single phase of a fine-tuning run, or of several runs that are trained together.
 
@@ -159,7 +158,6 @@ class TaskModel:
             examples.abstract_batches(),
             stacked=stacked,
             evaluator=evaluator,
-            evaluate_first=evaluate_first,
             flops_per_row=flops if settings.trainable == 'all' else 0.0,
         )
 

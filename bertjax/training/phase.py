@@ -91,7 +91,6 @@ class Phase:
       stacked: Whether state and batches have an axis for the members.
       evaluator: The evaluator that selects the best checkpoint; None without held-out examples.
       other_evaluators: Further evaluators, which do not affect the best checkpoint.
-      evaluate_first: Whether to evaluate before the first step; False if the head is randomly initialised.
       flops_per_row: The FLOPs of a training step per row, summed over all members; 0 if unknown.
       may_be_best: Whether a checkpoint of this phase may be the best; False if the phase does not train the head.
       teacher: (teacher parameters,) on the mesh if the objective has a `teacher_fn`, else ().
@@ -104,7 +103,6 @@ class Phase:
     stacked: bool = False
     evaluator: EvaluatorProtocol | None = None
     other_evaluators: Sequence[EvaluatorProtocol] = ()
-    evaluate_first: bool = True
     flops_per_row: float = 0.0
     may_be_best: bool = True
     teacher: tuple[Any, ...] = ()
@@ -159,6 +157,7 @@ class Experiment(abc.ABC):
       folders: The folder of each run, for its rows and its ledger.
       values: A function from sums of training batches to the values of a row.
       files: {name in the workdir: text} of further files to write before the first step.
+      evaluate_first: Whether to evaluate before the first step. `init_state` sets it to False if the head is random.
     """
 
     settings: RunKeys
@@ -167,6 +166,7 @@ class Experiment(abc.ABC):
     folders: Sequence[pathlib.Path]
     values: Callable[[Sums], dict[str, float | None]]
     files: Mapping[str, str] = MappingProxyType({})
+    evaluate_first: bool = True
 
     @property
     def template(self) -> TrainState:

@@ -27,7 +27,7 @@ def flops(choices: int, members: int = 1, teacher: bool = False) -> float:
     distillation = types.SimpleNamespace(params=dict, forward_flops=lambda length, predictions: TEACHER_FLOPS)
     run = types.SimpleNamespace(
         settings=settings, data=data, task_model=task_model, _examples=examples, _train=split,
-        _distillation=distillation, _setups=[None], _rates=[1e-4], _stage_ends=[10], _has_random_head=False,
+        _distillation=distillation, _setups=[None], _rates=[1e-4], _stage_ends=[10],
     )  # fmt: skip
     return Finetuning.phases(run)[0].flops_per_row
 
