@@ -13,7 +13,6 @@ import numpy as np
 
 from bertjax.config.run import RunKeys
 from bertjax.data.batch import BatchSpec
-from bertjax.data.length_buckets import BucketedExamples
 from bertjax.data.loader import Loader, NumberedBatch
 from bertjax.metrics.rows import Sums
 from bertjax.parallel.partition import batch_sharding, replicated
@@ -127,8 +126,8 @@ class Phase:
         The lengths are those of the next `steps` batches, from example `first` on. The first one compiles immediately.
         """
         programs, examples = self._programs(), self.members[0].examples
-        is_bucketed = isinstance(examples, BucketedExamples)
-        programs.compile_ahead(examples.upcoming_lengths(first, steps) if is_bucketed else self.batches)
+        # Only `BucketedExamples` have batches of several lengths.
+        programs.compile_ahead(self.batches if len(self.batches) == 1 else examples.upcoming_lengths(first, steps))
         try:
             yield
         finally:
