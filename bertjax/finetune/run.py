@@ -66,7 +66,6 @@ class Finetuning(Experiment):
             self.values = functools.partial(distillation_values, factors=factors)
         self.setup = self._setups[0]
         self._examples = self.task_model.examples(self._train.features, settings.run_seeds.data)
-        self._has_random_head = False
         self._stage_ends = [total]
         if len(self._setups) > 1:
             self._stage_ends = [distillation.first_stage_steps(total, self._examples.batches), total]
@@ -118,28 +117,26 @@ class Finetuning(Experiment):
             return self.setup.create_from(distillation.initial_params(), seed)
         if distillation.random:
             print(distillation.initial_weights)
-            self._has_random_head = True
+            self.evaluate_first = False
             return self.setup.create(seed)
         return self.setup.create_from(self._load_source().params, seed)
 
     def _load_source(self) -> TrainState:
         state, imported = self.task_model.fresh_state(self.settings.run_seeds.init)
         print(imported.describe(self.data.source))
-        self._has_random_head = any(path.startswith('head/') for path in imported.missing)
+        self.evaluate_first = not any(path.startswith('head/') for path in imported.missing)
         return state
 
     def phases(self) -> list[Phase]:
-        """Returns a phase for each stage. A new run needs `init_state` first: it sets `_has_random_head`."""
+        """Returns a phase for each stage."""
         member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.run_seeds.dropout)
         evaluator = TaskEvaluator(self.task_model, self.data.split('dev')) if 'dev' in self.data.eval_splits else None
-        steps, evaluate_first = self.settings.steps, not self._has_random_head
-        phase = self.task_model.phase(
-            [member], self._examples, steps, evaluator=evaluator, evaluate_first=evaluate_first
-        )
-        flops, teacher = phase.flops_per_sequence, ()
+        phase = self.task_model.phase([member], self._examples, self.settings.steps, evaluator=evaluator)
+        flops, teacher = phase.flops_per_row, ()
         if self._distillation is not None:
             teacher = (self._distillation.params(),)
-            flops += self._distillation.forward_flops(round(self._examples.mean_length), 0) if flops else 0.0
+            forward_flops = self._distillation.forward_flops(round(self._examples.mean_length), 0)
+            flops += self._train.features.choices * forward_flops if flops else 0.0
         stages = zip(self._setups, self._rates, itertools.pairwise([0, *self._stage_ends]), strict=True)
         return [
             dataclasses.replace(
@@ -149,7 +146,7 @@ class Finetuning(Experiment):
                 ),
                 setup=setup,
                 members=[dataclasses.replace(member, learning_rate=rate)],
-                flops_per_sequence=flops,
+                flops_per_row=flops,
                 may_be_best=number == len(self._setups) - 1,  # the head is trained only in the last stage
                 teacher=teacher,
             )

@@ -10,6 +10,7 @@ from bertjax.config.ranges import in_steps, parse_duration
 from bertjax.config.schema import from_config
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
+from bertjax.optim.schedules import check_schedule
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
 from bertjax.training.settings import check_grad_accum_steps, check_memory
@@ -89,6 +90,7 @@ class FinetuningSettings(FinetuningKeys):
                 expected = f"'' for run={self.run}, because only run={' and run='.join(verbs)} can use it"
                 raise UserError(f'config.{key}', repr(getattr(self, key)), expected, 'leave it out, or set config.run')
         check_grad_accum_steps(self.batch_size, self.grad_accum_steps)
+        check_schedule(self.schedule.name, self.warmup_fraction, self.schedule.decay_fraction)
         self.build_task().check_training(self.trainable)
 
 

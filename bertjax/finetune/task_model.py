@@ -116,7 +116,6 @@ class TaskModel:
         *,
         stacked: bool = False,
         evaluator: 'TaskEvaluator | None' = None,
-        evaluate_first: bool = True,
     ) -> Phase:
         """Returns the single phase of a fine-tuning run, or of several runs that are trained together.
 
@@ -126,6 +125,7 @@ class TaskModel:
         settings = self.settings
         length = self.layout.mean_length if self.layout else examples.mean_length
         flops = train_flops_per_sequence(self.data.encoder, round(length), 0)  # if all parameters are trained
+        flops *= self.data.split('train').features.choices * len(members)
         return Phase(
             PhaseSettings(
                 number=0,
@@ -145,8 +145,7 @@ class TaskModel:
             examples.abstract_batches(),
             stacked=stacked,
             evaluator=evaluator,
-            evaluate_first=evaluate_first,
-            flops_per_sequence=flops * len(members) if settings.trainable == 'all' else 0.0,
+            flops_per_row=flops if settings.trainable == 'all' else 0.0,
         )
 
     def fresh_state(self, seed: int) -> tuple[TrainState, ImportedModel]:

@@ -98,9 +98,9 @@ def _as_matrices(path: tuple[Any, ...], kernel: jax.Array) -> jax.Array:
 def scale_adam_rate(ratio: float) -> optax.GradientTransformation:
     """Multiplies the updates of Adam's parameters by `ratio`: Adam's learning rate divided by Muon's learning rate."""
 
-    def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
+    def update(updates: Any, params: Any) -> Any:
         del params
         kernels, rest = partition(updates, is_block_kernel)
-        return combine(kernels, jax.tree.map(lambda u: u * ratio, rest)), state
+        return combine(kernels, jax.tree.map(lambda u: u * ratio, rest))
 
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return optax.stateless(update)

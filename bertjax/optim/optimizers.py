@@ -72,7 +72,7 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
     in NVIDIA's and Google's LAMB, only parameters with weight decay have a ratio. It is 1 if one of the norms is zero.
     """
 
-    def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
+    def update(updates: Any, params: Any) -> Any:
         def scaled(path: tuple[Any, ...], decays: bool, u: jax.Array, p: jax.Array) -> jax.Array:
             if not decays:
                 return u
@@ -82,9 +82,9 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
             ratio = jnp.where((p_norm > 0) & (u_norm > 0), p_norm / jnp.where(u_norm > 0, u_norm, 1.0), 1.0)
             return (u * ratio).astype(u.dtype)
 
-        return jax.tree_util.tree_map_with_path(scaled, decay_mask(params), updates, params), state
+        return jax.tree_util.tree_map_with_path(scaled, decay_mask(params), updates, params)
 
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return optax.stateless(update)
 
 
 def make_optimizer(

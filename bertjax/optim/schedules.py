@@ -8,13 +8,44 @@ import jax.numpy as jnp
 from bertjax.errors import UserError
 
 Schedule = Callable[[jax.Array], jax.Array]
-SCHEDULES = ('linear', 'polynomial', 'cosine', 'constant', 'slanted_triangular', 'wsd')
 # {decay of 'wsd': (passed fraction of the decay) -> learning rate as a fraction of the peak}.
 DECAYS: dict[str, Schedule] = {
     'sqrt': lambda passed: 1 - jnp.sqrt(passed),
     'linear': lambda passed: 1 - passed,
     'cosine': lambda passed: 0.5 * (1 + jnp.cos(jnp.pi * passed)),
 }
+# {schedule: (remaining fraction of the steps after the warm-up, power) -> learning rate as a fraction of the peak}.
+_AFTER_WARMUP: dict[str, Callable[[jax.Array, float], jax.Array]] = {
+    'linear': lambda remaining, power: remaining,
+    'polynomial': lambda remaining, power: remaining**power,
+    'cosine': lambda remaining, power: DECAYS['cosine'](1 - remaining),
+    'constant': lambda remaining, power: jnp.ones_like(remaining),
+    'slanted_triangular': lambda remaining, power: remaining,
+}
+SCHEDULES = (*_AFTER_WARMUP, 'wsd')
+
+
+def check_schedule(
+    name: str,
+    warmup_fraction: float,
+    decay_fraction: float,
+    *,
+    warmup_key: str = 'warmup_fraction',
+    decay_key: str = 'schedule.decay_fraction',
+) -> None:
+    """Checks that the warm-up and the decay of 'wsd' do not overlap.
+
+    Args:
+      name, warmup_fraction, decay_fraction: See `make_schedule`.
+      warmup_key, decay_key: The config keys of the two fractions.
+
+    Raises:
+      UserError: They overlap. The error names `decay_key`.
+    """
+    if name == 'wsd' and warmup_fraction + decay_fraction > 1:
+        found = f'{decay_fraction:g} with config.{warmup_key}={warmup_fraction:g}'
+        fix = 'lower one of them: the two fractions of a phase must add up to at most 1'
+        raise UserError(f'config.{decay_key}', found, f'at most {1 - warmup_fraction:g}', fix)
 
 
 def make_schedule(
@@ -50,32 +81,18 @@ def make_schedule(
 
     Returns:
       step (int32 scalar, 0 for the first update) -> learning rate (float32 scalar).
-
-    Raises:
-      UserError: The warm-up and the decay of 'wsd' overlap.
     """
-    if name == 'wsd' and warmup_fraction + decay_fraction > 1:
-        found = f'{decay_fraction:g} with config.warmup_fraction={warmup_fraction:g}'
-        fix = 'lower one of them: the two fractions of a phase must add up to at most 1'
-        raise UserError('config.schedule.decay_fraction', found, f'at most {1 - warmup_fraction:g}', fix)
     warmup = round(warmup_fraction * steps)
+
+    def after_warmup(step: jax.Array) -> jax.Array:
+        if name == 'wsd':
+            decay_steps = max(round(decay_fraction * steps), 1)
+            return DECAYS[decay](jnp.clip((step - (steps - decay_steps)) / decay_steps, 0.0, 1.0))
+        return _AFTER_WARMUP[name](jnp.clip((steps - step) / max(steps - warmup, 1), 0.0, 1.0), power)
 
     def rate(step: jax.Array) -> jax.Array:
         step = jnp.asarray(step, jnp.float32)
-        remaining = jnp.clip((steps - step) / max(steps - warmup, 1), 0.0, 1.0)  # from 1 at the end of the warm-up to 0
-        rise = step / max(warmup, 1)
-        if name == 'slanted_triangular':
-            share = jnp.where(step < warmup, rise, remaining)
-            return peak * (1 + share * 31) / 32
-        decay_steps = max(round(decay_fraction * steps), 1)
-        passed = jnp.clip((step - (steps - decay_steps)) / decay_steps, 0.0, 1.0)  # from 0 at the start of wsd's decay
-        share = {
-            'wsd': DECAYS[decay](passed),
-            'linear': remaining,
-            'polynomial': remaining**power,
-            'cosine': 0.5 * (1 + jnp.cos(jnp.pi * (1 - remaining))),
-            'constant': jnp.ones_like(remaining),
-        }[name]
-        return peak * jnp.where(step < warmup, rise, share)
+        share = jnp.where(step < warmup, step / max(warmup, 1), after_warmup(step))
+        return peak * (1 + share * 31) / 32 if name == 'slanted_triangular' else peak * share
 
     return rate

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from bertjax.data.batch import BatchSpec, pretraining_batch_spec
 from bertjax.data.masking import MaskOptions
 from bertjax.errors import UserError
+from bertjax.optim.schedules import check_schedule
 from bertjax.training.settings import check_grad_accum_steps
 from bertjax.training.setup import PhaseSettings
 
@@ -93,10 +94,8 @@ class PretrainingPhase(PhaseSettings):
             raise UserError(f'config.{self.keys[key]}', str(found), expected, fix)
 
         check_grad_accum_steps(self.batch_size, self.grad_accum_steps, self.keys['grad_accum_steps'])
-        warmup, decay = self.warmup_fraction, self.decay_fraction
-        if self.schedule == 'wsd' and warmup + decay > 1:
-            found = f'{decay:g} with config.{self.keys["warmup_fraction"]}={warmup:g}'
-            fail('decay_fraction', found, f'at most {1 - warmup:g}', 'lower one of them')
+        schedule_keys = {'warmup_key': self.keys['warmup_fraction'], 'decay_key': self.keys['decay_fraction']}
+        check_schedule(self.schedule, self.warmup_fraction, self.decay_fraction, **schedule_keys)
         if bool(ramp) != bool(start):
             found = f'{ramp:g} with batch_size_start={start}'
             fail('batch_ramp', found, 'both above 0, or both 0', 'set both keys, or none')

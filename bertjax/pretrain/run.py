@@ -5,6 +5,7 @@ import functools
 import itertools
 import math
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -36,7 +37,7 @@ from bertjax.training.phase import Experiment, Phase
 from bertjax.training.settings import check_mesh, check_row_count, resolve_durations
 from bertjax.training.setup import Setup, build_setup
 from bertjax.training.state import TrainState
-from bertjax.training.step import make_eval_step
+from bertjax.training.step import Sums, make_eval_step
 from bertjax.training.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats
 from bertjax.workdir.lock import has_checkpoints
@@ -170,8 +171,6 @@ class Pretraining(Experiment):
         train = self.examples.get(shape, 'train', phase.number)
         if phase.mask_rate != phase.final_mask_rate:
             train = ScheduledMasks(train, phase.mask_rate, phase.final_mask_rate, phase.num_examples)
-        # Held-out rows are never packed, so that all runs are evaluated on the same rows.
-        evaluate = jax.jit(make_eval_step(self.setup.module, _objective(PRETRAINING, self._distillation)))
         teacher = () if self._distillation is None else (self._distillation.params(),)
         flops = train_flops_per_sequence(self.model_config, *shape)
         if self._distillation is not None:
@@ -179,7 +178,7 @@ class Pretraining(Experiment):
 
         def evaluator(examples: PhaseExamples, split: str) -> Evaluator:
             return Evaluator(
-                lambda params, batch: evaluate(params, batch, *teacher),
+                lambda params, batch: self._eval_step(params, batch, *teacher),
                 examples,
                 count=min(self.settings.eval_examples, examples.cycle_length),
                 batch_size=phase.batch_size // phase.grad_accum_steps,
@@ -200,9 +199,15 @@ class Pretraining(Experiment):
                 *(evaluator(examples, split_name(name)) for name, examples in texts.items()),
                 *self._pairs_evaluators,
             ],
-            flops_per_sequence=flops,
+            flops_per_row=flops,
             teacher=teacher,
         )
+
+    @functools.cached_property
+    def _eval_step(self) -> Callable[..., Sums]:
+        """See `make_eval_step`. All phases share the jitted function, so phases of equal shape compile it once."""
+        # Held-out rows are never packed, so that all runs are evaluated on the same rows.
+        return jax.jit(make_eval_step(self.setup.module, _objective(PRETRAINING, self._distillation)))
 
     @functools.cached_property
     def _pairs_evaluators(self) -> list[PairsEvaluator]:

@@ -44,6 +44,7 @@ class Loop:
         self._settings, self._config, self._phases = experiment.settings, experiment.resolved, phases
         self._recorder, self._checkpoints, self._interrupt = recorder, checkpoints, interrupt
         self._early_stopping, self._time_limit = early_stopping, time_limit
+        self._evaluate_first = experiment.evaluate_first
         self._clock, self._any_process, self._saved_at = recorder.run_clock, AnyProcessFlags(), time.perf_counter()
 
     def run(self, state: TrainState, position: Position) -> TrainState:
@@ -75,11 +76,11 @@ class Loop:
         with phase.compiling(self._position.next, settings.last_step - self._position.step):
             if self._position.step == settings.first_step:
                 self._state = phase.begin(self._state)
-            if self._position.step == 0 and phase.evaluate_first:
+            if self._position.step == 0 and self._evaluate_first:
                 self._evaluate(phase)
             step = phase.compile(self._compiling)
             with contextlib.closing(phase.load(self._position.next)) as batches:
-                self._recorder.begin_phase(phase.flops_per_sequence)
+                self._recorder.begin_phase(phase.flops_per_row)
                 self._interrupt.doing = 'the current step is being finished'
                 while self._position.step < settings.last_step and not self._early_stopping.should_stop:
                     self._train_step(step, batches)

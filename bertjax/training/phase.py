@@ -13,7 +13,6 @@ import numpy as np
 
 from bertjax.config.run import RunKeys
 from bertjax.data.batch import BatchSpec
-from bertjax.data.length_buckets import BucketedExamples
 from bertjax.data.loader import Loader, NumberedBatch
 from bertjax.metrics.rows import WeightedSums
 from bertjax.parallel.partition import batch_sharding, replicated
@@ -91,8 +90,7 @@ class Phase:
       stacked: Whether state and batches have an axis for the members.
       evaluator: The evaluator that selects the best checkpoint; None without held-out examples.
       other_evaluators: Further evaluators, which do not affect the best checkpoint.
-      evaluate_first: Whether to evaluate before the first step; False if the head is randomly initialised.
-      flops_per_sequence: The FLOPs of a training step per row, summed over all members; 0 if unknown.
+      flops_per_row: The FLOPs of a training step per row, summed over all members; 0 if unknown.
       may_be_best: Whether a checkpoint of this phase may be the best; False if the phase does not train the head.
       teacher: (teacher parameters,) on the mesh if the objective has a `teacher_fn`, else ().
     """
@@ -104,8 +102,7 @@ class Phase:
     stacked: bool = False
     evaluator: EvaluatorProtocol | None = None
     other_evaluators: Sequence[EvaluatorProtocol] = ()
-    evaluate_first: bool = True
-    flops_per_sequence: float = 0.0
+    flops_per_row: float = 0.0
     may_be_best: bool = True
     teacher: tuple[Any, ...] = ()
 
@@ -129,8 +126,8 @@ class Phase:
         The lengths are those of the next `steps` batches, from example `first` on. The first one compiles immediately.
         """
         programs, examples = self._programs(), self.members[0].examples
-        is_bucketed = isinstance(examples, BucketedExamples)
-        programs.compile_ahead(examples.upcoming_lengths(first, steps) if is_bucketed else self.batches)
+        # Only `BucketedExamples` have batches of several lengths.
+        programs.compile_ahead(self.batches if len(self.batches) == 1 else examples.upcoming_lengths(first, steps))
         try:
             yield
         finally:
@@ -159,6 +156,7 @@ class Experiment(abc.ABC):
       folders: The folder of each run, for its rows and its ledger.
       values: A function from sums of training batches to the values of a row.
       files: {name in the workdir: text} of further files to write before the first step.
+      evaluate_first: Whether to evaluate before the first step. `init_state` sets it to False if the head is random.
     """
 
     settings: RunKeys
@@ -167,6 +165,7 @@ class Experiment(abc.ABC):
     folders: Sequence[pathlib.Path]
     values: Callable[[WeightedSums], dict[str, float | None]]
     files: Mapping[str, str] = MappingProxyType({})
+    evaluate_first: bool = True
 
     @property
     def run_configs(self) -> Sequence[Mapping[str, Any]]:

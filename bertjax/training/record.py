@@ -106,9 +106,9 @@ class Recorder:
             lines.sync()
         self.run_clock.write()  # so that repeated work can be attributed to exact steps
 
-    def begin_phase(self, flops_per_sequence: float) -> None:
-        """Starts to measure the throughput of a phase. See `Phase` for `flops_per_sequence`."""
-        self._throughput.begin(flops_per_sequence)
+    def begin_phase(self, flops_per_row: float) -> None:
+        """Starts to measure the throughput of a phase. See `Phase` for `flops_per_row`."""
+        self._throughput.begin(flops_per_row)
         self.run_clock.begin()
 
     @contextlib.contextmanager

@@ -165,5 +165,17 @@ def build_setup(
         else:
             moment_params, _ = partition(state.params, trained)
             state = state.replace(opt_state=jax.tree.map(shard_over_data, state.opt_state))
-    sharding = {'exchange': exchange, 'moment_params': moment_params}
-    return Setup(module, objective, optimizer, mesh, trained, layer_decay, ema_decay, init, state, teacher, **sharding)
+    return Setup(
+        module=module,
+        objective=objective,
+        optimizer=optimizer,
+        mesh=mesh,
+        trained=trained,
+        layer_decay=layer_decay,
+        ema_decay=ema_decay,
+        init=init,
+        state=state,
+        teacher=teacher,
+        exchange=exchange,
+        moment_params=moment_params,
+    )

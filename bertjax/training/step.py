@@ -18,10 +18,11 @@ from bertjax.parallel.partition import platform
 from bertjax.parallel.zero1 import shard_like_moments
 from bertjax.training.setup import PhaseSettings, Setup
 from bertjax.training.state import TrainState, update_ema
-from bertjax.training.whole_batch import split_rows, whole_batch_gradients
+from bertjax.training.whole_batch import sum_over_parts, whole_batch_gradients
 
 Batch = Mapping[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
+LossAndGradients = tuple[tuple[jax.Array, Sums], Any]  # (loss, sums), gradients
 Metrics = dict[str, Any]
 
 
@@ -71,87 +72,72 @@ def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradient
     gradients of its rows and receives the summed gradients of its part of the parameters.
     """
     objective, trained, exchange = setup.objective, setup.trained, setup.exchange
-    grad_accum_steps, layout = phase.grad_accum_steps, phase.layout
-    packed_model = setup.module if layout is None else setup.module.clone(packing=layout)
+    module = setup.module if phase.layout is None else setup.module.clone(packing=phase.layout)
+    specs = None if exchange is None else partition(exchange.specs, trained)[0]
 
-    def mean_loss(outputs: Any, rows: Batch, weights: Mapping[str, jax.Array]) -> tuple[jax.Array, Sums]:
-        sums = objective.losses(outputs, rows)
-        # A weight can be 0, for example in a batch of padding.
-        divisors = {name: jnp.where(weight > 0, weight, 1.0) for name, weight in weights.items()}
-
-        def scaled_mean(name: str) -> jax.Array:
-            mean = sums[name][0] / divisors[name]
-            return objective.factors[name] * mean if name in objective.factors else mean
-
-        return sum(scaled_mean(name) for name in weights if name in sums), sums
-
-    def gradients(
-        params: Any, batch: Batch, dropout: Dropout, weights: Mapping[str, jax.Array], *teacher: Any
-    ) -> tuple[tuple[jax.Array, Sums], Any]:
+    def local_gradients(
+        params: Any, batch: Batch, seed: jax.Array, weights: Mapping[str, jax.Array], *teacher: Any
+    ) -> LossAndGradients:
+        """Computes the contribution of the rows in `batch`, in the dtypes of the trained parameters."""
         stored, _ = partition(params, trained)
         trained_params, frozen = partition(exchange.gather(params) if exchange else params, trained)
 
-        def forward(trained_params: Any, numbered: tuple[Batch, jax.Array]) -> Any:
-            rows, numbers = numbered
-            row_dropout = dropout.replace(example_ids=numbers)
-            return _apply(packed_model, objective, combine(trained_params, frozen), rows, dropout=row_dropout)
+        def forward(trained_params: Any, rows: Batch) -> Any:
+            dropout = Dropout(seed, rows['example_ids'])
+            return _apply(module, objective, combine(trained_params, frozen), rows, dropout=dropout)
 
-        def value_and_grad(rows: Batch, numbers: jax.Array) -> tuple[tuple[jax.Array, Sums], Any]:
-            rows = with_teacher_outputs(objective, rows, *teacher)
-            loss = lambda trained_params: mean_loss(forward(trained_params, (rows, numbers)), rows, weights)  # noqa: E731
-            sums, grads = jax.value_and_grad(loss, has_aux=True)(trained_params)
+        def loss(outputs: Any, rows: Batch) -> tuple[jax.Array, Sums]:
+            return mean_loss(objective, outputs, rows, weights)
+
+        def gradients(rows: Batch) -> LossAndGradients:
+            if objective.whole_batch:
+                compared = {name: x for name, x in rows.items() if name not in (*objective.inputs, 'example_ids')}
+                sums, grads = whole_batch_gradients(
+                    forward, loss, trained_params, rows, compared, phase.grad_accum_steps, exchange
+                )
+            else:
+                rows = with_teacher_outputs(objective, rows, *teacher)
+                sums, grads = jax.value_and_grad(lambda x: loss(forward(x, rows), rows), has_aux=True)(trained_params)
             # Kernels may be gathered in bfloat16. The gradients of the parts add up in the dtype of the parameters.
             return sums, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, stored)
 
-        if objective.whole_batch:
-            sums, grads = whole_batch_gradients(
-                forward,
-                lambda outputs, rows: mean_loss(outputs, rows, weights),
-                trained_params,
-                (dict(batch), dropout.example_ids),
-                {name: x for name, x in batch.items() if name not in objective.inputs},
-                grad_accum_steps,
-                exchange,
-            )
-            return sums, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, stored)
+        return gradients(batch) if objective.whole_batch else sum_over_parts(gradients, batch, phase.grad_accum_steps)
 
-        if grad_accum_steps == 1:
-            return value_and_grad(batch, dropout.example_ids)
-
-        def part(totals: Any, numbered: tuple[Batch, jax.Array]) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, totals, value_and_grad(*numbered)), None
-
-        parts = split_rows((dict(batch), dropout.example_ids), grad_accum_steps)
-        shapes = jax.eval_shape(value_and_grad, *jax.tree.map(lambda x: x[0], parts))
-        totals, _ = jax.lax.scan(part, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), parts)
-        return totals
-
-    def local_gradients(
-        params: Any, rows: tuple[Batch, jax.Array], seed: jax.Array, weights: Mapping[str, jax.Array], *teacher: Any
-    ) -> tuple[tuple[jax.Array, Sums], Any]:
-        batch, numbers = rows
-        sums, grads = gradients(params, batch, Dropout(seed, numbers), weights, *teacher)
+    def device_gradients(params: Any, batch: Batch, *values: Any) -> LossAndGradients:
+        sums, grads = local_gradients(params, batch, *values)
         # If the loss compares the rows of the batch, each device already has the sums over all rows.
-        return sums if objective.whole_batch else exchange.sum(sums), exchange.reduce_scatter(
-            grads, partition(exchange.specs, trained)[0]
-        )
+        return sums if objective.whole_batch else exchange.sum(sums), exchange.reduce_scatter(grads, specs)
 
-    def step_gradients(params: Any, batch: Batch, first: jax.Array, seed: jax.Array, *teacher: Any) -> Gradients:
-        numbers = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]
-        dropout = Dropout(jnp.asarray(seed, jnp.uint32), numbers).fold_in(phase.number)
-        weights = objective.weights(batch)
-        if exchange is None:
-            (loss, sums), grads = gradients(params, batch, dropout, weights, *teacher)
-        else:
-            compute = exchange.over_devices(local_gradients, partition(exchange.specs, trained)[0], 2 + len(teacher))
-            rows = (dict(batch), dropout.example_ids)
-            (loss, sums), grads = compute(params, rows, dropout.seed, weights, *teacher)
+    def batch_gradients(params: Any, batch: Batch, first: jax.Array, seed: jax.Array, *teacher: Any) -> Gradients:
+        example_ids = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]
+        phase_seed = Dropout(jnp.asarray(seed, jnp.uint32), example_ids).fold_in(phase.number).seed
+        compute = exchange.over_devices(device_gradients, specs, 2 + len(teacher)) if exchange else local_gradients
+        rows = {**batch, 'example_ids': example_ids}
+        (loss, sums), grads = compute(params, rows, phase_seed, objective.weights(batch), *teacher)
         counts = {'tokens': batch['attention_mask'].sum()}
         if 'sequence_ids' in batch:  # packed rows hold several sequences
             counts['sequences'] = batch['sequence_ids'].max(-1).sum()
         return Gradients(grads, loss, sums, counts)
 
-    return step_gradients
+    return batch_gradients
+
+
+def mean_loss(
+    objective: Objective, outputs: Any, rows: Batch, weights: Mapping[str, jax.Array]
+) -> tuple[jax.Array, Sums]:
+    """Computes the contribution of rows to the minimised loss of their batch, and the (sum, weight) of each loss.
+
+    `weights` are the weights of the losses in the whole batch, float32 scalars.
+    """
+    sums = objective.losses(outputs, rows)
+    # A weight can be 0, for example in a batch of padding.
+    divisors = {name: jnp.where(weight > 0, weight, 1.0) for name, weight in weights.items()}
+
+    def scaled_mean(name: str) -> jax.Array:
+        mean = sums[name][0] / divisors[name]
+        return objective.factors[name] * mean if name in objective.factors else mean
+
+    return sum(scaled_mean(name) for name in weights if name in sums), sums
 
 
 def make_update(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[TrainState, Metrics]]:

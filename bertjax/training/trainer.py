@@ -119,7 +119,6 @@ def resume_or_start(
     with (
         contextlib.closing(GoodputClock(folder, position.step)) as run_clock,
         watch_for_hangs(run_clock, settings.hang_minutes, folder),
-        contextlib.ExitStack() as stack,
     ):
         with mesh_context(experiment.setup.mesh):
             if saved is not None:
@@ -137,19 +136,17 @@ def resume_or_start(
             logging.info('%s', line)
         phases, early_stopping = experiment.phases(), make_early_stopping(settings, saved)
         describe_time = time_limit.describe if time_limit else None
-        console = stack.enter_context(TrainingConsole(total, position.step, describe_time=describe_time))
         failed, stacked = saved.config.get('failed', ()) if saved else (), phases[0].stacked
-        recorder = Recorder(experiment, console, run_clock, profiled=profiled, stacked=stacked, failed=failed)
-        if saved is not None:
-            recorder.check(position)
-        recorder.truncate_after(position.step if saved else -1)
-        try:
-            loop = Loop(experiment, phases, recorder, checkpoints, interrupt, early_stopping, time_limit)
-            state = loop.run(state, position)
-        finally:
-            recorder.close()
-        with run_clock.during(SAVE):
-            checkpoints.wait()
+        with TrainingConsole(total, position.step, describe_time=describe_time) as console:
+            recorder = Recorder(experiment, console, run_clock, profiled=profiled, stacked=stacked, failed=failed)
+            with contextlib.closing(recorder):
+                if saved is not None:
+                    recorder.check(position)
+                recorder.truncate_after(position.step if saved else -1)
+                loop = Loop(experiment, phases, recorder, checkpoints, interrupt, early_stopping, time_limit)
+                state = loop.run(state, position)
+            with run_clock.during(SAVE):
+                checkpoints.wait()
     if early_stopping.should_stop:
         print(f'step {int(state.step)} is the last: {early_stopping.limit} evaluations in a row were no better on dev')
     return state, recorder.failed

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from bertjax.parallel.zero1 import GradientExchange
 
-Rows = tuple[Mapping[str, jax.Array], jax.Array]  # the arrays of a batch, and the numbers of its examples
+Rows = Mapping[str, jax.Array]  # the arrays of a batch
 
 
 def split_rows(rows: Any, parts: int) -> Any:
@@ -30,12 +30,22 @@ def join_rows(parts: Any) -> Any:
     return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), parts)
 
 
+def sum_over_parts(function: Callable[[Rows], Any], rows: Rows, parts: int) -> Any:
+    """Computes the sum of the trees that `function` returns for the parts of the rows, one part after the other."""
+    if parts == 1:
+        return function(rows)
+    split = split_rows(rows, parts)
+    shapes = jax.eval_shape(function, jax.tree.map(lambda x: x[0], split))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.scan(lambda total, part: (jax.tree.map(jnp.add, total, function(part)), None), zeros, split)[0]
+
+
 def whole_batch_gradients(
     forward: Callable[[Any, Rows], Any],
-    loss: Callable[[Any, Mapping[str, jax.Array]], tuple[jax.Array, Any]],
+    loss: Callable[[Any, Rows], tuple[jax.Array, Any]],
     params: Any,
     rows: Rows,
-    compared: Mapping[str, jax.Array],
+    compared: Rows,
     parts: int,
     exchange: GradientExchange | None,
 ) -> tuple[tuple[jax.Array, Any], Any]:
@@ -44,7 +54,7 @@ def whole_batch_gradients(
     Args:
       forward: (parameters, rows) -> outputs of these rows.
       loss: (outputs of all rows, `compared` of all rows) -> (loss, sums).
-      rows: The rows of the batch. With an `exchange`, only the rows of this device.
+      rows: The arrays of the batch, with its `example_ids`. With an `exchange`, only the rows of this device.
       compared: The arrays of the batch that the loss reads, with the same rows.
       parts: The number of parts in which the rows are computed.
       exchange: The exchange between the devices; None if the arrays contain the rows of all devices.
@@ -54,9 +64,9 @@ def whole_batch_gradients(
     else:
         split = split_rows(rows, parts)
         outputs = join_rows(jax.lax.map(lambda part: forward(params, part), split))
-    everything = exchange.gather_rows((outputs, dict(compared))) if exchange else (outputs, compared)
+    everything = exchange.gather_rows((outputs, compared)) if exchange else (outputs, compared)
     loss_and_sums, cotangents = jax.value_and_grad(loss, has_aux=True)(*everything)
-    cotangents = exchange.own_rows(cotangents, len(rows[1])) if exchange else cotangents
+    cotangents = exchange.own_rows(cotangents, len(rows['example_ids'])) if exchange else cotangents
     if parts == 1:
         return loss_and_sums, pull(cotangents)[0]
 

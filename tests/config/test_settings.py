@@ -139,6 +139,15 @@ def test_the_warmup_and_decay_of_a_phase_must_fit():
         pretraining_settings(config).check()
 
 
+def test_the_warmup_and_decay_of_a_fine_tuning_must_fit():
+    config = finetuning_config('glue', task='rte')
+    config.warmup_fraction = 0.6
+    config.schedule.update(name='wsd', decay_fraction=0.5)
+    found = r'config\.schedule\.decay_fraction: found 0\.5 with config\.warmup_fraction=0\.6, expected at most 0\.4'
+    with pytest.raises(UserError, match=found):
+        finetuning_settings(config).check()
+
+
 def test_the_mask_rates_of_phases():
     """A phase may override the mask rates of the run. `max_predictions` must be enough for the highest rate."""
     phases = (phase(steps='50%'), phase(steps='30%', mask_rate=0.1), phase(steps='20%', final_mask_rate=0.2))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.optim.schedules import SCHEDULES, make_schedule
+from bertjax.optim.schedules import SCHEDULES, check_schedule, make_schedule
 
 PEAK, STEPS, WARMUP = 3e-4, 200, 0.1  # 20 steps of warm-up and 180 of decay.
 
@@ -127,4 +127,4 @@ def test_the_rate_is_zero_after_the_end():
 
 def test_an_overlap_of_warmup_and_decay_is_refused():
     with pytest.raises(UserError, match=r'config\.schedule\.decay_fraction'):
-        make_schedule('wsd', peak=PEAK, steps=10, warmup_fraction=0.5, decay_fraction=0.6)
+        check_schedule('wsd', warmup_fraction=0.5, decay_fraction=0.6)

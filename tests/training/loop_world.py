@@ -70,9 +70,8 @@ class CountingPhase:
     settings: PhaseSettings
     evaluator: Heldout | None
     may_be_best: bool = True
-    evaluate_first: bool = True
     other_evaluators = ()
-    flops_per_sequence = 1.0
+    flops_per_row = 1.0
 
     def begin(self, state):
         self.world.events.append(f'begin {self.settings.number}')
@@ -101,7 +100,7 @@ class World(Interrupt):
         self.events, self.saved, self.done = [], {}, 0
         self.clock, self.bad_steps, self.stop_at = clock, set(bad_steps), stop_at
         self.folder, self.log_every, self.ends = folder, log_every, ends
-        self.patience, self.writing, self.profiled = EarlyStopping(0), False, range(0)
+        self.patience, self.writing, self.profiled, self.evaluate_first = EarlyStopping(0), False, range(0), True
         self.options = {'eval_every': eval_every, 'checkpoint_every': checkpoint_every, 'checkpoint_minutes': minutes}
 
     def phase(self, number, first_step, last_step):
@@ -144,7 +143,12 @@ class World(Interrupt):
         position = position or Position()
         zero = jnp.int32(0)
         state = state or TrainState(zero, {'kernel': jnp.float32(0)}, {}, zero, zero)
-        options = {'steps': self.ends[1], 'log_every': self.log_every, **self.options}
+        options = {
+            'steps': self.ends[1],
+            'log_every': self.log_every,
+            'evaluate_first': self.evaluate_first,
+            **self.options,
+        }
         experiment = fake_experiment([self.folder], pretraining_values, self.options, **options)
         run_clock = GoodputClock(self.folder, position.step)
         recorder = Recorder(experiment, TrainingConsole(10, 0), run_clock, profiled=self.profiled)

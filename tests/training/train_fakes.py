@@ -23,10 +23,12 @@ NO_DROPOUT = {'dropout': 0.0, 'attention_dropout': 0.0}
 MESH_RECIPE = {'learning_rate': 2e-3, 'warmup_fraction': 0.0}  # high enough to change the loss in ten steps
 
 
-def fake_experiment(folders, values, resolved=None, **settings):
+def fake_experiment(folders, values, resolved=None, *, evaluate_first=True, **settings):
     """Returns what Recorder and Loop read of an Experiment."""
     settings = types.SimpleNamespace(tracker='', **settings)
-    return types.SimpleNamespace(folders=folders, values=values, resolved=resolved or {}, settings=settings)
+    return types.SimpleNamespace(
+        folders=folders, values=values, resolved=resolved or {}, settings=settings, evaluate_first=evaluate_first
+    )
 
 
 class RandomExamples:

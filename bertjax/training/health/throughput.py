@@ -37,9 +37,9 @@ class Throughput:
         self._peak = peak * jax.device_count() if peak else None
         self.begin(0.0)
 
-    def begin(self, flops_per_sequence: float) -> None:
-        """Begins a phase. `flops_per_sequence` is the FLOPs of a training step per row, 0 if unknown."""
-        self._flops_per_sequence = flops_per_sequence
+    def begin(self, flops_per_row: float) -> None:
+        """Begins a phase. `flops_per_row` is the FLOPs of a training step per row, 0 if unknown."""
+        self._flops_per_row = flops_per_row
         self._rows = self._steps = 0
 
     def count(self, rows: int) -> None:
@@ -62,7 +62,7 @@ class Throughput:
         waited = spent.get(DATA, 0.0)
         seconds = max(spent.get(STEP, 0.0) + waited, 1e-9)
         rate, per_step = self._rows / seconds, seconds / max(self._steps, 1)
-        mfu = rate * self._flops_per_sequence / self._peak if self._peak and self._flops_per_sequence else None
+        mfu = rate * self._flops_per_row / self._peak if self._peak and self._flops_per_row else None
         self._rows = self._steps = 0
         return [
             {
