@@ -10,8 +10,8 @@ from ml_collections import ConfigDict
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
-from bertjax.finetune.ensemble import Ensemble, load_models, make_request
-from bertjax.finetune.restore import EvaluatedTask
+from bertjax.finetune.ensemble import Ensemble, load_models, member_folders
+from bertjax.finetune.restore import EvaluatedTask, evaluation_settings
 from bertjax.finetune.results import OTHER_DATA, RESULTS, STEP, describe_other_data, results_table, write_predictions
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
@@ -41,8 +41,9 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
       UserError: There is no model, or a split does not exist or has no labels.
     """
     folder = pathlib.Path(workdir)
-    request = make_request(config, folder, command_line_keys)
-    with lock_workdir(folder, *(member for _, member in request)):
+    folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]
+    request = [(evaluation_settings(config, one, command_line_keys), one) for one in folders]
+    with lock_workdir(folder, *folders):
         names = request[0][0].split.split(',')
         tuned = load_models(request, lambda data: {name: _labelled(data, name) for name in names})
         data, task, path = tuned.data, tuned.data.task, folder / RESULTS

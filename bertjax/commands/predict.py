@@ -9,7 +9,8 @@ from ml_collections import ConfigDict
 
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.finetune.ensemble import EnsembleRequest, load_models, make_request
+from bertjax.finetune.ensemble import EnsembleRequest, load_models, member_folders
+from bertjax.finetune.restore import evaluation_settings
 from bertjax.finetune.results import (
     OTHER_DATA,
     RESULTS,
@@ -58,8 +59,9 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         file would be replaced.
     """
     folder = pathlib.Path(workdir)
-    request = make_request(config, folder, command_line_keys)
-    with lock_workdir(folder, *(member for _, member in request)):
+    folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]
+    request = [(evaluation_settings(config, one, command_line_keys), one) for one in folders]
+    with lock_workdir(folder, *folders):
         if config.input == '-':
             with data_output() as out:
                 _predict_stream(request, out)

@@ -6,15 +6,13 @@ import functools
 import glob
 import os
 import pathlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
-from ml_collections import ConfigDict
 
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote
-from bertjax.finetune.restore import EvaluatedTask, load_task, merge_run_config, merge_task_file
-from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
+from bertjax.finetune.restore import EvaluatedTask, load_task
+from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.remote.paths import user_path
 from bertjax.tasks.task import Task, options_of
@@ -54,19 +52,6 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
         if not (folder / 'config.json').exists():
             raise UserError(KEY, f'{folder}, which has no run', 'workdirs of fine-tuning runs', 'fine-tune there first')
     return members
-
-
-def make_request(config: ConfigDict, workdir: pathlib.Path, command_line_keys: Collection[str]) -> EnsembleRequest:
-    """Returns the models that config.ensemble names, else the model of `workdir` or, in a new workdir, of config.init.
-
-    Raises:
-      UserError: See `member_folders`, `merge_run_config` and `merge_task_file`.
-    """
-    folders = member_folders(config.ensemble, workdir) if config.ensemble else [workdir]
-    configs = [merge_run_config(config, folder, command_line_keys) for folder in folders]
-    if config.init and not (folders[0] / 'config.json').exists():
-        configs = [merge_task_file(config, command_line_keys)]
-    return [(finetuning_settings(merged), folder) for merged, folder in zip(configs, folders, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from bertjax.config.schema import Trained
 from bertjax.convert.load import load_task_model
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_or_none
-from bertjax.finetune.settings import FinetuningSettings
+from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit, read_encoder_config
 from bertjax.finetune.task_model import TaskModel
 from bertjax.model.config import BertConfig, FieldKind, fields_of
@@ -54,6 +54,19 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
             raise UserError(f'config.{name}', repr(new[name]), f'{old.get(name)!r}, as in {path}', fix)
     merged.data = config.data or recorded['data']
     return merged
+
+
+def evaluation_settings(
+    config: ConfigDict, folder: pathlib.Path, command_line_keys: Collection[str] = ()
+) -> FinetuningSettings:
+    """Returns the settings for the model in a workdir or, if it has no run, for the model in config.init.
+
+    Raises:
+      UserError: See `merge_run_config` and `merge_task_file`.
+    """
+    if config.init and not (folder / 'config.json').exists():
+        return finetuning_settings(merge_task_file(config, command_line_keys))
+    return finetuning_settings(merge_run_config(config, folder, command_line_keys))
 
 
 def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ()) -> ConfigDict:
