@@ -93,7 +93,7 @@ def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, st
     projection, init_aux = None, None
     if spec.projection:
         width = (teacher.config.width,)
-        projection = Projection(student, width, ('embed',), ('norm',), use_bias=True)
+        projection = Projection(student, width, ('embed',), ('norm',), ('norm',), use_bias=True)
         init_aux = lambda key: {PROJECTION: projection.init(key, jnp.zeros((1, student.width)))['params']}  # noqa: E731
 
     def teacher_fn(params: Any, batch: Arrays) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Transform(nn.Module):
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """[..., D] -> [..., D]."""
         c = self.config
-        x = Projection(c, (c.width,), ('embed',), ('norm',), name='dense')(hidden)
+        x = Projection(c, (c.width,), ('embed',), ('norm',), ('norm',), name='dense')(hidden)
         return Norm(c, name='norm')(ACTIVATION_FUNCTIONS[c.mlp](x))
 
 
@@ -48,7 +48,7 @@ def build_pooler(config: BertConfig, name: str | None = None) -> nn.Module:
     """Builds the pooler for this config."""
     if config.pooler == 'transform':
         return Transform(config, name=name)
-    return Pooler(config, (config.width,), ('embed',), ('norm',), use_bias=True, name=name)
+    return Pooler(config, (config.width,), ('embed',), ('norm',), ('norm',), use_bias=True, name=name)
 
 
 class MlmHead(Transform):

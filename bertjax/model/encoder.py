@@ -110,12 +110,12 @@ class Mlp(nn.Module):
         activation = ACTIVATION_FUNCTIONS[c.mlp]
 
         def project(name: str) -> jax.Array:
-            y = Projection(c, (c.mlp_dim,), ('embed',), ('mlp',), name=name)(x)  # [B, S, F]
+            y = Projection(c, (c.mlp_dim,), ('embed',), ('mlp',), ('mlp',), name=name)(x)  # [B, S, F]
             return save_residual(constrain(y, 'act_batch', 'act_length', 'act_mlp'))
 
         up = project('up')
         y = activation(project('gate')) * up if c.mlp in GATED_MLPS else activation(up)
-        down = Projection(c, (c.width,), ('mlp',), ('embed',), into_residual=True, name='down')
+        down = Projection(c, (c.width,), ('mlp',), ('embed',), ('norm',), into_residual=True, name='down')
         return down(y)  # [B, S, D]
 
 

@@ -84,7 +84,7 @@ class BertForTask(nn.Module):
             self.bilstm = BiLstm(self.config, self.bilstm_units)
         if self.config.pooler == 'transform':
             self.pooler = build_pooler(self.config)
-        self.head = Projection(self.config, (self.outputs,), ('embed',), ('classes',), use_bias=True)
+        self.head = Projection(self.config, (self.outputs,), ('embed',), ('classes',), ('classes',), use_bias=True)
 
     def _hidden(
         self,

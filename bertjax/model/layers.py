@@ -155,8 +155,7 @@ class Projection(nn.Module):
 
     Attributes:
       features: The output dimensions of the kernel.
-      in_axes, out_axes: Logical axis names of the dimensions of the kernel. The bias has the names `out_axes`, but
-        'norm' instead of 'embed', so that it is not split.
+      in_axes, out_axes, bias_axes: Logical axis names of the dimensions of kernel and bias.
       feeds_custom_kernel: Whether the result may be the input of a Pallas kernel; see `sum_by_matmul` of `add_bias`.
       from_custom_kernel: Whether the input may be the result of a Pallas kernel; see `save_x` of `product`.
       into_residual: Whether the result is added to the residual stream; see `weight_init`.
@@ -167,6 +166,7 @@ class Projection(nn.Module):
     features: tuple[int, ...]
     in_axes: tuple[str | None, ...]
     out_axes: tuple[str, ...]
+    bias_axes: tuple[str, ...]
     feeds_custom_kernel: bool = False
     from_custom_kernel: bool = False
     into_residual: bool = False
@@ -180,8 +180,7 @@ class Projection(nn.Module):
         kernel_init = with_axes(weight_init(self.config, self.into_residual), *self.in_axes, *self.out_axes)
         kernel = self.param('kernel', kernel_init, shape, param_dtype)
         use_bias = self.config.projection_bias if self.use_bias is None else self.use_bias
-        bias_axes = ['norm' if axis == 'embed' else axis for axis in self.out_axes]
-        bias_init = with_axes(nn.initializers.zeros_init(), *bias_axes)
+        bias_init = with_axes(nn.initializers.zeros_init(), *self.bias_axes)
         bias = self.param('bias', bias_init, self.features, param_dtype) if use_bias else None
         x = x.astype(dtype).reshape(*x.shape[:-n], -1)
         kernel = kernel.astype(dtype).reshape(x.shape[-1], -1)

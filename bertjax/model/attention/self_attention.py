@@ -43,7 +43,7 @@ class SelfAttention(nn.Module):
         names = ('heads', 'head_dim')
 
         def project(name: str, x: jax.Array) -> jax.Array:
-            projection = Projection(c, heads, ('embed',), names, feeds_custom_kernel=True, name=name)
+            projection = Projection(c, heads, ('embed',), names, names, feeds_custom_kernel=True, name=name)
             y = save_residual(projection(x))  # [B, S, H·K]
             return constrain(y, 'act_batch', 'act_length', 'act_heads').reshape(*y.shape[:2], *heads)
 
@@ -73,6 +73,6 @@ class SelfAttention(nn.Module):
         )  # [B, Q, H, K]
         flat = constrain(attended.reshape(*attended.shape[:2], -1), 'act_batch', 'act_length', 'act_heads')
         output = Projection(
-            c, (c.width,), names, ('embed',), from_custom_kernel=True, into_residual=True, name='output'
+            c, (c.width,), names, ('embed',), ('norm',), from_custom_kernel=True, into_residual=True, name='output'
         )
         return output(flat.reshape(attended.shape))  # [B, Q, D]

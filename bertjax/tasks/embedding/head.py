@@ -29,7 +29,7 @@ class DenseModules(nn.Module):
         """Maps the pooled vectors, float32 [B, D], to float32 [B, D']."""
         for i, layer in enumerate(self.dense):
             x = normalize(x) if layer.normalize_input else x
-            axes = (None if i else 'embed',), ('classes',)  # only the width of the encoder is sharded
+            axes = (None if i else 'embed',), ('classes',), ('classes',)  # only the width of the encoder is sharded
             project = Projection(self.config, (layer.width,), *axes, use_bias=layer.use_bias, name=f'dense_{i}')
             x = ACTIVATIONS[layer.activation](project(x).astype(jnp.float32))
         return x

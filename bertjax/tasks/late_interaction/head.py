@@ -29,7 +29,7 @@ class BertForLateInteraction(BertForTask):
 
     def setup(self):
         self.encoder = BertEncoder(self.config, self.packing)
-        self.head = Projection(self.config, (self.outputs,), ('embed',), ('classes',), use_bias=False)
+        self.head = Projection(self.config, (self.outputs,), ('embed',), ('classes',), ('classes',), use_bias=False)
 
     def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
         """Maps int32 inputs [B, S] or [B, C, S] to `token_vectors`, float32 [B, S, D] or [B, C, S, D].
