@@ -233,24 +233,71 @@ class BertEncoder(nn.Module):
         Raises:
           UserError: The sequences are longer than `max_positions`.
         """
-        if self.packing is not None:
-            length, layout = input_ids.shape[1], self.packing
-            if isinstance(layout, PackedLayout):
-                dropout = None if dropout is None else layout.dropout(dropout)
-            else:
-                layout, first_only = BatchLayout.from_mask(attention_mask, layout), False
-            input_ids, segment_ids, attention_mask = map(layout.pack, (input_ids, segment_ids, attention_mask))
-            key_mask = None if key_mask is None else layout.pack(key_mask)
-        c = self.config
-        keep_layers = all_layers or is_captured(self, HIDDEN)
-        shorten = first_only and not is_captured(self, *CAPTURES)  # captured values cover all positions
+        arrays = input_ids, segment_ids, attention_mask, key_mask
+        if self.packing is None:
+            return self._encode(*arrays, causal, dropout, layout, all_layers, first_only)
+        length, layout = input_ids.shape[1], self.packing
+        if isinstance(layout, PackedLayout):
+            dropout = None if dropout is None else layout.dropout(dropout)
+        else:
+            layout, first_only = BatchLayout.from_mask(attention_mask, layout), False
+        packed = [None if x is None else layout.pack(x) for x in arrays]
+        x, layers = self._encode(*packed, causal, dropout, layout, all_layers, first_only)
+        if first_only:
+            return layout.unpack_cls(x), layers
+        unpack = functools.partial(layout.unpack, length=length)
+        return unpack(x), None if layers is None else jax.vmap(unpack)(layers)
+
+    # A wrapped method would add its name to the names of the operations, which bertjax/cost/estimate.py reads.
+    @nn.nowrap
+    def _encode(
+        self,
+        input_ids: jax.Array,
+        segment_ids: jax.Array,
+        attention_mask: jax.Array,
+        key_mask: jax.Array | None,
+        causal: jax.Array | None,
+        dropout: Dropout | None,
+        layout: BatchLayout | PackedLayout | None,
+        all_layers: bool,
+        first_only: bool,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Computes the hidden states of rows, which are packed if there is a `layout`. See `__call__`."""
         keys = attention_mask if key_mask is None else key_mask
-        mask = AttentionMask(keys, causal=c.causal, causal_queries=causal, hidden_queries=key_mask is not None)
+        hidden = key_mask is not None
+        mask = AttentionMask(keys, causal=self.config.causal, causal_queries=causal, hidden_queries=hidden)
         if layout is not None:
             is_fixed = isinstance(layout, PackedLayout)
             mask = mask.replace(layout=layout) if is_fixed else mask.replace(sequence_ids=layout.sequence_ids)
-        x = self.embeddings(input_ids, segment_ids, dropout, layout)  # [B, S, D]
-        embedded, rotations = x, self._rotations(input_ids.shape[1], layout)
+        keep_layers = all_layers or is_captured(self, HIDDEN)
+        gather_last = first_only and is_captured(self, *CAPTURES)  # captured values cover all positions
+        embedded = self.embeddings(input_ids, segment_ids, dropout, layout)  # [B, S, D]
+        rotations = self._rotations(input_ids.shape[1], layout)
+        x, layers = self._apply_blocks(
+            embedded, mask, rotations, dropout, layout, keep_layers, first_only and not gather_last
+        )
+        if self.config.pre_norm:
+            x = self.final_norm(x)
+            layers = layers.at[-1].set(x) if keep_layers else None
+        if keep_layers:
+            layers = jnp.concatenate([embedded[None], layers])  # [L + 1, B, S, D]
+        if is_captured(self, HIDDEN):
+            capture_value(self, HIDDEN, layers)
+        return _gather_cls(x, layout) if gather_last else x, layers if all_layers else None
+
+    @nn.nowrap
+    def _apply_blocks(
+        self,
+        x: jax.Array,
+        mask: AttentionMask,
+        rotations: tuple[Rotary, Rotary] | None,
+        dropout: Dropout | None,
+        layout: BatchLayout | PackedLayout | None,
+        keep_layers: bool,
+        first_only: bool,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Applies the blocks, scanned or unrolled, to x [B, S, D]. Also returns all outputs if `keep_layers`."""
+        c = self.config
         block = EncoderBlock
         remat = resolve_remat(c, platform())
         if remat != 'none':
@@ -272,28 +319,13 @@ class BertEncoder(nn.Module):
             indices = None if c.layers_alike and dropout is None else jnp.arange(c.num_layers)
             # layers [L, B, S, D]
             x, layers = scanned(c, keep_layers, name='layers')(x, indices, mask, rotations, dropout)
-            x = _gather_cls(x, layout) if shorten else x
-        else:
-            layers = []
-            for i in range(c.num_layers):
-                shortened = shorten and i == c.num_layers - 1
-                x, _ = block(c, first_only=shortened, name=f'layers_{i}')(x, i, mask, rotations, dropout)
-                layers.append(x)
-            layers = jnp.stack(layers) if keep_layers else None  # [L, B, S, D]
-        if c.pre_norm:
-            x = self.final_norm(x)
-            layers = layers.at[-1].set(x) if keep_layers else None
-        if keep_layers:
-            layers = jnp.concatenate([embedded[None], layers])  # [L + 1, B, S, D]
-        if is_captured(self, HIDDEN):
-            capture_value(self, HIDDEN, layers)
-        x, layers = _gather_cls(x, layout) if first_only and not shorten else x, layers if all_layers else None
-        if self.packing is None:
-            return x, layers
-        if first_only:
-            return layout.unpack_cls(x), layers
-        unpack = functools.partial(layout.unpack, length=length)
-        return unpack(x), None if layers is None else jax.vmap(unpack)(layers)
+            return _gather_cls(x, layout) if first_only else x, layers
+        layers = []
+        for i in range(c.num_layers):
+            is_last = i == c.num_layers - 1
+            x, _ = block(c, first_only=first_only and is_last, name=f'layers_{i}')(x, i, mask, rotations, dropout)
+            layers.append(x)
+        return x, jnp.stack(layers) if keep_layers else None  # [L, B, S, D]
 
     def _rotations(self, length: int, layout: BatchLayout | PackedLayout | None) -> tuple[Rotary, Rotary] | None:
         """Computes the `rotations` of `EncoderBlock`."""
