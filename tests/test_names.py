@@ -44,7 +44,6 @@ MODULES += ('whole', 'muted', 'votes', 'spread', 'means', 'sharing', 'groups', '
 MODULES += ('mapped', 'past')
 
 
-SHARED = {'Rows'}  # the alias of training/whole_batch.py is local
 # {kind of node: its attribute that is the name of a class, function, variable, attribute or parameter}
 NAMED = {ast.ClassDef: 'name', ast.FunctionDef: 'name', ast.Name: 'id', ast.Attribute: 'attr', ast.arg: 'arg'}
 
@@ -77,7 +76,7 @@ def test_the_name_of_a_class_or_type_alias_is_unique():
     for path in sorted(PACKAGE.rglob('*.py')):
         for name in names_in(path)[1]:
             places[name].append(path.relative_to(PACKAGE).as_posix())
-    assert not {name: files for name, files in places.items() if len(files) > 1 and name not in SHARED}
+    assert not {name: files for name, files in places.items() if len(files) > 1}
 
 
 def test_no_folder_has_more_than_24_files():

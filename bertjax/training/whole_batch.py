@@ -6,15 +6,14 @@ is computed. The second pass computes the gradient with respect to the parameter
 the example numbers, so both passes drop the same values.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from bertjax.losses import Arrays
 from bertjax.parallel.zero1 import GradientExchange
-
-Rows = Mapping[str, jax.Array]  # the arrays of a batch
 
 
 def split_rows(rows: Any, parts: int) -> Any:
@@ -30,7 +29,7 @@ def join_rows(parts: Any) -> Any:
     return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), parts)
 
 
-def sum_over_parts(function: Callable[[Rows], Any], rows: Rows, parts: int) -> Any:
+def sum_over_parts(function: Callable[[Arrays], Any], rows: Arrays, parts: int) -> Any:
     """Computes the sum of the trees that `function` returns for the parts of the rows, one part after the other."""
     if parts == 1:
         return function(rows)
@@ -41,11 +40,11 @@ def sum_over_parts(function: Callable[[Rows], Any], rows: Rows, parts: int) -> A
 
 
 def whole_batch_gradients(
-    forward: Callable[[Any, Rows], Any],
-    loss: Callable[[Any, Rows], tuple[jax.Array, Any]],
+    forward: Callable[[Any, Arrays], Any],
+    loss: Callable[[Any, Arrays], tuple[jax.Array, Any]],
     params: Any,
-    rows: Rows,
-    compared: Rows,
+    rows: Arrays,
+    compared: Arrays,
     parts: int,
     exchange: GradientExchange | None,
 ) -> tuple[tuple[jax.Array, Any], Any]:
@@ -70,7 +69,7 @@ def whole_batch_gradients(
     if parts == 1:
         return loss_and_sums, pull(cotangents)[0]
 
-    def add_part(total: Any, part: tuple[Rows, Any]) -> tuple[Any, None]:
+    def add_part(total: Any, part: tuple[Arrays, Any]) -> tuple[Any, None]:
         part_rows, part_cotangents = part
         _, pull = jax.vjp(lambda params: forward(params, part_rows), params)
         return jax.tree.map(lambda x, g: x + g.astype(x.dtype), total, pull(part_cotangents)[0]), None
