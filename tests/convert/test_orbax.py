@@ -61,14 +61,17 @@ def test_a_model_is_read_back(small_config, make_params, tokenizer, assert_same_
 def test_a_task_model_that_transformers_lacks_is_read_back(
     tokenizer, small_config, make_params, assert_same_params, tmp_path
 ):
-    """The model has a BiLSTM on the sum of the last four layers. Its head is not used for labels in another order."""
+    """The model has a BiLSTM on the sum of the last four layers. Its head is used only for the same labels, in any order."""
     model = BertForTokens(small_config(num_layers=4), 2, bilstm_units=3, layers='sum_last_four')
     params, task = make_params(model), {'id2label': {0: 'O', 1: 'B'}}
     export_orbax(ExportContent(model, params, tokenizer, head=TOKEN_CLASSIFICATION, task=task), tmp_path / 'model')
     imported = load_task_model(tmp_path / 'model', model, TOKEN_CLASSIFICATION, id2label=task['id2label'])
     assert imported.missing == imported.unused == []
     assert_same_params(imported.params, params)
-    other = load_task_model(tmp_path / 'model', model, TOKEN_CLASSIFICATION, id2label={0: 'B', 1: 'O'})
+    turned = load_task_model(tmp_path / 'model', model, TOKEN_CLASSIFICATION, id2label={0: 'B', 1: 'O'})
+    assert turned.missing == []
+    np.testing.assert_array_equal(turned.params['head']['kernel'], params['head']['kernel'][:, ::-1])
+    other = load_task_model(tmp_path / 'model', model, TOKEN_CLASSIFICATION, id2label={0: 'O', 1: 'I'})
     assert other.missing == ['head/bias', 'head/kernel']
 
 
