@@ -61,7 +61,7 @@ def test_a_model_is_read_back(small_config, make_params, tokenizer, assert_same_
 def test_a_task_model_that_transformers_lacks_is_read_back(
     tokenizer, small_config, make_params, assert_same_params, tmp_path
 ):
-    """The model has a BiLSTM on the sum of the last four layers. Its head is used only for the same labels, in any order."""
+    """The model has a BiLSTM on the sum of the last four layers. Its head needs the same labels, in any order."""
     model = BertForTokens(small_config(num_layers=4), 2, bilstm_units=3, layers='sum_last_four')
     params, task = make_params(model), {'id2label': {0: 'O', 1: 'B'}}
     export_orbax(ExportContent(model, params, tokenizer, head=TOKEN_CLASSIFICATION, task=task), tmp_path / 'model')
