@@ -137,7 +137,8 @@ def resume_or_start(
         phases, early_stopping = experiment.phases(), make_early_stopping(settings, saved)
         describe_time = time_limit.describe if time_limit else None
         failed, stacked = saved.config.get('failed', ()) if saved else (), phases[0].stacked
-        with TrainingConsole(total, position.step, describe_time=describe_time) as console:
+        costs = [(phase.settings.last_step, phase.flops_per_row * phase.settings.batch_size or 1.0) for phase in phases]
+        with TrainingConsole(total, position.step, describe_time, costs) as console:
             recorder = Recorder(experiment, console, run_clock, profiled=profiled, stacked=stacked, failed=failed)
             with contextlib.closing(recorder):
                 if saved is not None:

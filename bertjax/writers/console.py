@@ -24,9 +24,16 @@ class TrainingConsole(Writer):
       first_step: The step at which the run starts or resumes.
       describe_time: A function that describes how much of the run's time limit has passed; None for a run without a
         time limit.
+      step_costs: (last step, relative cost of a step) of each phase, for the time left. () if all steps cost the same.
     """
 
-    def __init__(self, total_steps: int, first_step: int, describe_time: Callable[[], str] | None = None):
+    def __init__(
+        self,
+        total_steps: int,
+        first_step: int,
+        describe_time: Callable[[], str] | None = None,
+        step_costs: Sequence[tuple[int, float]] = (),
+    ):
         self.console = Console(soft_wrap=True, highlight=False)
         done = MofNCompleteColumn() if describe_time is None else TextColumn('{task.completed:,}')
         self._progress = make_bar(
@@ -34,6 +41,7 @@ class TrainingConsole(Writer):
         )
         self._task = self._progress.add_task('[bold]step', total=total_steps, completed=first_step, status='')
         self._total, self._describe_time = total_steps, describe_time
+        self._step_costs = step_costs or [(total_steps, 1.0)]
 
     def __str__(self) -> str:
         return 'the console'
@@ -74,7 +82,7 @@ class TrainingConsole(Writer):
             time = '' if self._describe_time is None else f'  {self._describe_time()}'
             self._progress.update(self._task, status=f'loss {loss}  {speed}{time}')
             if not self.console.is_terminal:
-                left = (self._total - row['step']) * row['seconds_per_step']
+                left = self._steps_left(row['step']) * row['seconds_per_step']
                 until = f'  left {format_duration(left)}' if row['step'] < self._total else ''
                 total, until = (f'/{self._total}', until) if not time else ('', time)
                 self.log(f'step {row["step"]}{total}  loss {loss}  {speed}{until}')
@@ -83,6 +91,13 @@ class TrainingConsole(Writer):
         values = {name: x for name, x in row.items() if name not in (*_POSITION, *hidden) and x is not None}
         parts = [f'{_SHORT_NAMES.get(name, name).replace("_", " ")} {format_value(x)}' for name, x in values.items()]
         self.log(f'{row["split"]} at step {row["step"]}: ' + '  '.join(parts))
+
+    def _steps_left(self, step: int) -> float:
+        """Returns the remaining work, in steps of the phase of `step`."""
+        phases = [(last, cost) for last, cost in self._step_costs if last >= step]
+        begins = [step, *(last for last, _ in phases)]
+        current = phases[0][1] if phases else 1.0
+        return sum((last - begin) * cost / current for begin, (last, cost) in zip(begins, phases, strict=False))
 
 
 def format_value(value: float | None) -> str:

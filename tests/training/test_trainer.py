@@ -19,7 +19,8 @@ def test_the_recorder_is_closed_if_its_files_cannot_be_truncated(tmp_path: pathl
     experiment = mock.Mock(settings=settings, folders=[tmp_path])
     experiment.setup.mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1])
     experiment.describe.return_value = experiment.details.return_value = ''
-    experiment.phases.return_value = [mock.Mock(stacked=False)]
+    phase = types.SimpleNamespace(last_step=10, batch_size=8)
+    experiment.phases.return_value = [mock.Mock(stacked=False, settings=phase, flops_per_row=1.0)]
     with pytest.raises(OSError, match='Input/output error'):
         trainer.resume_or_start(experiment, mock.Mock(), None, mock.Mock())
     recorder.close.assert_called_once_with()

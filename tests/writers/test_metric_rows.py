@@ -191,3 +191,11 @@ def test_without_a_terminal_rows_are_printed_as_lines():
     assert last == 'step 100/100  loss -  1,234 seq/s'
     assert second == 'heldout at step 40: mlm loss 3.000  accuracy 0.400  nsp loss 0.250  accuracy 0.750'
     assert format_value(math.nan) == '-'
+
+
+@pytest.mark.parametrize(('step', 'left'), [(40, '0:01:00'), (80, '0:00:40'), (90, '0:00:05')])
+def test_the_time_left_considers_slower_steps_of_later_phases(step, left):
+    console = TrainingConsole(100, 0, step_costs=[(80, 1.0), (100, 4.0)])
+    console.console.file = out = io.StringIO()
+    console.write({'split': 'train', 'step': step, 'loss': 1.5, 'sequences_per_s': 9.0, 'seconds_per_step': 0.5})
+    assert out.getvalue().strip().endswith(f'left {left}')
