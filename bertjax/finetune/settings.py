@@ -90,6 +90,9 @@ class FinetuningSettings(FinetuningKeys):
                 expected = f"'' for run={self.run}, because only run={' and run='.join(verbs)} can use it"
                 raise UserError(f'config.{key}', repr(getattr(self, key)), expected, 'leave it out, or set config.run')
         check_grad_accum_steps(self.batch_size, self.grad_accum_steps)
+        if self.layer_decay < 1 and self.trained_parts == {'head'}:
+            expected = '1 with config.trainable=head, which trains no layer'
+            raise UserError('config.layer_decay', f'{self.layer_decay:g}', expected, 'leave one of them out')
         check_schedule(self.schedule.name, self.warmup_fraction, self.schedule.decay_fraction)
         self.build_task().check_training(self.trainable)
 

@@ -189,6 +189,7 @@ MISTAKES = {
     'sweep of too many blocks': (("--config.sweep.trainable=('head','last_9')",), 'from 1 to 2'),
     'together': (('--config.sweep.together=-1', '--config.sweep.seeds=(0,1)'), 'config.sweep.together'),
     'layer decay': (('--config.layer_decay=2.0',), 'config.layer_decay'),
+    'layer decay of the head': (('--config.layer_decay=0.9', '--config.trainable=head'), 'config.layer_decay'),
 }
 
 
