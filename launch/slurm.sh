@@ -5,6 +5,7 @@
 #
 #   --time=HH:MM:SS    the time limit; two minutes before it, the job saves a checkpoint and is requeued
 #   --restarts=N       the maximum number of requeues (100)
+#   --cpus=N           the CPU cores per GPU; most clusters give one by default, which is few for loading and compiling
 #   --partition=NAME --account=NAME
 #   --activate=FILE    the file to source first (.venv/bin/activate)
 #   --price=DOLLARS    the price per GPU and hour; with --hours=N, prints the cost
@@ -16,11 +17,11 @@
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
-nodes='' gpus='' time=24:00:00 partition='' account='' activate=.venv/bin/activate restarts=100 price='' hours='' dry_run='' arguments=()
-read_options 'nodes gpus time partition account activate restarts price hours' 'dry_run' "$@"
+nodes='' gpus='' cpus='' time=24:00:00 partition='' account='' activate=.venv/bin/activate restarts=100 price='' hours='' dry_run='' arguments=()
+read_options 'nodes gpus cpus time partition account activate restarts price hours' 'dry_run' "$@"
 need nodes gpus
 expand_home activate
-check_positive nodes gpus restarts
+check_positive nodes gpus restarts ${cpus:+cpus}
 ((${#arguments[@]})) || stop "found no arguments of bertjax, expected them after --"
 cost $((nodes * gpus))
 
@@ -31,7 +32,8 @@ job=$(
 #SBATCH --job-name=bertjax
 #SBATCH --nodes=$nodes
 #SBATCH --ntasks-per-node=$gpus
-#SBATCH --gpus-per-node=$gpus
+#SBATCH --gpus-per-node=$gpus${cpus:+
+#SBATCH --cpus-per-task=$cpus}
 #SBATCH --time=$time
 #SBATCH --requeue
 #SBATCH --signal=TERM@120
@@ -44,7 +46,7 @@ trap : TERM
 status=0
 # If a process ends with 1, 2 or 3, the others lose it and end with 4. srun returns the highest status. Adding 200 to 1,
 # 2 and 3 therefore makes srun return them.
-srun --kill-on-bad-exit=0 bash -c 'trap : TERM; "\$@"; status=\$?; exit \$((status < 1 || status > 3 ? status : 200 + status))' - \\
+srun --kill-on-bad-exit=0${cpus:+ --cpus-per-task=$cpus} bash -c 'trap : TERM; "\$@"; status=\$?; exit \$((status < 1 || status > 3 ? status : 200 + status))' - \\
   python -m bertjax.main $quoted || status=\$?
 ((status < 200)) || status=\$((status - 200))
 # 75: saved after a signal; 4: another process was lost; 137, 143: a process was killed. The requeued job continues.

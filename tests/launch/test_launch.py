@@ -42,6 +42,11 @@ esac
             ['kubectl apply', 'kind: JobSet'],
         ),
         ('slurm.sh', ('--nodes=2', '--gpus=8'), ['sbatch', '#SBATCH --requeue']),
+        (
+            'slurm.sh',
+            ('--nodes=2', '--gpus=8', '--cpus=6'),
+            ['sbatch', '#SBATCH --cpus-per-task=6', 'srun --kill-on-bad-exit=0 --cpus-per-task=6'],
+        ),
     ],
 )
 def test_a_dry_run_calls_nothing(cloud: Cloud, script: str, arguments: tuple[str, ...], words: list[str]):
@@ -198,6 +203,7 @@ def test_a_dask_cluster_over_ssh(cloud: Cloud, tmp_path: pathlib.Path):
             '--topology=3x3: found 9',
         ),
         ('slurm.sh', ('--nodes=two', '--gpus=8', *TRAINING), '--nodes=two: expected a whole number'),
+        ('slurm.sh', ('--nodes=2', '--gpus=8', '--cpus=0', *TRAINING), '--cpus=0: expected a whole number'),
         ('slurm.sh', ('--nodes=2', *TRAINING), '--gpus: found nothing'),
         ('local_hosts.sh', ('two',), 'two: expected a number of processes'),
         ('dask.sh', ('--hosts=a',), 'found no arguments of bertjax'),

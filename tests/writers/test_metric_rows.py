@@ -77,6 +77,8 @@ def test_the_perplexity_of_a_large_loss_does_not_overflow():
         ('TPU v4', 275e12),
         ('NVIDIA A100-SXM4-80GB', 312e12),
         ('NVIDIA H100 80GB HBM3', 989e12),
+        ('NVIDIA H100 PCIe', 756e12),
+        ('NVIDIA H100 NVL', 835e12),
         ('NVIDIA H200', 989e12),
         ('cpu', None),
         ('TPU v9', None),

@@ -11,6 +11,8 @@ from bertjax.training.health.goodput_clock import DATA, STEP, GoodputClock
 # sheets and Google Cloud's pages on each generation. A v3 device is one of the two cores of a chip.
 PEAK_FLOPS: tuple[tuple[str, float], ...] = (
     ('A100', 312e12),
+    ('H100 PCIe', 756e12),
+    ('H100 NVL', 835e12),
     ('H100', 989e12),
     ('H200', 989e12),
     ('TPU v3', 61.5e12),
