@@ -3,8 +3,9 @@
 #
 #   launch/local_hosts.sh N --config=configs/pretrain_tiny.py --workdir=out/hosts [--config.KEY=VALUE ...]
 #
-# Process I writes its output to WORKDIR/host-I.log, or for a bucket to a temporary folder. Process 0 also prints it. The exit status is that of process 0
-# or, if that is 0, of another process that failed. Ctrl-C and SIGTERM are sent to all processes.
+# Process I writes its output to WORKDIR/host-I.log, or for a bucket to a temporary folder. Process 0 also prints it. The
+# exit status is that of process 0 or, if that is 0, of another process that failed. Ctrl-C and SIGTERM are sent to all
+# processes.
 
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
@@ -22,6 +23,7 @@ expand_home workdir
 logs=$workdir
 [[ $workdir != *://* ]] || logs=$(mktemp -d)
 mkdir -p "$logs"
+[[ $logs == "$workdir" ]] || say "the output of each process is in $logs"
 port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 common=(-m bertjax.main "$@" "--coordinator_address=127.0.0.1:$port" "--num_processes=$count")
 

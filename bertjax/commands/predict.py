@@ -1,5 +1,6 @@
 """run=predict: predict with a fine-tuned model, for a split, a file or standard input."""
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Collection, Iterator, Sequence
@@ -60,7 +61,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     """
     folder = pathlib.Path(workdir)
     folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]
-    request = [(evaluation_settings(config, one, command_line_keys), one) for one in folders]
+    with data_output() if config.input == '-' else contextlib.nullcontext():  # standard output has only predictions
+        request = [(evaluation_settings(config, one, command_line_keys), one) for one in folders]
     with lock_workdir(folder, *folders):
         if config.input == '-':
             with data_output() as out:

@@ -148,7 +148,8 @@ def load_task_model(
     source = read_source(directory)
     theirs, ours = label_names(source.values.get('id2label')), label_names(id2label)
     same_class = head.name in (source.values.get('architectures') or ())
-    same_names = not theirs or not ours or (sorted(theirs) == sorted(ours) and len({*ours}) == len(ours))
+    reordered = sorted(theirs) == sorted(ours) and len({*ours}) == len(ours)
+    same_names = not theirs or not ours or theirs == ours or reordered
     same_head = same_class and same_names
     # Parts with other shapes are not read, such as a head with other outputs, or a pooler on top of a BiLSTM.
     shapes = stacked_shapes(model)

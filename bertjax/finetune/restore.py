@@ -78,7 +78,7 @@ def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ())
       UserError: config.init names no model, or a model for another kind of task.
     """
     path = pathlib.Path(huggingface_directory(config.init)) / TASK_FILE
-    facts = read_json_or_none(path, lambda facts: {key: facts[key] for key in ('task', 'seq_len')})
+    facts = read_json_or_none(path, lambda facts: {'task': {**facts['task']}, 'seq_len': facts['seq_len']})
     if facts is None:
         return config
     check_kind(facts['task'], config.task.kind, path)

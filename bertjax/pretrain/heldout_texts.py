@@ -102,8 +102,7 @@ def prepare_texts(
             if error.where == str(directory):  # a store of other text
                 fix = f'restore the text, or give the new text another name in {_KEY}'
                 raise UserError(error.where, error.found, error.expected, fix) from None
-            where = _KEY if error.where == 'config.corpus' else error.where
-            raise UserError(where, f'in {name}: {error.found}', error.expected, error.fix) from None
+            raise _name_text(error, name) from None
         texts[name] = open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint).split('train')
         if settings.pair_options.mode == 'nsp' and texts[name].num_documents < 2:
             expected = 'two or more, because next-sentence pairs take B from another document'
@@ -124,8 +123,16 @@ def _check_names(names: Sequence[str]) -> None:
         raise UserError(_KEY, f'{duplicate!r} twice', 'a different name for each text', 'rename one of them')
 
 
+def _name_text(error: UserError, name: str) -> UserError:
+    where = _KEY if error.where == 'config.corpus' else error.where
+    return UserError(where, f'in {name}: {error.found}', error.expected, error.fix)
+
+
 def _check_not_trained_on(settings: PretrainingSettings, name: str, path: str) -> None:
-    sources = resolve_sources(path, settings.corpus_options)
+    try:
+        sources = resolve_sources(path, settings.corpus_options)
+    except UserError as error:
+        raise _name_text(error, name) from None
     if settings.data:
         return  # a token store does not contain the names of the text files
     parts = (resolve_sources(spec, settings.corpus_options) for spec, _ in parse_mixture(settings.corpus))

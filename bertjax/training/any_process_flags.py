@@ -9,14 +9,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.parallel.distributed import is_multiprocess
 
-READ_BEHIND = 2  # flags are read this many steps later, so that no step waits for them
+DELAY = 2  # flags are read this many steps later, so that no step waits for them
 
 
 class AnyProcessFlags:
     """Combines the flags of all processes: a combined flag is True if the flag of any process is True.
 
-    Call the object once per step with the flags of this process. A call returns the combined flags of READ_BEHIND steps
-    earlier, which are the same in all processes. These flags are False in the first READ_BEHIND steps and in as many
+    Call the object once per step with the flags of this process. A call returns the combined flags of DELAY steps
+    earlier, which are the same in all processes. These flags are False in the first DELAY steps and in as many
     steps after `clear`. If there is only one process, a call returns the current flags.
     """
 
@@ -28,7 +28,7 @@ class AnyProcessFlags:
         if self._any is None:
             return flags
         self._unread.append(self._any(np.asarray(flags)))
-        if len(self._unread) <= READ_BEHIND:
+        if len(self._unread) <= DELAY:
             return (False,) * len(flags)
         return tuple(map(bool, np.asarray(self._unread.popleft())))
 

@@ -30,7 +30,7 @@ from bertjax.writers.tracker import Tracker
 from bertjax.writers.writer import Callback, Writers
 
 # The metrics of a step are read this many steps later, so that reading does not wait for the devices. A CPU has
-# finished the step when the call returns.
+# finished the step when the call returns, because `devices.claim_devices` turns off asynchronous dispatch.
 READ_BEHIND, CPU_READ_BEHIND = 2, 0
 STOP_AFTER_SKIPPED = 3  # non-finite steps in a row
 _MIN_REPORTED = 1.0  # seconds: the duration of a longer compilation is printed
@@ -133,7 +133,7 @@ class Recorder:
         return self._profiler.during(step, self.drain)
 
     def step(self, position: Position, batch: NumberedBatch, metrics: Any, *, saving: bool = False) -> None:
-        """Records an update: its example numbers now, its metrics READ_BEHIND steps later (CPU_READ_BEHIND).
+        """Records an update: its example numbers now, its metrics READ_BEHIND steps later (on a CPU at once).
 
         Args:
           position: The position after the update.

@@ -45,7 +45,7 @@ def fit(
     Raises:
       UserError: The checkpoints are from another or a longer run, all of them are damaged, or config.profile ends after
         the last step.
-      PreemptedError, PhaseTimeError, NonFiniteError: See `train.loop.Loop.run`.
+      PreemptedError, PhaseTimeError, NonFiniteError: See `training.loop.Loop.run`.
     """
     resolved, keep = experiment.resolved, experiment.settings.checkpoint_keep
     # The checkpoints close before the signal handlers are removed, so that a signal cannot interrupt the last save.

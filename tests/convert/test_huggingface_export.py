@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+from json_tokenizers import write_tokenizer
 
 from bertjax.convert.content import ExportContent
 from bertjax.convert.huggingface.config import check_exportable
@@ -15,6 +16,7 @@ from bertjax.convert.load import load_pretraining_model
 from bertjax.errors import UserError
 from bertjax.losses import pretraining_losses
 from bertjax.model.bert import BertForPreTraining
+from bertjax.text.tokenizer import load_tokenizer
 
 CARD = {'title': 'A test', 'steps': 10, 'Held-out': {'mlm_loss': 3.25, 'a | b': 'two\nlines'}}
 
@@ -196,3 +198,24 @@ def test_models_that_cannot_be_exported_are_refused(tokenizer, small_config, mak
     with pytest.raises(ValueError, match='do not fit the config'):
         _export(config, {**params, 'extra': {'kernel': np.zeros(3)}}, tokenizer, tmp_path / 'hf')
     assert os.listdir(tmp_path) == ['notes.txt']
+
+
+def test_a_bert_with_the_tokenizer_of_a_roberta_gets_its_segments(small_config, make_params, tmp_path, transformers):
+    lines = ['the old river runs by the mill', 'a bird sings in the wind'] * 40
+    write_tokenizer('modern', lines, tmp_path, 300)
+    settings = json.loads((tmp_path / 'tokenizer.json').read_text())
+    ids = {token['content']: token['id'] for token in settings['added_tokens']}
+    settings['post_processor'] = {
+        'type': 'RobertaProcessing', 'trim_offsets': True, 'add_prefix_space': False,
+        'sep': ['[SEP]', ids['[SEP]']], 'cls': ['[CLS]', ids['[CLS]']],
+    }  # fmt: skip
+    (tmp_path / 'tokenizer.json').write_text(json.dumps(settings))
+    tokenizer = load_tokenizer(tmp_path)
+    module = BertForPreTraining(small_config(vocab_size=tokenizer.vocab_size))
+    export_huggingface(ExportContent(module, make_params(module), tokenizer), tmp_path / 'model')
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / 'model')('the river', 'a bird')
+    a, b = tokenizer.encode(['the river', 'a bird'])
+    sep = [tokenizer.sep_id]
+    assert theirs['input_ids'] == [tokenizer.cls_id, *a, *sep * 2, *b, *sep]
+    assert theirs['token_type_ids'] == [0] * (len(a) + 3) + [1] * (len(b) + 1)
+    assert load_pretraining_model(tmp_path / 'model').config.num_segments == 2

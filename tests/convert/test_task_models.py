@@ -188,6 +188,14 @@ def test_only_the_head_of_the_same_task_is_used(
         )
 
 
+def test_labels_that_differ_only_in_case_are_kept(tokenizer, small_config, make_params, tmp_path):
+    module, names = BertForClassification(small_config(), 2), _labels('us', 'US')
+    trained = make_params(module)
+    _export(module, trained, tokenizer, tmp_path, **{**CLASSIFIER, 'task': names})
+    imported = load_task_model(tmp_path, module, SEQUENCE_CLASSIFICATION, id2label=names['id2label'])
+    assert imported.missing == [] and np.array_equal(imported.params['head']['kernel'], trained['head']['kernel'])
+
+
 def test_the_outputs_of_a_head_are_matched_by_name(tokenizer, small_config, make_params, tmp_path):
     trained = make_params(BertForClassification(small_config(), 3))
     _export(BertForClassification(small_config(), 3), trained, tokenizer, tmp_path, **CLASSIFIER)

@@ -95,6 +95,8 @@ def test_a_model_in_init_brings_its_length_and_the_options_of_its_task(
     path, facts = tmp_path / 'task.json', {'task': to_plain(model.task), 'seq_len': 32}
     config = recipe(repository, 'embed.py:pairs', init=str(tmp_path), **{'task.pool': 'cls'})
     assert merge_task_file(config) is config  # there is no task.json
+    path.write_text('{"task": null, "seq_len": 64}')
+    assert merge_task_file(config) is config  # the reader of task.json reports the damage
     path.write_text(json.dumps(facts))
     merged = merge_task_file(config, {'task.pool'})
     assert (merged.seq_len, merged.task.query_prompt, merged.task.matryoshka_dims) == (32, 'query: ', (8, 4))

@@ -95,6 +95,8 @@ def test_keys_that_a_pretraining_takes_from_its_model_or_budget_are_no_differenc
     run['phases'] = [{'steps': 4}, {'steps': 46}]
     differences = find_differences(run, resolve_like(config, run))
     assert [key for key, *_ in differences] == ['learning_rate']
+    resolved = resolve_like({**config, 'eval_every': '10%'}, run | {'eval_every': 5}, ['eval_every'])
+    assert resolved['eval_every'] == 5  # a share of the steps of the run's plan
     config |= {'batch_size': 32, 'model': config['model'] | {'width': 64}}
     differences = find_differences(run, resolve_like(config, run, ['batch_size', 'model.width']))
     assert differences == [

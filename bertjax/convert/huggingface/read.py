@@ -52,11 +52,11 @@ def _gives_segments(directory: epath.Path, family: Family) -> bool:
     if not listed or kind in (*_WITH_SEGMENTS, *_WITHOUT_SEGMENTS):  # these classes make their own template
         return listed
     # None if there is no such file, or if it is damaged, which the reader of the tokenizer reports.
-    return read_json_or_none(directory / 'tokenizer.json', _puts_second_in_segment_1) is not False
+    return read_json_or_none(directory / 'tokenizer.json', gives_segments) is not False
 
 
-def _puts_second_in_segment_1(settings: Mapping[str, Any]) -> bool:
-    """Returns what the settings of a tokenizer.json do with the second text of a pair."""
+def gives_segments(settings: Mapping[str, Any]) -> bool:
+    """Returns whether a tokenizer with the settings of a tokenizer.json puts the second text into segment 1."""
     processor = settings['post_processor'] or {}
     for part in processor.get('processors', [processor]):
         if part['type'] == 'RobertaProcessing':
@@ -103,4 +103,7 @@ def read(directory: epath.Path) -> CheckpointSource:
     if family.read_fields is not None:
         fields = from_json(bert_values, where, format_names) | family.read_fields(values, where)
     tied = fields.get('tie_embeddings', True)
-    return CheckpointSource(str(directory), where, bert_values, tensors, format_names, fields, dtypes=dtypes)
+    unused = 'the embeddings of further segments, which the tokenizer does not give' if cuts_segments else ''
+    return CheckpointSource(
+        str(directory), where, bert_values, tensors, format_names, fields, dtypes=dtypes, unused_content=unused
+    )

@@ -14,13 +14,15 @@ from bertjax.convert.content import ExportContent
 from bertjax.convert.huggingface.card import model_card
 from bertjax.convert.huggingface.config import check_exportable, to_json
 from bertjax.convert.huggingface.families import BERT, POSITIONS, choose_family, find_family
-from bertjax.convert.huggingface.read import CONFIG
+from bertjax.convert.huggingface.read import CONFIG, gives_segments
 from bertjax.convert.huggingface.tensors import MODEL
 from bertjax.convert.trees import HostParams, stacked_shapes
 from bertjax.errors import UserError
 from bertjax.files.atomic import writes_are_disabled
 from bertjax.files.safetensors import Tensor, write_tensors
+from bertjax.text.special import CLS, SEP, pair_template
 from bertjax.text.special import to_json as to_text
+from bertjax.text.tokenizer_base import Tokenizer
 
 CARD = 'README.md'
 _KINDS = {'float32': 'F32', 'float16': 'F16', 'bfloat16': 'BF16'}
@@ -89,7 +91,7 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
     with content.stage(target) as path:
         if not writes_are_disabled():  # otherwise the tokenizer writes nothing
             segments = family is BERT and config.num_segments > 1
-            _adapt_tokenizer(path / 'tokenizer_config.json', config.max_positions, segments=segments)
+            _adapt_tokenizer(path, tokenizer, config.max_positions, segments=segments)
         write_tensors(path / MODEL, dict(sorted(tensors.items())), {'format': 'pt'})
         facts = {'pipeline': pipeline, 'about': content.about, 'figures': content.figures}
         facts |= {'sentence_class': head.sentence_class if head else ''}
@@ -124,9 +126,15 @@ def _tensor(host: HostParams, entries: Sequence[names.Entry], vocab_size: int, u
     return Tensor(_KINDS[dtype], (rows, *others), parts)
 
 
-def _adapt_tokenizer(path: epath.Path, max_length: int, *, segments: bool) -> None:
-    """Sets the maximum length in a tokenizer_config.json, and removes `token_type_ids` without `segments`."""
+def _adapt_tokenizer(directory: epath.Path, tokenizer: Tokenizer, max_length: int, *, segments: bool) -> None:
+    """Makes the saved tokenizer give the segments and the maximum length that the model has."""
+    path = directory / 'tokenizer_config.json'
     facts = json.loads(path.read_text())
     facts['model_input_names'] = [name for name in facts['model_input_names'] if segments or name != 'token_type_ids']
     facts['model_max_length'] = max_length
     path.write_text(to_text(facts))
+    path = directory / 'tokenizer.json'
+    if segments and path.exists() and not gives_segments(settings := json.loads(path.read_text())):
+        ids = {tokenizer.pieces[i]: i for i in (tokenizer.cls_id, tokenizer.sep_id)}
+        settings['post_processor'] = pair_template(ids, dict(zip((CLS, SEP), ids, strict=True)), tokenizer.separators)
+        path.write_text(to_text(settings))

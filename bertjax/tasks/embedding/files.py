@@ -1,5 +1,6 @@
 """Readers of texts to embed: pairs with or without hard negatives, scored pairs, single texts, BEIR folders, SQuAD."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -13,6 +14,7 @@ from typing import Any
 from etils import epath
 
 from bertjax.errors import UserError
+from bertjax.files.streams import bare_suffix
 from bertjax.tasks.reading.json_rows import convert_to_text
 from bertjax.tasks.reading.layout import Column, Record, TableLayout
 from bertjax.tasks.reading.records import read_records
@@ -149,8 +151,8 @@ def _text(fields: Mapping[str, Any], name: str, where: str, keys: str) -> str:
 
 
 def _negatives(value: Any, where: str, name: str, keys: str) -> list[str]:
-    if isinstance(value, str) and re.fullmatch(r"""\s*\[\s*["'].*["']\s*\]\s*""", value, re.DOTALL):
-        value = _parse_list(value, where, name)  # CSV and TSV have no lists
+    if isinstance(value, str) and bare_suffix(where.rpartition(':')[0]) in ('.csv', '.tsv'):  # which have no lists
+        value = _parse_list(value)
     values = value if isinstance(value, list) else [value]
     texts = [convert_to_text(item, f'{where}, field {name}', lists='refuse', key=keys) for item in values]
     if any(text is not None and not text.strip() for text in texts) and isinstance(value, list):
@@ -158,12 +160,13 @@ def _negatives(value: Any, where: str, name: str, keys: str) -> list[str]:
     return [text for text in texts if (text or '').strip()]
 
 
-def _parse_list(text: str, where: str, name: str) -> list[Any]:
-    try:
-        return json.loads(text)
-    except ValueError:
-        expected = 'a text, or a JSON list such as ["a", "b"]'
-        raise UserError(where, f'{text[:40]!r} in the column {name}', expected, 'correct the record') from None
+def _parse_list(text: str) -> str | list[str]:
+    """Returns the list of texts that `text` is in JSON, else `text`."""
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(text)
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return value
+    return text
 
 
 def _score(value: Any, where: str) -> float | None:

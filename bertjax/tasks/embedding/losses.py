@@ -123,7 +123,8 @@ def in_batch_cross_entropy(
     """Computes `info_nce` [B] from text ids [B, C] and similarities [B, (C - 1)·B], with the B positives first."""
     B, text_ids = len(ids), ids[:, 1:].T.reshape(-1)
     same_anchor, is_positive = ids[:, :1] == ids[:, 0], ids[:, 1:2] == text_ids  # [B, B] and [B, (C - 1)·B]
-    known = same_anchor.astype(jnp.float32) @ is_positive.astype(jnp.float32) > 0
+    first = same_anchor.argmax(1)  # [B], the first row with an equal anchor
+    known = jnp.zeros_like(is_positive).at[first].max(is_positive)[first]
     same = (text_ids == ids[:, :1]) | known
     entropy = functools.partial(_cross_entropy, scale=scale, margin=false_negative_margin)
     forward = entropy(similarity, same | (text_ids == 0))

@@ -23,9 +23,6 @@ class EmbeddingSplits(TableFiles):
         files of a folder may be SQuAD's JSON. A folder may use SQuAD's own names such as dev-v1.1.json.
       names: {split: the name of its file}; '' for the usual names in a folder.
       columns, keys: See files.parse_examples.
-
-    Raises:
-      UserError: `data` is a BEIR folder, and `names` has a name.
     """
 
     _data_advice = 'give --config.data=FOLDER'
@@ -36,9 +33,8 @@ class EmbeddingSplits(TableFiles):
         self._advice = TableFiles._advice if keys == 'config.task' else SplitFiles._advice
         self.is_beir = bool(data) and (self._path / 'corpus.jsonl').is_file()
         for split, name in names.items() if self.is_beir else ():
-            if name:
-                expected = "'' for a BEIR folder, whose splits are in qrels"
-                raise UserError(f'{keys}.{split}', repr(name), expected, "set it to ''")
+            if name:  # not an error, because it may be a file of the run's data
+                print(f'{keys}.{split}={name} is not used, because the splits of a BEIR folder are in qrels')
 
     def form_of(self, split: str) -> str:
         """Returns the form of a split, a key of files.FORMS, or '' if the split does not exist."""
@@ -129,8 +125,9 @@ class EmbeddingSplits(TableFiles):
         return UserError(self._data, found, expected, 'give a file with pairs, or move the file away')
 
     def _examples(self, split: str) -> Iterator[TextExample]:
-        names = files.OPTIONAL_COLUMNS.items() if split == 'train' else ()
-        renamed = [role for role, name in names if self._columns[role] != name]
+        renamed = [role for role, name in files.OPTIONAL_COLUMNS.items() if self._columns[role] != name]
+        if split != 'train' or any(self.form_of(other) == 'scored' for other in STEMS if other != split):
+            renamed = []  # the column may be one of another split
         return files.parse_examples(self._read(self.require(split)), self._columns, self._keys, renamed)
 
     def _read(self, paths: Files) -> Iterator[Record]:

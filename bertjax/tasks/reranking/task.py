@@ -90,7 +90,11 @@ class RerankTask(TextPairTask):
             return records
         if is_beir != bool(self.candidates):
             expected = 'a folder with the run of a search' if is_beir else "'', because the file has the texts to rank"
-            fix = 'name WORKDIR/predictions of a run of configs/embed.py' if is_beir else 'leave it out'
+            fix = (
+                'name WORKDIR/predictions/other_data, or WORKDIR/predictions, of configs/embed.py'
+                if is_beir
+                else 'leave it out'
+            )
             raise UserError('config.task.candidates', repr(self.candidates), expected, fix)
         if is_beir:
             folder = user_path(self.candidates, 'config.task.candidates')

@@ -177,8 +177,8 @@ class SquadTask(Task[SquadQuestion, Answers]):
         effect = 'not used for training' if training else 'without effect on the loss'
         ids_by_title = {
             f'questions truncated to their first {max_query} pieces': truncated,
-            f'questions {"trained as unanswerable" if training else "that cannot be answered"}, because no window has '
-            'the whole answer; a lower config.task.stride or a higher config.seq_len helps': cut,
+            f'questions {"trained as unanswerable" if training else "that may be missed"}, because no window has their '
+            'whole first answer; a lower config.task.stride or a higher config.seq_len helps': cut,
             f'questions {effect}, because their answer is not in the text or has no piece': unanswered,
         }
         return builder.build(notes=[format_list(title, ids) for title, ids in ids_by_title.items() if ids])

@@ -129,11 +129,6 @@ REFUSED = {
         {'label': 'gold'},
         r"config.task.label: found 'gold', which no record has, expected a column",
     ),
-    'list of Python': (
-        [{**PAIRS[0], 'negative': "['c', 'd']"}],
-        {},
-        r':1: found .* in the column negative, expected a ',
-    ),
     'option': ([SCORED], {'symmetric': True}, r'config.task.symmetric: found True with the loss cosent'),
 }
 
@@ -197,10 +192,27 @@ def test_an_invalid_beir_folder_is_refused(tmp_path: pathlib.Path, name: str, co
         embedding_task.records('dev')
 
 
-def test_a_name_of_a_split_is_refused_for_a_beir_folder(tmp_path: pathlib.Path):
+def test_a_name_of_a_split_is_not_used_for_a_beir_folder(tmp_path: pathlib.Path, capsys):
     write(tmp_path, 'corpus.jsonl', BEIR['corpus.jsonl'])
-    with pytest.raises(UserError, match=r"config.task.dev: found 'dev.jsonl', expected '' for a BEIR folder"):
-        task(tmp_path, dev='dev.jsonl').splits()
+    assert task(tmp_path, dev='dev.jsonl').splits() == []
+    assert 'config.task.dev=dev.jsonl is not used, because the splits of a BEIR folder' in capsys.readouterr().out
+
+
+def test_only_tables_have_lists_in_texts(tmp_path: pathlib.Path):
+    write(tmp_path, 'train.jsonl', [{**PAIRS[0], 'negative': '["c", "d"]'}])
+    assert task(tmp_path).records('train')[0].texts[2:] == ('["c", "d"]',)
+    cells = '"[""c"", ""d""]"', '"[\'c\']"', '[1]'
+    rows = ''.join(f'a,b,{cell}\n' for cell in cells)
+    (tmp_path / 'train.jsonl').unlink()
+    (tmp_path / 'train.csv').write_text(f'anchor,positive,negative\n{rows}')
+    negatives = [record.texts[2:] for record in task(tmp_path).records('train')]
+    assert negatives == [('c', 'd'), ("['c']",), ('[1]',)]
+
+
+def test_a_renamed_column_may_be_one_of_another_split(tmp_path: pathlib.Path):
+    write(tmp_path, 'train.jsonl', PAIRS[:1])
+    write(tmp_path, 'dev.jsonl', [{'text_a': 'a', 'text_b': 'b', 'gold': 5}])
+    assert task(tmp_path, label='gold').records('train')[0].texts == ('a', 'b')
 
 
 def test_a_file_of_an_unknown_format_is_refused(tmp_path: pathlib.Path):
