@@ -111,8 +111,8 @@ class Checkpoints:
         return manager
 
     def _reload(self) -> None:
-        # A manager that is made later reads the folder itself. To make one waits for all processes, and the others may
-        # not be here.
+        # A manager that is made later reads the folder itself. Making one waits for all processes, but perhaps only one
+        # process calls this method.
         if '_manager' in vars(self):
             self._manager.reload()
 

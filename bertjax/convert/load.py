@@ -60,6 +60,10 @@ class ImportedModel:
     dtype: str = 'float32'
     head_note: str = ''
 
+    def describe_missing(self, paths: Sequence[str]) -> str:
+        """Returns the found part of an error about missing parameters."""
+        return '; '.join([f'no {", ".join(paths)}', *([self.head_note] if self.head_note else [])])
+
     def describe(self, where: str, action: str = 'starting from') -> str:
         """Returns a line about the loaded and the new parameters. Unused content and `head_note` add lines."""
         source = f' of its {self.kind}' if self.kind else ''

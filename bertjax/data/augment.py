@@ -53,19 +53,17 @@ def find_shared_words(features: Features, words: np.ndarray) -> tuple[np.ndarray
     """Finds the `words`, bool [T], that begin all sequences of a row, such as the prompt of a multiple-choice question.
 
     Returns:
-      (indices, firsts), int64 [M] each: the indices of such words in the second and further sequences of each row, and
-      the indices of the same tokens in the first sequence. Both are empty if a row has one sequence.
+      The indices of these words in the second and further sequences of each row, int64 [M], and the index of the same
+      word in the first sequence of the row, int64 [M]. Both are empty if each row has one sequence.
     """
     n, position = token_positions(features)
-    first = features.offsets[n - n % features.choices]
-    index = np.minimum(first + position, len(features.tokens) - 1)
-    same = (position < features.sequence_lengths[n - n % features.choices]) & (
-        features.tokens[index] == features.tokens
-    )
+    first = n - n % features.choices  # [T], the first sequence of the token's row
+    originals = np.minimum(features.offsets[first] + position, len(features.tokens) - 1)
+    equal = (position < features.sequence_lengths[first]) & (features.tokens[originals] == features.tokens)
     prefix = features.sequence_lengths.copy()  # [N], the length of the common beginning
-    np.minimum.at(prefix, n[~same], position[~same])
-    (shared,) = np.nonzero(words & (position < prefix[n]) & (n % features.choices > 0))
-    return shared, index[shared]
+    np.minimum.at(prefix, n[~equal], position[~equal])
+    (repeats,) = np.nonzero(words & (position < prefix[n]) & (n != first))
+    return repeats, originals[repeats]
 
 
 def choose_candidates(

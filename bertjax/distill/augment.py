@@ -146,8 +146,8 @@ def augment_split(
     words = rows.token[_WORDS]
     rows = dataclasses.replace(rows, token={name: x for name, x in rows.token.items() if name != _WORDS})
     chosen = choose_words(rows, words, seed=seed, probability=probability, mark=HAS_LABEL)
-    shared, firsts = find_shared_words(rows, words)
-    chosen[shared] = chosen[firsts]
+    repeats, originals = find_shared_words(rows, words)
+    chosen[repeats] = chosen[originals]
     tokens = rows.tokens.copy()
     sequence, position = token_positions(rows)
     with show_progress('replacing words', int(chosen.sum()), lines=True) as advance:
@@ -158,7 +158,7 @@ def augment_split(
                 candidates, rows.tokens[where], sequence[where], position[where], seed=seed
             )
             advance(len(where))
-    tokens[shared] = tokens[firsts]
+    tokens[repeats] = tokens[originals]
     added = (times - 1) * len(features)
     note = f'{added:,} augmented rows in addition to {len(features):,}, with {chosen.sum():,} replaced words'
     return dataclasses.replace(rows, tokens=tokens, notes=(*rows.notes, note))

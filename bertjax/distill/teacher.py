@@ -78,8 +78,7 @@ class Teacher:
         missing = [path for path in self.imported.missing if path.split('/')[0] in parts]
         if missing:
             fix = 'name a model that has these parts'
-            found = f'{self.directory}, which has no {", ".join(missing)}'
-            found += f'; {self.imported.head_note}' if self.imported.head_note else ''
+            found = f'{self.directory}, which has {self.imported.describe_missing(missing)}'
             raise UserError(f'config.{self.key}', found, expected, fix)
 
     @functools.cached_property

@@ -223,7 +223,6 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
     missing = [path for path in imported.missing if path.split('/')[0] not in ('encoder', 'pooler')]
     if missing:
         fix = 'fine-tune it first, or name a model that is fine-tuned to this task'
-        found = f'no {", ".join(missing)}' + (f'; {imported.head_note}' if imported.head_note else '')
-        raise UserError(source, found, f'a model fine-tuned to {task.name}', fix)
+        raise UserError(source, imported.describe_missing(missing), f'a model fine-tuned to {task.name}', fix)
     print(imported.describe(source, 'using'))
     return put_params(imported.params, setup.state), None
