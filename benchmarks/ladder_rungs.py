@@ -52,8 +52,9 @@ LADDER = (
     Rung('stable adamw', {'optimizer.name': 'stable_adamw'}, kept=False),
     Rung('muon', {'optimizer.name': 'muon', 'learning_rate': 2e-2}),
     Rung('masks 40 %', {'masking.rate': 0.4, 'max_predictions': 26}),
-    # As many steps as the rung below it.
+    # These two have as many steps as the rung below them.
     Rung('adam with masks 40 %', {'optimizer.name': 'bert_adam', 'learning_rate': 3e-3}, kept=False),
+    Rung('[MASK] only', {'masking.mask': 1.0, 'masking.random': 0.0}, kept=False),
     Rung('bfloat16', {'model.dtype': 'bfloat16'}),
     # Side steps from the recipe up to here.
     Rung('muon 1e-2', {'learning_rate': 1e-2}, kept=False),
@@ -62,7 +63,6 @@ LADDER = (
     Rung('masks 30 %', {'masking.rate': 0.3, 'max_predictions': 20}, kept=False),
     Rung('masks 50 %', {'masking.rate': 0.5, 'max_predictions': 32}, kept=False),
     Rung('masks 40 to 15 %', {'masking.rate': 0.4, 'masking.final_rate': 0.15}, kept=False),
-    Rung('[MASK] only', {'masking.mask': 1.0, 'masking.random': 0.0}, kept=False),
     Rung('masked and causal', {'masking.causal_share': 0.25}, kept=False),
     Rung('shifted', {'model.shifted_predictions': True}, kept=False),
     Rung('masked and causal, shifted', _CAUSAL_AND_SHIFTED, kept=False),
