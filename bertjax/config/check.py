@@ -8,7 +8,7 @@ from bertjax.config.distillation import DistillationKeys, TaskDistillationKeys
 from bertjax.config.finetuning import FinetuningKeys
 from bertjax.config.inference import INFERENCE_KEYS
 from bertjax.config.plain import flatten
-from bertjax.config.pretraining import PhaseKeys, PretrainingKeys
+from bertjax.config.pretraining import INHERITED, PhaseKeys, PretrainingKeys
 from bertjax.config.ranges import check_value, format_value, one_of
 from bertjax.config.schema import Change, Key, Trained, keys_of
 from bertjax.config.suggestions import nearest_name
@@ -59,6 +59,20 @@ def check_ranges(config: Mapping[str, Any]) -> None:
         if name not in values:
             fix = 'make the config with a function of bertjax.config.recipes'
             raise UserError(f'config.{name}', 'no such key in the recipe', key.allowed.words, fix)
+
+
+def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
+    """Raises a UserError for the first of `flag_keys` that has no effect because of the value of another key."""
+    values, known = flatten(config), config_keys(config)
+    for name in sorted(known.keys() & flag_keys):
+        if not known[name].used_with or values[name] == known[name].default:
+            continue
+        other, *used = known[name].used_with
+        phases = (value for key, value in values.items() if INHERITED.get(key.partition('].')[2]) == other)
+        if not any(value in used if used else value for value in (values[other], *phases)):
+            found = f'{format_value(values[name])} with config.{other}={values[other]}'
+            fix = f'leave it out, or set --config.{other}' + (f'={used[0]}' if used else '')
+            raise UserError(f'config.{name}', found, 'no value, because it has no effect', fix)
 
 
 def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:

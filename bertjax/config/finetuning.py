@@ -113,13 +113,35 @@ class FinetuningKeys(RunKeys):
         0, integer(0, COUNT), 'stop after this many evaluations in a row without a better score on dev; 0: never'
     )
 
-    split: str = key('dev', _NAMES, '`evaluate`, `predict`: splits, separated by commas', change=VERB, trained=RECIPE)
+    split: str = key(
+        'dev',
+        _NAMES,
+        '`evaluate`, `predict`: splits, separated by commas',
+        change=VERB,
+        trained=RECIPE,
+        used_with=('run', 'evaluate', 'predict'),
+    )
     input: str = key(
-        '', TEXT, '`predict`: a file, or `-` (standard input), instead of a split', change=VERB, trained=RECIPE
+        '',
+        TEXT,
+        '`predict`: a file, or `-` (standard input), instead of a split',
+        change=VERB,
+        trained=RECIPE,
+        used_with=('run', 'predict'),
     )
     sweep: SweepKeys = group(SweepKeys())
     benchmark: str = key(
-        '', TEXT, '`benchmark`: keys for single tasks, such as `rte:epochs=10,seeds=5;cola:…`', change=VERB
+        '',
+        TEXT,
+        '`benchmark`: keys for single tasks, such as `rte:epochs=10,seeds=5;cola:…`',
+        change=VERB,
+        used_with=('run', 'benchmark'),
     )
-    ensemble: str = key('', TEXT, '`evaluate`, `predict`: workdirs whose models form an ensemble', change=VERB)
+    ensemble: str = key(
+        '',
+        TEXT,
+        '`evaluate`, `predict`: workdirs whose models form an ensemble',
+        change=VERB,
+        used_with=('run', 'evaluate', 'predict'),
+    )
     distill: TaskDistillationKeys | None = group(None, record=TaskDistillationKeys, change=TRAINING)

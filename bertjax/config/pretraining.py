@@ -30,9 +30,17 @@ class Vocab:
     size: int = key(30522, integer(8, 10_000_000), 'the maximal number of pieces of a trained vocabulary')
     lowercase: bool = key(True, about='lower-case the text')
     unused: int = key(0, integer(0, MANY), 'the number of pieces `[unusedN]`, reserved for words that you add later')
-    model_type: str = key('unigram', one_of(('unigram', 'bpe')), '`sentencepiece`: the kind of model')
+    model_type: str = key(
+        'unigram',
+        one_of(('unigram', 'bpe')),
+        '`sentencepiece`: the kind of model',
+        used_with=('family', 'sentencepiece'),
+    )
     sample_sentences: int = key(
-        1_000_000, integer(1, COUNT), '`sentencepiece`: the maximal number of sentences to train on'
+        1_000_000,
+        integer(1, COUNT),
+        '`sentencepiece`: the maximal number of sentences to train on',
+        used_with=('family', 'sentencepiece'),
     )
     add: str = key('', TEXT, 'a file with one word per line; the words become pieces of an existing vocabulary')
     candidates: int = key(
@@ -157,10 +165,17 @@ class PretrainingKeys(RunKeys):
 
     eval_examples: int = key(4096, integer(1, COUNT), 'the maximal number of held-out examples per evaluation')
     topology: str = key(
-        '', TEXT, '`run=compile`: the machine, such as `v5e:4x4`, `2*v5e:16x16` or `h200:8`', change=VERB
+        '',
+        TEXT,
+        '`compile`, `doctor`: the machine, such as `v5e:4x4`, `2*v5e:16x16` or `h200:8`',
+        change=VERB,
+        used_with=('run', 'compile', 'doctor'),
     )
     find_batch: bool = key(
-        False, about='`run=compile`: double the batch while it fits, or halve it until it fits', change=VERB
+        False,
+        about='`compile`: double the batch while it fits, or halve it until it fits',
+        change=VERB,
+        used_with=('run', 'compile'),
     )
     distill: DistillationKeys | None = group(None, record=DistillationKeys, change=TRAINING)
 

@@ -47,9 +47,18 @@ class ScheduleKeys:
     """The group config.schedule."""
 
     name: str = key('linear', one_of(SCHEDULES), 'how the learning rate falls after the warm-up')
-    power: float = key(1.0, number(0, 100), 'the exponent of the schedule `polynomial`')
-    decay: str = key('sqrt', one_of(DECAYS), '`wsd`: the form of the decay; `sqrt` is 1 - √x with x from 0 to 1')
-    decay_fraction: float = key(0.1, FRACTION, '`wsd`: the fraction of a phase in which the rate decays')
+    power: float = key(
+        1.0, number(0, 100), 'the exponent of the schedule `polynomial`', used_with=('name', 'polynomial')
+    )
+    decay: str = key(
+        'sqrt',
+        one_of(DECAYS),
+        '`wsd`: the form of the decay; `sqrt` is 1 - √x with x from 0 to 1',
+        used_with=('name', 'wsd'),
+    )
+    decay_fraction: float = key(
+        0.1, FRACTION, '`wsd`: the fraction of a phase in which the rate decays', used_with=('name', 'wsd')
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +74,17 @@ class Optimizer:
     eps: float = key(1e-6, number(1e-30, 1), 'the number that is added to the root of the second moment')
     weight_decay: float = key(0.01, number(0, 10), 'the decoupled weight decay; biases and LayerNorm do not decay')
     clip_norm: float = key(1.0, number(0, 1e12), 'the largest global norm of the gradient; 0: no clipping')
-    momentum: float = key(0.95, number(0, 1, below=True), '`muon`: the momentum for the matrices of the blocks')
+    momentum: float = key(
+        0.95,
+        number(0, 1, below=True),
+        '`muon`: the momentum for the matrices of the blocks',
+        used_with=('name', 'muon'),
+    )
     adam_lr_ratio: float = key(
-        0.3, number(0, 1000, above=True), '`muon`: the learning rate of other parameters, divided by `learning_rate`'
+        0.3,
+        number(0, 1000, above=True),
+        '`muon`: the learning rate of other parameters, divided by `learning_rate`',
+        used_with=('name', 'muon'),
     )
 
 
@@ -128,7 +145,14 @@ class RunKeys:
     checkpoint_keep: int = key(
         3, integer(1, MANY), 'the number of newest checkpoints to keep, besides the best', change=MACHINE
     )
-    step: int = key(0, integer(0, COUNT), _STEP, change=VERB, trained=RECIPE)
+    step: int = key(
+        0,
+        integer(0, COUNT),
+        _STEP,
+        change=VERB,
+        trained=RECIPE,
+        used_with=('run', 'export', 'evaluate', 'predict'),
+    )
     profile: str = key('', _PROFILE, 'trace the steps FIRST to END - 1 into `WORKDIR/profile`', change=VERB)
     hang_minutes: float = key(
         30.0, MINUTES, 'stop the run after this many minutes without progress; 0: never', change=VERB
@@ -145,11 +169,21 @@ class RunKeys:
     export: bool = key(True, about='export the model to `WORKDIR/export` at the end', change=OUTPUT, trained=RECIPE)
     export_formats: str = key('hf,orbax', FORMATS, 'the formats of the export', change=OUTPUT, trained=RECIPE)
     push_to: str = key('', _REPOSITORY, 'the repository to which `export/hf` is pushed', change=VERB, trained=RECIPE)
-    push_private: bool = key(False, about='create a private repository for `push_to`', change=VERB, trained=RECIPE)
+    push_private: bool = key(
+        False, about='create a private repository for `push_to`', change=VERB, trained=RECIPE, used_with=('push_to',)
+    )
     card: Card = group(Card(), change=VERB, trained=COMMAND_LINE)
     tracker: str = key('', one_of(('', *SERVICES)), 'an experiment tracker that also receives the metrics', change=VERB)
-    tracker_project: str = key('bertjax', text(empty=False), 'the project of the run in the tracker', change=VERB)
-    tracker_run: str = key('', TEXT, 'the name of the run in the tracker; empty: the name of the workdir', change=VERB)
+    tracker_project: str = key(
+        'bertjax', text(empty=False), 'the project of the run in the tracker', change=VERB, used_with=('tracker',)
+    )
+    tracker_run: str = key(
+        '',
+        TEXT,
+        'the name of the run in the tracker; empty: the name of the workdir',
+        change=VERB,
+        used_with=('tracker',),
+    )
 
     @property
     def run_seeds(self) -> Seeds:

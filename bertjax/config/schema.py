@@ -55,6 +55,8 @@ class Key:
       change: Whether a resumed run may have another value.
       trained: The source of the value in some verbs, see `Trained`.
       named: Whether the argument of a recipe sets the key without its name, as in configs/glue.py:rte.
+      used_with: The name of another key, and its values with which this key has an effect. A name without values means
+        all values except 0 and ''. () means that the key always has an effect.
     """
 
     default: Any
@@ -63,6 +65,7 @@ class Key:
     change: Change = Change.RUN
     trained: Trained = Trained.RUN
     named: bool = False
+    used_with: tuple[Any, ...] = ()
 
 
 def key(
@@ -72,6 +75,7 @@ def key(
     *,
     change: Change | None = None,
     trained: Trained | None = None,
+    used_with: tuple[Any, ...] = (),
     **metadata: Any,
 ) -> Any:
     """Returns a dataclass field that declares a config key.
@@ -80,9 +84,10 @@ def key(
       allowed: The range; None allows True and False if the default is a bool, and any text if it is a string.
       about: One line of documentation; '' means the field's entry in the docstring of its class.
       change, trained: See Key. None means the value that the group of the key declares, or else the default of Key.
+      used_with: See Key; the other key is one of the same group.
       **metadata: Further entries of the field's metadata.
     """
-    declared = {'range': allowed, 'about': about, 'change': change, 'trained': trained}
+    declared = {'range': allowed, 'about': about, 'change': change, 'trained': trained, 'used_with': used_with}
     return dataclasses.field(default=default, metadata={**declared, **metadata})
 
 
@@ -145,6 +150,8 @@ def keys_of(
         if group_class and not is_list:
             keys |= keys_of(default, f'{name}.', **options)
         else:
+            if used_with := field.metadata.get('used_with'):
+                options['used_with'] = (f'{prefix}{used_with[0]}', *used_with[1:])
             keys[name] = Key(default, _range(record, field), _about(record, field), **options)
     return keys
 

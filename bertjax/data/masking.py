@@ -55,7 +55,7 @@ class MaskOptions:
     mask: float = key(0.8, number(0, 1))
     random: float = key(0.1, number(0, 1))
     unit: str = key('token', one_of(UNITS))
-    max_span: int = key(3, integer(1, 1000))
+    max_span: int = key(3, integer(1, 1000), used_with=('unit', 'span'))
     static: bool = False
     eval_rate: float = key(0.15, MASK_RATE)
     causal_share: float = key(0.0, number(0, 1))

@@ -41,7 +41,7 @@ class PairOptions:
     plans: int = key(
         10, integer(1, 10_000), 'the number of different passes; later passes repeat them', key='pair_plans'
     )
-    short_probability: float = key(0.1, number(0, 1))
+    short_probability: float = key(0.1, number(0, 1), used_with=('mode', 'nsp', 'sop'))
     balanced: bool = False
 
     def __post_init__(self):

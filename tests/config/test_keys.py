@@ -3,11 +3,14 @@
 import inspect
 import pathlib
 
-from bertjax.config.check import config_keys
+import pytest
+
+from bertjax.config.check import check_used, config_keys
 from bertjax.config.inference import INFERENCE_KEYS
 from bertjax.config.recipes import distillation, finetuning_config, inference_config, phase, pretraining_config
 from bertjax.config.tables import page
 from bertjax.config.verb import EXAMPLES, Verb
+from bertjax.errors import UserError
 from bertjax.tasks.registry import KINDS
 from bertjax.usage import load_verb, verbs
 
@@ -26,6 +29,27 @@ def test_every_key_has_a_line_of_documentation():
     assert not [
         name for name in known if f'| `{name.replace("phases[0]", "phases")}` |' not in text and name != 'task.kind'
     ]
+
+
+def test_a_key_is_used_with_values_that_another_key_allows():
+    found = 0
+    for config in (pretraining_config(), *map(finetuning_config, KINDS), *map(inference_config, INFERENCE_KEYS)):
+        known = config_keys(config)
+        for key in known.values():
+            other, *values = key.used_with or ('',)
+            found += bool(other)
+            assert not other or all(map(known[other].allowed.contains, values))
+    assert found > 20
+
+
+def test_a_key_that_a_phase_uses_has_an_effect():
+    config, flags = pretraining_config(phases=(phase(),)), {'schedule.decay_fraction'}
+    config.schedule.decay_fraction = 0.2
+    with pytest.raises(UserError, match='config.schedule.decay_fraction: found 0.2 with config.schedule.name=linear'):
+        check_used(config, flags)
+    check_used(config, ())  # a recipe may set it
+    config.phases[0].schedule = 'wsd'
+    check_used(config, flags)
 
 
 def test_each_verb_declares_what_it_needs():

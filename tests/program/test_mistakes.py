@@ -48,6 +48,15 @@ MISTAKES = [
     (('--flagfile=/nowhere/flags',), ('--flagfile', '/nowhere/flags')),
     (('--nope=1',), ('--nope', 'unknown flag', 'see --help')),
     (('stray',), ("'stray'", 'see --help')),
+    # Keys without effect.
+    (
+        ('--config.schedule.power=2',),
+        ('config.schedule.power: found 2.0 with config.schedule.name=linear', 'or set --config.schedule.name=poly'),
+    ),
+    (('--config.optimizer.momentum=0.9', '--config.optimizer.name=lamb'), ('no value', 'config.optimizer.name=muon')),
+    (('--config.masking.max_span=4',), ('config.masking.max_span', 'with config.masking.unit=token')),
+    (('--config.tracker_run=first',), ('config.tracker_run', 'or set --config.tracker')),
+    (('--config.step=10',), ('config.step', 'with config.run=pretrain', 'no effect')),
     # Names that other programs use.
     (('--config.lr=1',), ('did you mean --config.learning_rate?',)),
     (('--config.max_steps=1',), ('did you mean --config.steps?',)),

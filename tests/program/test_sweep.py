@@ -49,7 +49,7 @@ def test_a_trial_agrees_with_a_single_run(swept: pathlib.Path, tuned: pathlib.Pa
 def test_finished_trials_are_not_run_again(program: Program, tune, swept: pathlib.Path, tmp_path: pathlib.Path):
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('trials/*/results.json')}
-    again = (*tune, *SWEEP, '--config.log_every=7', '--config.tracker_run=other')  # keys that do not affect the trials
+    again = (*tune, *SWEEP, '--config.log_every=7', '--config.hang_minutes=20')  # keys that do not affect the trials
     assert '4 runs, 4 of them already finished' in program.run(f'--workdir={tmp_path}', *again, **GLUE).stdout
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob('trials/*/results.json')}
     line = program.error(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.warmup_fraction=0.2', **GLUE)
