@@ -1,8 +1,9 @@
 """Reads dependency trees from CoNLL-U (https://universaldependencies.org/format.html): words, heads and relations."""
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from etils import epath
 
@@ -47,61 +48,49 @@ def read_trees(path: epath.PathLike) -> Iterator[Tree]:
 
 def parse_trees(lines: Iterable[Line], where: str) -> Iterator[Tree]:
     """Yields the sentences of `lines`, as `read_trees` does. `where` is the file name for error messages."""
-    rows: dict[int, tuple[int, str, str, str]] = {}  # {word number: (line, form, head, relation)}
+    for is_blank, sentence in itertools.groupby(lines, key=lambda line: not line[1].strip()):
+        if not is_blank:
+            yield from _parse_tree(sentence, where)
+
+
+def _parse_tree(sentence: Iterable[Line], where: str) -> Iterator[Tree]:
+    """Yields the tree of the lines of one sentence, or nothing if there are no words."""
+    rows: list[tuple[int, str, str, str]] = []  # (line, form, head, relation) of each word
     ranges: dict[int, int] = {}  # {last word of a multiword token: line}
-    number = 0
-    for number, line in lines:
-        if not line.strip():
-            yield from _make_tree(rows, ranges, where)
-            rows, ranges = {}, {}
-        elif line.startswith('#'):
+    for line, text in sentence:
+        at, columns, word = f'{where}:{line}', text.split('\t'), len(rows) + 1
+        if text.startswith('#'):
             if rows:
                 found, expected = 'a comment inside a sentence', 'comments only before the first word'
-                raise UserError(f'{where}:{number}', found, expected, _FIX)
-        else:
-            _add_line(line.split('\t'), rows, ranges, f'{where}:{number}', number)
-    yield from _make_tree(rows, ranges, where)
-
-
-def _add_line(
-    columns: list[str], rows: dict[int, tuple[int, str, str, str]], ranges: dict[int, int], where: str, line: int
-) -> None:
-    if len(columns) != _COLUMNS:
-        fix = 'separate the columns by tabs' if len(columns) == 1 else _FIX
-        expected = f'{_COLUMNS} columns separated by tabs, as in CoNLL-U'
-        raise UserError(where, f'{len(columns)} column(s)', expected, fix)
-    identifier, next_number = columns[0], len(rows) + 1
-    if _EMPTY.fullmatch(identifier):
-        return
-    if span := _RANGE.fullmatch(identifier):
-        first, last = map(int, span.groups())
-        if first != next_number or last <= first:
-            expected = f'a multiword token from word {next_number} to a later word'
-            raise UserError(where, f'the multiword token {identifier}', expected, _FIX)
-        ranges[last] = line
-        return
-    if identifier != str(next_number):
-        raise UserError(where, f'the word {identifier!r}', f'word {next_number}, the next word of the sentence', _FIX)
-    if not columns[1]:
-        raise UserError(where, 'an empty form', 'a word', _FIX)
-    rows[next_number] = (line, columns[1], columns[6], columns[7])
-
-
-def _make_tree(rows: Mapping[int, tuple[int, str, str, str]], ranges: Mapping[int, int], where: str) -> Iterator[Tree]:
-    """Yields the tree of one sentence, or nothing if there are no words."""
+                raise UserError(at, found, expected, _FIX)
+            continue
+        if len(columns) != _COLUMNS:
+            fix = 'separate the columns by tabs' if len(columns) == 1 else _FIX
+            expected = f'{_COLUMNS} columns separated by tabs, as in CoNLL-U'
+            raise UserError(at, f'{len(columns)} column(s)', expected, fix)
+        identifier, form = columns[:2]
+        if span := _RANGE.fullmatch(identifier):
+            first, last = map(int, span.groups())
+            if first != word or last <= first:
+                expected = f'a multiword token from word {word} to a later word'
+                raise UserError(at, f'the multiword token {identifier}', expected, _FIX)
+            ranges[last] = line
+        elif not _EMPTY.fullmatch(identifier):
+            if identifier != str(word):
+                raise UserError(at, f'the word {identifier!r}', f'word {word}, the next word of the sentence', _FIX)
+            if not form:
+                raise UserError(at, 'an empty form', 'a word', _FIX)
+            rows.append((line, form, columns[6], columns[7]))
     for last, line in ranges.items():
         if last > len(rows):
             found, expected = f'a multiword token up to word {last}', f'at most {len(rows)}, the last word'
             raise UserError(f'{where}:{line}', found, expected, _FIX)
-    heads = []
-    for word, (line, _, head, relation) in rows.items():
-        at = f'{where}:{line}'
+    for word, (line, _, head, relation) in enumerate(rows, 1):
         if not re.fullmatch('[0-9]{1,9}', head) or int(head) > len(rows) or int(head) == word:
             expected = f'another word of the sentence, 1 to {len(rows)}, or 0 for the root'
-            raise UserError(at, f'the head {head!r} of word {word}', expected, _FIX)
+            raise UserError(f'{where}:{line}', f'the head {head!r} of word {word}', expected, _FIX)
         if relation in ('', '_'):
-            raise UserError(at, 'no relation', 'a relation such as nsubj', _FIX)
-        heads.append(int(head))
+            raise UserError(f'{where}:{line}', 'no relation', 'a relation such as nsubj', _FIX)
     if rows:
-        lines, words, _, relations = zip(*rows.values(), strict=True)
-        yield Tree(f'{where}:{lines[0]}', words, tuple(heads), relations)
+        lines, words, heads, relations = zip(*rows, strict=True)
+        yield Tree(f'{where}:{lines[0]}', words, tuple(map(int, heads)), relations)

@@ -14,9 +14,10 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from bertjax.corpus import datasets, sequences
-from bertjax.corpus.sequences import SequenceSentence, list_fields, parse_json_object
+from bertjax.corpus.sequences import SequenceSentence, list_fields, parse_json_object, parse_sentences
 from bertjax.corpus.sources import CorpusOptions, TextPart
 from bertjax.errors import UserError
 from bertjax.files import disk, streams
@@ -134,29 +135,20 @@ def text_events(lines: streams.Lines, pick: Picker, *, single: bool) -> Iterator
 
 
 def json_events(
-    lines: streams.Lines, pick: Picker, key: str, sentences: Callable[[str, int, str], Iterator[Event]] | None = None
+    lines: streams.Lines, pick: Picker, read: Callable[[dict[str, Any], int], Iterator[Event]]
 ) -> Iterator[Event]:
-    """Yields the events of JSON lines, one document on each line.
-
-    The field `key` contains the text. If `sentences` is given, the field contains sequences, which `sentences` reads.
-    """
+    """Yields the events of JSON lines, one document on each line. `read` takes the object and number of a line."""
     for raw in lines:
         if raw.strip() and pick.start():
             yield Document.START
             text = decode(raw, lines.number)
-            if isinstance(text, Broken):
-                yield text
-            else:
-                yield from (sentences or _json_paragraphs)(text, lines.number, key)
+            record = text if isinstance(text, Broken) else parse_json_object(text, lines.number)
+            yield from [record] if isinstance(record, Broken) else read(record, lines.number)
             yield Document.END
         pick.inside = False
 
 
-def _json_paragraphs(text: str, number: int, key: str) -> Iterator[Event]:
-    record = parse_json_object(text, number)
-    if isinstance(record, Broken):
-        yield record
-        return
+def _json_paragraphs(record: dict[str, Any], number: int, *, key: str) -> Iterator[Event]:
     value = record.get(key)
     if key in record and not isinstance(value, str):
         found = 'null' if value is None else f'a JSON {type(value).__name__}'
@@ -210,10 +202,10 @@ def _layout_events(
     format: str, lines: streams.Lines, pick: Picker, part: TextPart, options: CorpusOptions
 ) -> Iterator[Event]:
     if format == 'jsonl':
-        return json_events(lines, pick, options.text_key)
+        return json_events(lines, pick, functools.partial(_json_paragraphs, key=options.text_key))
     if format in sequences.FORMATS:
-        read = functools.partial(sequences.parse_sentences, format=format, segments=options.segments > 0)
-        return json_events(lines, pick, options.text_key, read)
+        rules = {'key': options.text_key, 'format': format, 'segments': options.segments > 0}
+        return json_events(lines, pick, functools.partial(parse_sentences, **rules))
     if format == 'wikiextractor':
         return wiki_events(lines, pick, first=part.stride == 0)
     return text_events(lines, pick, single=format == 'files')

@@ -57,13 +57,9 @@ def list_fields(record: Mapping[str, Any]) -> str:
 
 
 def parse_sentences(
-    text: str, number: int, key: str, *, format: str, segments: bool
+    record: Mapping[str, Any], number: int, *, key: str, format: str, segments: bool
 ) -> Iterator[SequenceSentence | Broken]:
-    """Yields the nonempty sentences in the field `key` of line `number`, or one `Broken` if the line is invalid."""
-    record = parse_json_object(text, number)
-    if isinstance(record, Broken):
-        yield record
-        return
+    """Yields the nonempty sentences in the field `key` of line `number`, or one `Broken` if the object is invalid."""
     kind, fits = ('token ids', _is_id) if format == 'ids' else ('symbols', _is_symbol)
     value = record.get(key)
     if not isinstance(value, list):

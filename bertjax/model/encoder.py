@@ -94,10 +94,6 @@ class Embeddings(nn.Module):
             x = x + jnp.einsum('BSN,ND->BSD', one_hot, segment, precision='highest')
         return _constrain_hidden(drop(self.norm(x), self.config.dropout_elsewhere, dropout, Site.EMBEDDINGS))
 
-    def table(self) -> jax.Array:
-        """Returns the token embedding [V, D], which a tied MLM head shares."""
-        return self.token()
-
 
 class Mlp(nn.Module):
     """Two projections with an activation between them, or a gated MLP (`config.mlp`)."""
@@ -344,4 +340,4 @@ class BertEncoder(nn.Module):
 
     def token_embedding(self) -> jax.Array:
         """Returns the token embedding [V, D] for a tied head, including the padding of the vocabulary."""
-        return self.embeddings.table()
+        return self.embeddings.token()

@@ -2,70 +2,26 @@
 
 import collections
 import heapq
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import tokenizers
 from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_lines
 from bertjax.text.long_words import MAX_WORD
-from bertjax.text.offsets import PieceOffsets, encode_batch, locate
 from bertjax.text.special import (
     SPECIAL_TOKENS,
     TOKENIZER_JSON,
     UNK,
     check_pieces,
-    hash_settings,
     make_added_tokens,
     pair_template,
-    sort_pieces,
     special_layout,
 )
-from bertjax.text.tokenizer_base import Tokenizer
+from bertjax.text.tokenizer_json import JsonTokenizer
 
 _FIX = 'give a text file with one symbol on each line'
-
-
-class SymbolTokenizer(Tokenizer):
-    """Converts text to ids with a table of symbols, the WordLevel model of a tokenizer.json.
-
-    The arguments are those of `Tokenizer`. `symbol_settings` makes `settings`.
-
-    Raises:
-      UserError: The vocabulary lacks BERT's special tokens, or the settings do more than split at white space.
-    """
-
-    family = 'symbols'
-
-    def __init__(
-        self, settings: Mapping[str, Any], where: str = 'tokenizer.json', names: Mapping[str, str] | None = None
-    ):
-        super().__init__(settings, where, names)
-        splits = (settings.get('pre_tokenizer') or {}).get('type')
-        if settings.get('normalizer') or splits != 'WhitespaceSplit':
-            found = 'a WordLevel tokenizer that does more than split at white space'
-            raise UserError(where, found, 'a table of symbols', 'use a vocabulary that bertjax wrote')
-        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(self._settings))
-        self._set_pieces(sort_pieces(self._tokenizer.get_vocab(with_added_tokens=True), where))
-        self.continues_word = np.zeros(self.vocab_size, bool)
-        self.fingerprint = hash_settings({'family': self.family, 'pieces': self.pieces})
-
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return encode_batch(self._tokenizer, texts)
-
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        return locate(self._tokenizer, texts)
-
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns the symbols, including special tokens, separated by spaces."""
-        return ' '.join(self.pieces[int(index)] for index in ids)
-
-    def _config(self) -> dict[str, Any]:
-        return super()._config(tokenizer_class='PreTrainedTokenizerFast')
 
 
 def symbol_settings(pieces: Sequence[str]) -> dict[str, Any]:
@@ -82,7 +38,7 @@ def symbol_settings(pieces: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def read_symbols(path: epath.PathLike) -> SymbolTokenizer:
+def read_symbols(path: epath.PathLike) -> JsonTokenizer:
     """Reads a vocabulary from a file with one symbol on each line.
 
     If the file lacks special tokens, they are put before the symbols, in BERT's order.
@@ -96,7 +52,7 @@ def read_symbols(path: epath.PathLike) -> SymbolTokenizer:
             raise UserError(f'{path}:{number}', repr(symbol), 'one symbol without white space', 'correct the line')
     missing = [name for name in SPECIAL_TOKENS if name not in symbols]
     check_pieces([*symbols, *missing], str(path))
-    return SymbolTokenizer(symbol_settings([*missing, *symbols]), str(path))
+    return JsonTokenizer(symbol_settings([*missing, *symbols]), str(path))
 
 
 def count_symbols(texts: Iterable[str]) -> dict[str, int]:
@@ -108,7 +64,7 @@ def count_symbols(texts: Iterable[str]) -> dict[str, int]:
     return dict(counts)
 
 
-def build_symbols(counts: Mapping[str, int], *, vocab_size: int, unused: int = 0) -> SymbolTokenizer:
+def build_symbols(counts: Mapping[str, int], *, vocab_size: int, unused: int = 0) -> JsonTokenizer:
     """Makes a vocabulary of the special tokens, then the most frequent symbols, sorted by frequency.
 
     Args:
@@ -127,4 +83,4 @@ def build_symbols(counts: Mapping[str, int], *, vocab_size: int, unused: int = 0
     if not counts:
         raise UserError('corpus', 'no symbol', 'symbols to make a vocabulary of', 'check the corpus and its format')
     most_frequent = heapq.nsmallest(vocab_size - len(special), counts.items(), key=lambda item: (-item[1], item[0]))
-    return SymbolTokenizer(symbol_settings([*special, *(symbol for symbol, _ in most_frequent)]))
+    return JsonTokenizer(symbol_settings([*special, *(symbol for symbol, _ in most_frequent)]))

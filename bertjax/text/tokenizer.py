@@ -13,7 +13,6 @@ from bertjax.remote.paths import user_path
 from bertjax.text.bert_settings import bert_settings, looks_lowercase, override_normalizer
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces, wrap_tokenizer_errors
-from bertjax.text.symbols import SymbolTokenizer
 from bertjax.text.tokenizer_base import Tokenizer as Tokenizer
 from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer, byte_bpe_settings, read_merges
 from bertjax.text.wordpiece import WordPieceTokenizer
@@ -116,8 +115,6 @@ def _from_json(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
         *(token['content'] for token in added),
     }
     where, names = str(file), _special_names(config, pieces)
-    if model.get('type') == 'WordLevel':
-        return SymbolTokenizer(settings, where, names)
     settings = {**settings, 'added_tokens': added}
     if model.get('type', 'WordPiece') != 'WordPiece' or 'merges' in model:
         return JsonTokenizer(settings, where, names)

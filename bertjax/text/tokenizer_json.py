@@ -1,4 +1,4 @@
-"""The tokenizer of a tokenizer.json with a unigram or BPE model, and the settings of RoBERTa's byte-level BPE."""
+"""The tokenizer of a tokenizer.json with a unigram, BPE or WordLevel model. The settings of a byte-level BPE."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -33,17 +33,19 @@ _BYTE_SPACE = 'Ġ'  # the character for a space in byte-level BPE
 
 
 class JsonTokenizer(Tokenizer):
-    """Converts text to ids with a tokenizer.json that has a unigram or BPE model.
+    """Converts text to ids with a tokenizer.json that has a unigram, BPE or WordLevel model.
 
     SentencePiece and similar models (XLM-RoBERTa's, Gemma's) mark the start of a word with U+2581. Byte-level BPE
     (RoBERTa's, ModernBERT's) marks it with Ġ. Other models may mark the pieces that continue a word with a prefix.
-    Without any of these marks, each piece counts as a word. The ids equal those of transformers, so the name of a
-    special token in a text becomes the token. If the vocabulary has no unknown token, [MASK] is used as one.
+    Without any of these marks, each piece counts as a word. The pieces of a WordLevel model are symbols, separated by
+    white space (symbols.py). The ids equal those of transformers, so the name of a special token in a text becomes the
+    token. If the vocabulary has no unknown token, [MASK] is used as one.
 
     The arguments are those of `Tokenizer`. RoBERTa's names of special tokens are recognised if BERT's are absent.
 
     Raises:
-      UserError: The model is of another type, its ids are damaged, or BERT's special tokens are missing.
+      UserError: The model is of another type, its ids are damaged, or BERT's special tokens are missing. Or a WordLevel
+        tokenizer does more than split at white space.
     """
 
     def __init__(
@@ -54,13 +56,19 @@ class JsonTokenizer(Tokenizer):
         kind = model.get('type', 'BPE')
         steps = json.dumps([settings.get(step) for step in ('normalizer', 'pre_tokenizer')], ensure_ascii=False)
         byte_level, marks_words = '"ByteLevel"' in steps, SPACE in steps
-        if kind not in ('Unigram', 'BPE'):
+        if kind not in ('Unigram', 'BPE', 'WordLevel'):
             raise UserError(
                 where, f'a model of the type {kind!r}', 'WordPiece, WordLevel, Unigram or BPE',
                 'use the tokenizer of a BERT model, or train one with --config.run=vocab',
             )  # fmt: skip
+        has_symbols = kind == 'WordLevel'
+        splits = (settings.get('pre_tokenizer') or {}).get('type')
+        if has_symbols and (settings.get('normalizer') or splits != 'WhitespaceSplit'):
+            found = 'a WordLevel tokenizer that does more than split at white space'
+            raise UserError(where, found, 'a table of symbols', 'use a vocabulary that bertjax wrote')
         is_bpe = byte_level or (kind == 'BPE' and not marks_words)
-        self.family, self._space = ('bpe', _BYTE_SPACE) if is_bpe else ('sentencepiece', SPACE)
+        self.family = 'symbols' if has_symbols else 'bpe' if is_bpe else 'sentencepiece'
+        self._space = _BYTE_SPACE if is_bpe else SPACE
         self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(self._settings))
         # Callers add the special tokens. The post-processor of byte-level BPE would shift offsets.
         self._tokenizer.post_processor = None
@@ -91,7 +99,8 @@ class JsonTokenizer(Tokenizer):
         normalizer = self._tokenizer.normalizer
         self.lowercase = normalizer is not None and normalizer.normalize_str('ABC') == normalizer.normalize_str('abc')
         parts = ('added_tokens', 'normalizer', 'pre_tokenizer', 'model')
-        self.fingerprint = hash_settings({'family': self.family, **{part: settings.get(part) for part in parts}})
+        facts = {'pieces': pieces} if has_symbols else {part: settings.get(part) for part in parts}
+        self.fingerprint = hash_settings({'family': self.family, **facts})
 
     def _prepare(self, word: str) -> str:
         """Returns the word after normalisation and pre-tokenisation."""
@@ -113,6 +122,8 @@ class JsonTokenizer(Tokenizer):
 
     def _config(self) -> dict[str, Any]:
         config = super()._config()
+        if self.family == 'symbols':  # whose case is never changed
+            del config['do_lower_case']
         if self.unk_id == self.mask_id:
             del config['unk_token']
         return config

@@ -15,9 +15,10 @@ from bertjax.data.pairs import PairOptions
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
 from bertjax.text.special import SPECIAL_TOKENS
-from bertjax.text.symbols import SymbolTokenizer, symbol_settings
+from bertjax.text.symbols import symbol_settings
+from bertjax.text.tokenizer_json import JsonTokenizer
 
-SYMBOLS = SymbolTokenizer(symbol_settings([*SPECIAL_TOKENS, *(f'c{i}' for i in range(40))]))
+SYMBOLS = JsonTokenizer(symbol_settings([*SPECIAL_TOKENS, *(f'c{i}' for i in range(40))]))
 
 
 def options(**changes) -> CorpusOptions:
