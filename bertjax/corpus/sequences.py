@@ -92,7 +92,14 @@ def _is_symbol(item: object) -> bool:
 
 
 def encode_sentence(
-    sentence: SequenceSentence, where: str, vocabulary: Mapping[str, int], unk_id: int, *, segments: int, strict: bool
+    sentence: SequenceSentence,
+    where: str,
+    vocabulary: Mapping[str, int],
+    unk_id: int,
+    *,
+    reserved: Mapping[int, str],
+    segments: int,
+    strict: bool,
 ) -> np.ndarray:
     """Returns the ids of a sentence, int32, one for each item.
 
@@ -101,11 +108,12 @@ def encode_sentence(
       where: The file and line, for messages.
       vocabulary: {piece: id}.
       unk_id: The id of symbols that the vocabulary lacks, if not `strict`.
+      reserved: {id: piece} of the special tokens that only rows contain.
       segments, strict: See `CorpusOptions`.
 
     Raises:
-      UserError: An id is outside the vocabulary, a symbol is unknown (if strict), or the segment type is missing or
-        too large.
+      UserError: An id is outside the vocabulary, an id or symbol is a reserved special token, a symbol is unknown (if
+        strict), or the segment type is missing or too large.
     """
     if segments and sentence.segment is None:
         raise UserError(where, f'no field {SEGMENTS!r}', 'a segment type for each sentence', _NO_SEGMENTS)
@@ -117,8 +125,13 @@ def encode_sentence(
         if max(sentence.items) >= len(vocabulary):
             found, fix = f'the id {max(sentence.items):,}', 'give the vocabulary to which the ids belong'
             raise UserError(where, found, f'ids below {len(vocabulary):,}, the number of pieces of the vocabulary', fix)
-        return np.array(sentence.items, np.int32)
-    if strict and (unknown := next((item for item in sentence.items if item not in vocabulary), None)) is not None:
-        fix = 'add it to the vocabulary, or set config.corpus_options.strict=False to read it as [UNK]'
-        raise UserError(where, f'the symbol {unknown!r}', 'a symbol of the vocabulary', fix)
-    return np.array([vocabulary.get(item, unk_id) for item in sentence.items], np.int32)
+        ids = sentence.items
+    else:
+        if strict and (unknown := next((item for item in sentence.items if item not in vocabulary), None)) is not None:
+            fix = 'add it to the vocabulary, or set config.corpus_options.strict=False to read it as [UNK]'
+            raise UserError(where, f'the symbol {unknown!r}', 'a symbol of the vocabulary', fix)
+        ids = [vocabulary.get(item, unk_id) for item in sentence.items]
+    if (special := next((index for index in ids if index in reserved), None)) is not None:
+        fix = 'remove special tokens, because rows add them, and check that the ids belong to config.tokenizer'
+        raise UserError(where, f'the id {special}, which is {reserved[special]}', 'no special token', fix)
+    return np.array(ids, np.int32)

@@ -74,6 +74,8 @@ class ShardWriter:
         self._vocabulary: dict[str, int] = {}  # the ids of the pieces; empty if documents are text
         if options.format in FORMATS:
             self._vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces)}
+        special = {tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id} - {tokenizer.unk_id}
+        self._reserved = {index: tokenizer.pieces[index] for index in special}
         self._dtype = id_dtype(tokenizer.vocab_size)
         self._batch: list[_Draft] = []  # the last one may be open
         self._characters = 0  # in the batch
@@ -137,8 +139,15 @@ class ShardWriter:
         document = self._open
         if document.broken:
             return
-        unk_id, segments = self._tokenizer.unk_id, self._segments
-        ids = encode_sentence(sentence, where, self._vocabulary, unk_id, segments=segments, strict=self._strict)
+        ids = encode_sentence(
+            sentence,
+            where,
+            self._vocabulary,
+            self._tokenizer.unk_id,
+            reserved=self._reserved,
+            segments=self._segments,
+            strict=self._strict,
+        )
         document.batch.append(ids)
         kind = f'{sentence.segment}:' if self._segments else ''
         data = (kind + ' '.join(map(str, sentence.items))).encode('utf-8')

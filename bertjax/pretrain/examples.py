@@ -6,11 +6,13 @@ import pathlib
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from bertjax.corpus.sources import parse_mixture
 from bertjax.corpus.store import StoreSplit, TokenStore
 from bertjax.data.hashing import Stream, hash_int
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
+from bertjax.errors import UserError
 from bertjax.pretrain.heldout_texts import split_name
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import open_stores
@@ -70,13 +72,22 @@ class StoreExamples:
         key = (shape, split, phase)
         if key not in self._cache:
             training = split == 'train'
-            parts = [self._build(store.split(split), shape, phase, training, i) for i, store in enumerate(self.stores)]
+            parts = [self._build_corpus(i, split, shape, phase) for i in range(len(self.stores))]
             if self.settings.packing and training:
                 parts = [PackedExamples(examples) for examples in parts]
             weights = [store.weight for store in self.stores]
             seed = self.settings.run_seeds.data if training else HELDOUT_SEED
             self._cache[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
         return self._cache[key]
+
+    def _build_corpus(self, corpus: int, split: str, shape: tuple[int, int], phase: int) -> PretrainingExamples:
+        try:
+            return self._build(self.stores[corpus].split(split), shape, phase, split == 'train', corpus)
+        except UserError as error:
+            if len(self.stores) == 1 or error.where != 'config.corpus':
+                raise
+            name = parse_mixture(self.settings.corpus)[corpus][0]
+            raise UserError(error.where, f'in {name}: {error.found}', error.expected, error.fix) from None
 
     def get_text(self, name: str, shape: tuple[int, int], phase: int) -> PretrainingExamples:
         """Returns the examples of the text `name` in `texts`. For `shape` and `phase`, see `get`."""

@@ -12,6 +12,7 @@ from bertjax.corpus.quality import warn_long_documents
 from bertjax.corpus.report import print_report
 from bertjax.corpus.sources import AUTO, parse_mixture, resolve_sources
 from bertjax.corpus.store import TokenStore, open_store, read_manifest
+from bertjax.data.mixture import BLOCK, block_counts
 from bertjax.errors import printable
 from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
@@ -157,7 +158,7 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
             if weight == AUTO:
                 share = f'a share proportional to its size^{settings.corpus_options.smoothing:g}'
             else:
-                share = f'{weight / sum(number for _, number in parts):.3g}'
+                share = f'{block_counts([weight for _, weight in parts])[number] / BLOCK:.3g}'
             print(f'corpus {number}: {spec}, {share} of the examples')
         old_manifest = _read_manifest(directory)
         report = build_store(

@@ -45,6 +45,9 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     if settings.corpus_options.format == 'ids':
         found, expected = 'nothing, with config.corpus_options.format=ids', 'the vocabulary of the ids in the corpus'
         raise UserError('config.tokenizer', found, expected, 'set config.tokenizer to its path')
+    if settings.corpus_options.format == 'symbols' and vocab.family != 'symbols':
+        found, fix = f'{vocab.family} with config.corpus_options.format=symbols', 'set config.vocab.family=symbols'
+        raise UserError('config.vocab.family', found, 'symbols, because no symbol is split into pieces', fix)
     if settings.beam and vocab.family == 'bpe':
         fix = 'choose another config.vocab.family, or train on part of the text with run=vocab, without config.beam'
         expected = 'a vocabulary that can be trained from counts or a sample'

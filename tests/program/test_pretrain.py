@@ -242,3 +242,7 @@ def test_each_corpus_of_a_mixture_has_a_store(program: Program, corpus: pathlib.
     )
     assert '0.75 of the examples' in result.stdout
     assert (tmp_path / 'run/store/0/manifest.json').exists() and (tmp_path / 'run/store/1/manifest.json').exists()
+    other.write_text('A river. An ocean.\n', encoding='utf-8')
+    result = program.run(f'--workdir={tmp_path / "run"}', f'--config.corpus={corpus}=1e9,{other}=1', status=2)
+    assert f'{other}, 0.000244 of the examples' in result.stdout  # at least one of 4,096
+    assert f'error: config.corpus: found in {other}: only one document' in result.stderr

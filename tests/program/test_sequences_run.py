@@ -90,5 +90,8 @@ def test_mistakes_with_sequences_are_errors(program: Program, data: pathlib.Path
     assert 'no matrix (' in program.error(*flags, f'--config.embeddings={tmp_path}/text.npy', **RECIPE)
     (tmp_path / 'zip.npy').write_bytes(b'PK\3\4zzzz')
     assert 'no matrix (' in program.error(*flags, f'--config.embeddings={tmp_path}/zip.npy', **RECIPE)
-    ids = ('--config.corpus_options.format=ids', '--config.tokenizer=', '--config.embeddings=')
-    assert 'the vocabulary of the ids in the corpus' in program.error(*flags, *ids, **RECIPE)
+    train = (*flags, '--config.tokenizer=', '--config.embeddings=')
+    line = program.error(*train, '--config.corpus_options.format=ids', **RECIPE)
+    assert 'the vocabulary of the ids in the corpus' in line
+    line = program.error(*train, '--config.vocab.family=wordpiece', **RECIPE)
+    assert 'config.vocab.family: found wordpiece with config.corpus_options.format=symbols, expected symbols' in line

@@ -150,6 +150,27 @@ def test_added_tokens_beside_the_vocabulary_are_read(tmp_path, file, place):
     assert theirs(text, add_special_tokens=False)['input_ids'] == ids.tolist()
 
 
+@pytest.mark.parametrize('file', ['vocab.txt', 'tokenizer.json'])
+@pytest.mark.parametrize('place', ['tokenizer_config.json', 'special_tokens_map.json'])
+def test_a_piece_that_the_configuration_names_special_is_not_split(tmp_path, file, place):
+    pieces = [*SPECIAL, 'hello', '[', 'e', '##1', ']', '[E1]', '[E2]']
+    tokenizer = WordPieceTokenizer(bert_settings(pieces, lowercase=True))
+    tokenizer.save(tmp_path)
+    (tmp_path / ('tokenizer.json' if file == 'vocab.txt' else 'vocab.txt')).unlink()
+    second = {'__type': 'AddedToken', 'content': '[E2]', 'lstrip': True}
+    config = {'additional_special_tokens': ['[E1]', second, '[E3]']}
+    if place == 'tokenizer_config.json':
+        config |= json.loads((tmp_path / place).read_text())
+    (tmp_path / place).write_text(json.dumps(config))
+    text = 'hello[E1] [e1]  [E2] hello'
+    ours, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    ids = ours.encode([text])[0].tolist()
+    assert ids == theirs(text, add_special_tokens=False)['input_ids']
+    assert [pieces[i] for i in ids] == ['hello', '[E1]', '[', 'e', '##1', ']', '[E2]', 'hello']
+    assert {pieces.index('[E1]'), pieces.index('[E2]')} < {*ours.special_ids.tolist()}
+    assert ours.pieces == pieces  # as in a model that lacks rows for further tokens
+
+
 @pytest.mark.parametrize(
     ('cls', 'config', 'accents'),
     [
