@@ -260,6 +260,8 @@ def test_the_size_follows_from_the_operations(tmp_path):
         plans.append(make_plan(settings, tmp_path / str(number), mesh, ()))
     widths = [plan.model['width'] for plan in plans]
     assert widths == sorted(set(widths)) and widths[0] == 128
+    few = pretraining_settings(budget_config('1e3'))  # the smallest model needs more for one token
+    assert make_plan(few, tmp_path / 'few', mesh, ()).model['width'] == 128
     assert make_plan(settings, tmp_path / 'set', mesh, ('model.width', 'model.dtype')).model == {}
     fast = {'budget': '4s', 'batch_size': 1, 'seq_len': 8, 'max_predictions': 1}
     plan = make_plan(dataclasses.replace(settings, **fast), tmp_path / 'fast', mesh, ('model.width', 'model.dtype'))
