@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import shutil
 import signal
 
 import jax
@@ -325,6 +326,15 @@ def test_settings_that_conflict_with_a_budget_are_refused(program, tmp_path, fla
     message = program.error(*_arguments(program, tmp_path, *flags), recipe='configs/budget.py:1m', small=False)
     assert message.startswith(f'error: {name}: found ')
     assert not (tmp_path / 'checkpoints').exists()
+
+
+def test_a_change_in_a_timed_run_is_printed(program, timed, tmp_path):
+    """The steps and phases, which the time decides, are not printed."""
+    shutil.copytree(timed, tmp_path / 'run')
+    arguments = _arguments(program, tmp_path / 'run', '--config.eval_examples=16', '--config.export=False')
+    out = program.run(*arguments, recipe='configs/budget.py:5s', small=False).stdout
+    changes = [line for line in out.splitlines() if 'changed' in line]
+    assert changes == ['changed since the checkpoint: eval_examples: 32 -> 16']
 
 
 def test_another_budget_in_a_workdir_is_refused(program, timed):
