@@ -143,7 +143,10 @@ class PretrainingKeys(RunKeys):
         20, ROWS, 'the maximal number of predicted positions per sequence (per row if packed)', change=TRAINING
     )
     z_loss: float = key(
-        0.0, number(0, 1), 'the weight of the z-loss, (log of the softmax normaliser)², which keeps logits small'
+        0.0,
+        number(0, 1),
+        'the weight of the z-loss, (log of the softmax normaliser)², which keeps logits small',
+        change=TRAINING,
     )
     packing: bool = key(False, about='pack several examples into a row, for less padding', change=STATE)
     batch_size: int = key(

@@ -127,6 +127,11 @@ def parse_duration(value: int | float | str) -> tuple[float, str]:
     return amount, 'epochs' if unit == 'epoch' else unit
 
 
+def is_in_epochs(value: int | float | str) -> bool:
+    """Returns whether the unit of a duration is epochs. Raises ValueError if `value` is not a duration."""
+    return parse_duration(value)[1] == 'epochs'
+
+
 _SECONDS = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400}
 
 

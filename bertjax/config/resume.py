@@ -6,12 +6,14 @@ from typing import Any
 
 from bertjax.config.check import COMPUTED_KEYS, config_keys
 from bertjax.config.plain import flatten
+from bertjax.config.pretraining import UNSET
 from bertjax.config.schema import Change
 from bertjax.errors import UserError
 
 _SILENT = (Change.OUTPUT, Change.VERB)
 # The computed values that depend on the options of the task.
 _MADE_BY_TASK = ('fingerprints.data', 'fingerprints.labels', 'fingerprints.batches')
+_PHASE_DEFAULTS = UNSET | {'reset_optimizer': False}
 _START_WEIGHTS = ('init', 'embeddings')  # keys that name the weights at step 0
 
 
@@ -62,10 +64,17 @@ def check_resume(
                 f'{_short(old, new)} as in the checkpoint in {where}',
                 'restore the former value to continue, or start a new run in another --workdir',
             )
-        if change not in _SILENT:
+        if change not in _SILENT and not _is_unset_in_phase(name, old, new):
             note = ' (no effect: the weights are those of the checkpoint)' if name in _START_WEIGHTS else ''
             reported.append(f'{name}: {old} -> {new}{note}')
     return reported
+
+
+def _is_unset_in_phase(name: str, old: Any, new: Any) -> bool:
+    """Returns whether an added or removed phase does not set a key. An empty list of phases counts too."""
+    value = new if old is None else old
+    unset = ([], _PHASE_DEFAULTS.get(name.rpartition('.')[2]))
+    return name.startswith('phases') and None in (old, new) and value in unset
 
 
 def without(config: Mapping[str, Any], group: str, *changes: Change) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 from jax.sharding import Mesh
 
+from bertjax.config.ranges import is_in_epochs
 from bertjax.config.run import RunKeys
 from bertjax.cost.memory_search import MemorySearch
 from bertjax.data.batch import count_batches
@@ -173,7 +174,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
 
 def steps_of(settings: PretrainingSettings) -> int | None:
     """Returns the number of steps that the config sets, or None if the corpus determines it."""
-    by_corpus = settings.epochs > 0 or 'epoch' in str(settings.steps)
+    by_corpus = settings.epochs > 0 or is_in_epochs(settings.steps)
     return None if by_corpus else settings.total_steps(None)
 
 

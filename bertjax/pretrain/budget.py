@@ -10,6 +10,7 @@ from collections.abc import Collection
 from jax.sharding import Mesh
 
 from bertjax.errors import UserError
+from bertjax.files.small_files import read_json_or_none
 from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.budget_choice import choose_budget_plan
 from bertjax.pretrain.budget_plan import FILE, BudgetPlan, read_plan
@@ -40,7 +41,7 @@ def make_plan(
     Raises:
       UserError: The budget conflicts with other keys or allows too many steps. The plan is for another budget, model
         or batch. The run in config.replay has no complete plan, or another plan than the workdir. Checkpoints have no
-        plan.
+        plan or no budget.
     """
     _check(settings, flag_keys)
     path = folder / FILE
@@ -86,9 +87,13 @@ def _check(settings: PretrainingSettings, flag_keys: Collection[str]) -> None:
 
 def _read_saved(folder: pathlib.Path, settings: PretrainingSettings) -> BudgetPlan | None:
     plan = read_plan(folder)
-    if plan is None and not settings.replay and has_checkpoints(folder):
-        fix = 'restore the file from a copy, or give another --workdir'
-        raise UserError(str(folder / FILE), 'no readable plan beside the checkpoints', 'the plan of this run', fix)
+    if plan is None and has_checkpoints(folder):
+        config, fix = folder / 'config.json', 'or give another --workdir'
+        if read_json_or_none(config, lambda facts: facts['budget']) == '':
+            raise UserError('config.budget', repr(settings.budget), f"'', as in {config}", f'leave it out, {fix}')
+        if not settings.replay:
+            fix = f'restore the file from a copy, {fix}'
+            raise UserError(str(folder / FILE), 'no readable plan beside the checkpoints', 'the plan of this run', fix)
     return plan
 
 

@@ -148,7 +148,7 @@ def _choose_size(
         config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
         rows, steps = count_steps(operations / train_flops_per_sequence(config, length, predictions))
         inner = inner_parameters(config.num_layers, config.width)
-        candidates.append((expected_loss(inner, max(steps * rows * length, 1)), size, rows, steps))
+        candidates.append((expected_loss(inner, steps * rows * length), size, rows, steps))
     return min(candidates, key=lambda candidate: candidate[0])[1:]
 
 

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from bertjax.config.plain import flatten
 from bertjax.config.pretraining import INHERITED, UNSET, PhaseKeys, PretrainingKeys
-from bertjax.config.ranges import in_steps
+from bertjax.config.ranges import in_steps, is_in_epochs
 from bertjax.config.schema import from_config
 from bertjax.corpus.sources import AUTO, parse_mixture
 from bertjax.errors import UserError
@@ -212,7 +212,7 @@ class PretrainingSettings(PretrainingKeys):
         if trained and self.vocab.add:
             expected = 'config.init or config.tokenizer, whose vocabulary gets the words'
             raise UserError('config.vocab.add', 'words for a vocabulary that is trained', expected, 'set either key')
-        if self.epochs <= 0 and 'epoch' not in str(self.steps):
+        if self.epochs <= 0 and not is_in_epochs(self.steps):
             total = self.total_steps(None)
             self.resolve_phases(total)
             resolve_durations(self, total)

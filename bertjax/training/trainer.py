@@ -52,7 +52,7 @@ def fit(
     with Interrupt() as interrupt, contextlib.closing(Checkpoints(folder / 'checkpoints', keep=keep)) as checkpoints:
         saved = checkpoints.latest()
         if saved is not None:
-            _check_same_run(saved, experiment.settings, resolved, folder, quiet=time_limit is not None)
+            _check_same_run(saved, experiment.settings, resolved, folder, timed=time_limit is not None)
         for name, text in {'config.json': dump(resolved), **experiment.files}.items():
             write_atomic(folder / name, text)
         state, _ = resume_or_start(experiment, checkpoints, saved, interrupt, time_limit)
@@ -68,9 +68,12 @@ def fit(
 
 
 def _check_same_run(
-    saved: SavedCheckpoint, settings: RunKeys, resolved: Mapping[str, Any], folder: pathlib.Path, *, quiet: bool = False
+    saved: SavedCheckpoint, settings: RunKeys, resolved: Mapping[str, Any], folder: pathlib.Path, *, timed: bool = False
 ) -> None:
-    """Raises a UserError if the checkpoint is from another or a longer run. Prints allowed changes unless `quiet`."""
+    """Raises a UserError if the checkpoint is from another or a longer run. Prints allowed changes.
+
+    If the run is `timed`, the steps and phases are not printed, because the time decides them.
+    """
     if ('task' in saved.config) != ('task' in resolved):
         kind = 'a fine-tuning' if 'task' in saved.config else 'a pre-training'
         raise UserError('--workdir', f'{folder}, which has {kind}', 'another folder for this run', 'give a new folder')
@@ -82,7 +85,7 @@ def _check_same_run(
         raise UserError('config.steps', str(total), expected, fix)
     finished = step == total or make_early_stopping(settings, saved).should_stop
     for line in check_resume(saved_config, resolved, str(folder), finished=finished):
-        if not quiet:
+        if not (timed and line.startswith(('steps: ', 'phases'))):
             print(f'changed since the checkpoint: {line}')
 
 

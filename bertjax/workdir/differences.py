@@ -7,7 +7,7 @@ from typing import Any
 from bertjax.config.check import COMPUTED_KEYS
 from bertjax.config.plain import flatten
 from bertjax.config.pretraining import BUDGET_CHOICES
-from bertjax.config.ranges import in_steps
+from bertjax.config.ranges import in_steps, is_in_epochs
 from bertjax.errors import UserError
 from bertjax.model.config import FieldKind, fields_of
 
@@ -59,7 +59,7 @@ def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any], set_keys: Co
         steps = in_steps(config['steps'], 'steps', steps_per_epoch=per_epoch)
         resolved['steps'] = steps or round(config['epochs'] * per_epoch)
         resolved['epochs'] = steps / per_epoch if steps else config['epochs']
-    elif not is_task and ('epoch' in str(config['steps']) or config['epochs'] > 0):
+    elif not is_task and (is_in_epochs(config['steps']) or config['epochs'] > 0):
         resolved['steps'] = run['steps']  # The number of steps in an epoch depends on the text.
     total = resolved['steps'] if isinstance(resolved['steps'], int) and resolved['steps'] else None
     for key in ('eval_every', 'checkpoint_every'):

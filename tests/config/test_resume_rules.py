@@ -142,6 +142,14 @@ def test_an_allowed_change_is_reported(saved, key, value, line):
     assert check_resume(saved, changed(saved, key, value), 'out') == [line]
 
 
+def test_only_the_keys_that_an_added_or_removed_phase_sets_are_reported(saved):
+    single = changed(saved, 'phases', [])
+    assert check_resume(single, saved, 'out') == [
+        'phases[0].batch_size: None -> 64', 'phases[0].steps: None -> 90%', 'phases[1].steps: None -> 10%'
+    ]  # fmt: skip
+    assert check_resume(saved, changed(saved, 'phases', saved['phases'][:1]), 'out') == ['phases[1].steps: 10% -> None']
+
+
 @pytest.mark.parametrize(('key', 'value'), [('run', 'export'), ('export', False), ('corpus_options.workers', 4)])
 def test_a_change_that_does_not_affect_training_is_not_reported(saved, key, value):
     assert check_resume(saved, changed(saved, key, value), 'out') == []

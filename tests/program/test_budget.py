@@ -3,13 +3,14 @@
 import dataclasses
 import json
 import pathlib
+import shutil
 import signal
 
 import jax
 import pytest
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
-from running import SLOW_STEPS, Program, wait_for_exit, wait_for_step
+from running import SLOW_STEPS, Program, copy_workdir, wait_for_exit, wait_for_step
 
 from bertjax.commands import compile
 from bertjax.config.recipes import budget_config, vocabulary_size
@@ -252,7 +253,7 @@ def test_a_budget_of_any_length_is_refused_in_one_line(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_size_follows_from_the_operations(tmp_path):
+def test_the_size_follows_from_the_operations(tmp_path, monkeypatch):
     """More operations give a larger model, unless a flag sets the size."""
     mesh, plans = _mesh(1), []
     for number, budget in enumerate(('1e9', '1e15', '1e19')):
@@ -260,7 +261,10 @@ def test_the_size_follows_from_the_operations(tmp_path):
         plans.append(make_plan(settings, tmp_path / str(number), mesh, ()))
     widths = [plan.model['width'] for plan in plans]
     assert widths == sorted(set(widths)) and widths[0] == 128
+    few = pretraining_settings(budget_config('1e3'))  # the smallest model needs more for one token
+    assert make_plan(few, tmp_path / 'few', mesh, ()).model['width'] == 128
     assert make_plan(settings, tmp_path / 'set', mesh, ('model.width', 'model.dtype')).model == {}
+    monkeypatch.setattr('bertjax.pretrain.budget_choice.product_rate', lambda mesh, dtype: 1e11)  # on an idle machine
     fast = {'budget': '4s', 'batch_size': 1, 'seq_len': 8, 'max_predictions': 1}
     plan = make_plan(dataclasses.replace(settings, **fast), tmp_path / 'fast', mesh, ('model.width', 'model.dtype'))
     assert plan.warmup == 100  # 5 % of the steps that fit into four seconds if there is hardly anything to compute
@@ -325,9 +329,24 @@ def test_settings_that_conflict_with_a_budget_are_refused(program, tmp_path, fla
     assert not (tmp_path / 'checkpoints').exists()
 
 
+def test_a_change_in_a_timed_run_is_printed(program, timed, tmp_path):
+    """The steps and phases, which the time decides, are not printed."""
+    shutil.copytree(timed, tmp_path / 'run')
+    arguments = _arguments(program, tmp_path / 'run', '--config.eval_examples=16', '--config.export=False')
+    out = program.run(*arguments, recipe='configs/budget.py:5s', small=False).stdout
+    changes = [line for line in out.splitlines() if 'changed' in line]
+    assert changes == ['changed since the checkpoint: eval_examples: 32 -> 16']
+
+
 def test_another_budget_in_a_workdir_is_refused(program, timed):
     message = program.error(*_arguments(program, timed), recipe='configs/budget.py:7s', small=False)
     assert message.startswith("error: config.budget: found '7s', expected 5s, as in ")
+
+
+def test_a_budget_for_a_run_without_one_is_refused(program, short_run, tmp_path):
+    workdir = copy_workdir(short_run, tmp_path / 'run')
+    message = program.error(*_arguments(program, workdir), recipe='configs/budget.py:7s', small=False)
+    assert message.startswith(f"error: config.budget: found '7s', expected '', as in {workdir}/config.json; leave")
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,7 @@ def test_damaged_checkpoints_are_not_overwritten(program: Program, trained: path
         ('--config.optimizer.name=lamb', 'config.optimizer.name'),
         ('--config.vocab.size=60', 'tokenizer'),
         ('--config.corpus_options.heldout=0.3', 'store'),
+        ('--config.z_loss=0.01', 'config.z_loss'),  # the run is finished
     ],
 )
 def test_changes_of_model_or_data_are_refused(
