@@ -66,8 +66,9 @@ def test_layers_and_pooling_select_the_right_vectors(bert):
     np.testing.assert_allclose(mixed, 0.25 * first + 2 * last, atol=1e-5)
     assert bert.encode(TEXTS, pool='pooler').shape == (3, 32)
     for wrong in ({'layers': 3}, {'layers': ()}, {'combine': 'max'}, {'weights': [1.0]}, {'pool': 'last'}):
-        with pytest.raises(UserError):
-            bert.encode(TEXTS, **wrong)
+        for texts in (TEXTS, []):
+            with pytest.raises(UserError):
+                bert.encode(texts, **wrong)
 
 
 def test_apply_is_a_pure_function_for_custom_loops(bert):
