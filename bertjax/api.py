@@ -44,6 +44,7 @@ from bertjax.model.config import BertConfig
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.exported import with_seq_len
 from bertjax.tasks.task import Task
+from bertjax.terminal import filter_log
 from bertjax.text.tokenizer import Tokenizer
 
 __all__ = ['Bert', 'load', 'load_vectors']
@@ -86,7 +87,12 @@ def load(
     if dropout is not None:
         dropout = check_value('dropout', dropout, keys_of(BertConfig)['dropout'].allowed, fix)
     try:
-        model = load_model(path, step=step, dtype=dtype)
+        with filter_log():
+            model = load_model(path, step=step, dtype=dtype)
+    except UserError as error:
+        if error.where != 'config.step':
+            raise
+        raise UserError('step', error.found, error.expected, error.fix) from None
     except OSError as error:
         raise explain_os_error(error, os.fspath(path)) or error from None
     if dropout is not None:

@@ -175,6 +175,8 @@ def _unknown_flag_error(name: str, recipe_keys: Collection[str]) -> UserError:
 def _wrong_value_error(message: str) -> UserError:
     match = re.match(r'flag --(\S+?)=(.*?): (.*)', message, re.DOTALL)
     key, value, reason = match.groups() if match else ('config', '', message)
+    if 'as tuple.' in reason:
+        return UserError(f'--{key}', repr(value), "a list such as (1, 2) or ('a text',)", 'correct the list, in quotes')
     kind = re.search(r'\b(int|float|boolean)(eger)?\b', reason)
     expected = {'int': 'a whole number', 'float': 'a number', 'boolean': 'true or false'}
     return UserError(f'--{key}', repr(value), expected[kind[1]] if kind else reason, f'write it as --{key}=VALUE')

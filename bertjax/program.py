@@ -18,7 +18,6 @@ reads only once.
 import contextlib
 import dataclasses
 import functools
-import logging
 import os
 import pathlib
 import re
@@ -39,7 +38,7 @@ from bertjax.parallel.process_flags import ProcessFlags
 from bertjax.remote.object_store import RemoteFolder
 from bertjax.remote.paths import user_path
 from bertjax.run_verb import explain_error, run_verb
-from bertjax.terminal import is_shown
+from bertjax.terminal import filter_log
 from bertjax.training.caller import Caller, called_by
 from bertjax.training.health.goodput_clock import begin_recording
 from bertjax.usage import load_verb, verbs
@@ -201,11 +200,8 @@ def _run(request: Recipe, workdir: str | os.PathLike | None, on_row: OnRow | Non
         raise UserError('on_row', format_value(on_row), 'a function of a row', 'for example on_row=print')
     workdir = None if workdir is None else os.fspath(workdir)
     begin_recording()
-    logger = logging.getLogger('absl')  # Orbax logs through it, too.
     with contextlib.ExitStack() as stack:
-        if is_shown not in logger.filters:
-            logger.addFilter(is_shown)
-            stack.callback(logger.removeFilter, is_shown)
+        stack.enter_context(filter_log())
         if quiet:
             on_row = on_row and _with_output(on_row, sys.stdout)
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, 'w'))))

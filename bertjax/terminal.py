@@ -119,6 +119,19 @@ def is_shown(record: logging.LogRecord) -> bool:
     return '/orbax/checkpoint/' not in record.pathname and record.name != 'asyncio'
 
 
+@contextlib.contextmanager
+def filter_log() -> Iterator[None]:
+    """Hides the log messages that `is_shown` does not show, within the context."""
+    logger = logging.getLogger('absl')  # Orbax logs through it, too.
+    added = is_shown not in logger.filters
+    logger.addFilter(is_shown)
+    try:
+        yield
+    finally:
+        if added:
+            logger.removeFilter(is_shown)
+
+
 def invocation() -> str:
     """Returns a command that starts this program, such as `bertjax` or `python -m bertjax`, without flags."""
     program = pathlib.Path(sys.argv[0])

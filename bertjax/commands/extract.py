@@ -6,7 +6,7 @@ from typing import TextIO
 
 from ml_collections import ConfigDict
 
-from bertjax.config.inference import ExtractKeys, TextKeys, inference_settings
+from bertjax.config.inference import ExtractKeys, TextKeys, inference_settings, name_keys
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.inference.encode import check_encoding, resolve_encoding
@@ -90,8 +90,9 @@ def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
     keys = {name: getattr(settings.options, name) for name in _ENCODING_KEYS}
     if keys['prompt'] == 'None':  # from the command line
         keys['prompt'] = None
-    encoding = resolve_encoding(model, **keys)
-    check_encoding(model, encoding)
+    with name_keys('extract'):
+        encoding = resolve_encoding(model, **keys)
+        check_encoding(model, encoding)
     if encoding.prompt and encoding.pool == 'none':
         found, fix = f'{encoding.prompt!r} with pool=none', 'choose a pooling, or omit the prompt'
         expected = 'one vector per text, because the tokens of a prompt are not in the text'
@@ -118,7 +119,8 @@ def _target(settings: TextKeys, folder: pathlib.Path, source: InputSource) -> pa
 
 
 def _extract_file(options: ExtractKeys, extractor: Extractor, source: InputSource, target: pathlib.Path) -> None:
-    extraction = Extraction(extractor, source, target, options)
+    with name_keys('extract'):
+        extraction = Extraction(extractor, source, target, options)
     texts = extraction.read()
     if extraction.is_done():
         print(f'{target} already has the features of these texts, computed by this model')

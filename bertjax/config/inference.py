@@ -1,12 +1,13 @@
 """The keys of the verbs that use a finished model: convert, extract, fill, minimal_pairs, attention, mine_negatives."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bertjax.config.ranges import COUNT, FLAG, MANY, either, integer, list_of, number, one_of, special, text
 from bertjax.config.run import FORMATS, ROWS, SEED, TEXT
-from bertjax.config.schema import from_config, group, key, override
+from bertjax.config.schema import from_config, group, key, keys_of, override
 from bertjax.errors import UserError
 from bertjax.model.config import DTYPES, BertConfig
 from bertjax.model.pooling import COMBINE, POOL
@@ -240,3 +241,14 @@ def inference_settings(config: Mapping[str, Any], verb: str) -> ModelKeys:
         found, expected = f'a recipe without config.{verb}', f'a recipe with config.{verb}'
         raise UserError(f'--config.run={verb}', found, expected, f'use the recipe {verb}')
     return from_config(INFERENCE_KEYS[verb], config)
+
+
+@contextlib.contextmanager
+def name_keys(verb: str) -> Iterator[None]:
+    """Names the keys config.VERB.NAME in the errors of functions that know only the argument NAME."""
+    try:
+        yield
+    except UserError as error:
+        if f'{verb}.{error.where}' not in keys_of(INFERENCE_KEYS[verb]):
+            raise
+        raise UserError(f'config.{verb}.{error.where}', error.found, error.expected, error.fix) from None

@@ -7,7 +7,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from bertjax.config.inference import FillKeys
+from bertjax.config.inference import FillKeys, name_keys
 from bertjax.errors import UserError
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
 from bertjax.inference.input import Item, nonblank_texts
@@ -78,7 +78,8 @@ class FillRequest:
         if options.ask == 'continue':
             sampling = {'temperature': options.temperature, 'top_k': options.sample, 'seed': options.seed}
             limits = {'tokens': options.tokens, 'max_length': self.max_length}
-            extended = extend(self.runner, texts, **limits, **sampling, advance=advance)
+            with name_keys('fill'):
+                extended = extend(self.runner, texts, **limits, **sampling, advance=advance)
             return [{'text': text, 'continued': longer} for text, longer in zip(texts, extended, strict=True)]
         if options.jointly:
             results = fill_jointly(self.runner, self._masked_texts(items), advance)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_object
 from bertjax.model.quantization import quantize, value_ranges
@@ -87,6 +88,9 @@ def load_vectors(path: str | os.PathLike) -> VectorShards:
     Raises:
       UserError: The file does not exist or does not describe vectors, or one of its files is missing or damaged.
     """
+    if not isinstance(path, str | os.PathLike):
+        fix = "for example bertjax.load_vectors('out/index/features/texts.npy.json')"
+        raise UserError('path', format_value(path), 'a path', fix)
     path = pathlib.Path(path).expanduser()
     facts = read_json_object(path, f'give the path NAME.npy.json, or {_FIX}')
     names = facts.get('vectors')

@@ -170,7 +170,9 @@ def load_model(
     if has_checkpoints(folder) if step else classify_path(name) is PathKind.CHECKPOINTS:
         return _from_checkpoints(folder, step, dtype)
     if step:
-        raise UserError('step', f'{step}, but {name} has no checkpoints', '0', 'omit the step, or give a workdir')
+        raise UserError(
+            'config.step', f'{step}, but {name} has no checkpoints', '0', 'omit the step, or give a workdir'
+        )
     return _from_directory(huggingface_directory(name, key), name, mesh, dtype)
 
 

@@ -70,10 +70,14 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
     if kind is PathKind.NO_MODEL_YET:
         fix = 'run the command of its training again, until it ends'
         raise UserError(where, f'{init}, a workdir without a model yet', 'a checkpoint or an export', fix)
-    moved = '' if pathlib.Path(init).exists() else moved_name(init)
-    raise UserError(
-        where,
-        init,
-        'a Hugging Face, google-research/bert or bertjax model directory, a bertjax workdir, or org/name',
-        f'did you mean {moved}?' if moved else 'name one of these; --config.run=export exports a finished run',
-    )
+    path, fix = pathlib.Path(init), 'name one of these; --config.run=export exports a finished run'
+    if not path.exists():
+        found, moved = f'{init}, which does not exist', moved_name(init)
+        fix = f'did you mean {moved}?' if moved else fix
+    else:
+        found, kinds = f'{init}, which is not a model', (PathKind.MODEL, PathKind.EXPORT, PathKind.CHECKPOINTS)
+        # The path may be a file of a model's directory, or a folder of a workdir such as checkpoints/20.
+        model = next((folder for folder in path.absolute().parents[:2] if classify_path(str(folder)) in kinds), None)
+        fix = f'did you mean {model}?' if model else fix
+    expected = 'a Hugging Face, google-research/bert or bertjax model directory, a bertjax workdir, or org/name'
+    raise UserError(where, found, expected, fix)

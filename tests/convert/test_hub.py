@@ -104,12 +104,21 @@ def test_a_well_known_name_without_its_organisation_is_completed_in_the_error(sh
 
 def test_an_unknown_name_without_an_organisation_gets_no_suggestion(tmp_path, monkeypatch):
     for name in ('bert-mine', 'bert', 'all-texts', 'gpt2'):
-        with pytest.raises(UserError, match='name one of these'):
+        with pytest.raises(UserError, match=f'found {name}, which does not exist, .*; name one of these'):
             huggingface_directory(name)
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'bert-base-uncased').mkdir()  # A folder with this name that is not a model.
-    with pytest.raises(UserError, match='name one of these'):
+    with pytest.raises(UserError, match=r'found bert-base-uncased, which is not a model, .*; name one of these'):
         huggingface_directory('bert-base-uncased')
+
+
+def test_a_path_inside_a_model_or_a_workdir_is_corrected_in_the_error(tmp_path):
+    for name in ('config.json', 'model.safetensors', 'checkpoints/20/seal.json'):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('{}')
+    for name in ('config.json', 'model.safetensors', 'checkpoints', 'checkpoints/20'):
+        with pytest.raises(UserError, match=f'which is not a model, .*; did you mean {tmp_path}\\?$'):
+            bertjax.load(tmp_path / name)
 
 
 @pytest.mark.slow

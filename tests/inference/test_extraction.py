@@ -161,6 +161,8 @@ def test_damaged_files_of_vectors_are_reported(extract, tmp_path):
             extract('other', kind=FakePooledExtractor, precision='int8', calibration=str(tmp_path / name))
     with pytest.raises(UserError, match=r'in\.npy: .*give the path NAME\.npy\.json'):
         load_vectors(tmp_path / 'out' / 'in.npy')
+    with pytest.raises(UserError, match=r'^path: found None, expected a path'):
+        load_vectors(None)
     for name in ('in.npy', 'in.ranges.npy'):
         path = tmp_path / 'out' / name
         content = path.read_bytes()

@@ -158,7 +158,10 @@ def test_mistakes_are_reported_before_anything_is_computed(program: Program, tra
     assert 'config.input: found nothing' in line(source='')
     assert 'no such file' in line(source=tmp_path / 'nowhere.txt')
     assert 'found is a directory' in line(source='.')
-    assert 'layers: found 5, expected 0 (the embeddings) to 2' in line('--config.extract.layers=(5,)')
+    assert 'config.extract.layers: found 5, expected 0 (the embeddings) to 2' in line('--config.extract.layers=(5,)')
+    assert "config.extract.precision: found 'binary' for vectors" in line(
+        '--config.extract.precision=binary', '--config.extract.truncate_dim=12'
+    )
     assert "config.extract.pool: found 'last'" in line('--config.extract.pool=last')
     assert 'config.max_length: found 4096' in line('--config.max_length=4096')
     assert 'config.extract.id' in line('--config.extract.id=name')

@@ -200,6 +200,11 @@ def test_files_are_answered_line_by_line(program: Program, trained, tmp_path, be
         row['continued'].startswith(row['text'].strip()[:5])
         for row in rows(tmp_path / 'fill' / 'records.continue.jsonl')
     )
+    long = ('--config.fill.text=a', '--config.fill.tokens=600')
+    line = program.error(
+        f'--workdir={tmp_path}', f'--config.init={trained}', *long, recipe='configs/fill.py:continue', small=False
+    )
+    assert 'config.fill.tokens: found 600, expected at most 510' in line
 
 
 @pytest.mark.slow

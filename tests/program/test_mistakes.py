@@ -17,6 +17,7 @@ MISTAKES = [
     (('--config.model.widht=64',), ('did you mean --config.model.width?',)),
     (('--config.learning_rat=1',), ('did you mean --config.learning_rate?',)),
     (('--config.batch_size=many',), ('--config.batch_size', 'a whole number')),
+    (('--config.phases=1 of 2',), ("--config.phases: found '1 of 2'", 'expected a list such as (1, 2)')),
     (('--config.learning_rate=high',), ('--config.learning_rate', 'a number')),
     (('--config.export=perhaps',), ('--config.export', 'true or false')),
     (('--config.steps=soon',), ('config.steps', 'a number of steps')),
