@@ -18,8 +18,8 @@ def read_input(
 
     The suffix of the file name determines the format. If the suffix is unknown or .tsv, the first line with text
     determines the format: a JSON object means JSON lines, the beginning of a list of objects means JSON, column names
-    mean a table, and any other line means plain lines. A plain line is a text, or a pair of texts with a tab between them. A blank line before a plain line yields a
-    `Blank`. In other formats, blank lines are ignored.
+    mean a table, and any other line means plain lines. A plain line is a text, or a pair of texts with a tab between
+    them. A blank line before a plain line yields a `Blank`. In other formats, blank lines are ignored.
 
     Args:
       columns: The columns of the one or two texts.
