@@ -152,10 +152,12 @@ class MultiLabelTask(ClassificationTask):
     def _targets(self, records: Sequence[Example]) -> np.ndarray:
         """Returns float32 [N, C]: 1 for each label of a record, 0 for the other labels."""
         targets = np.zeros((len(records), len(self.labels)), np.float32)
+        number = {label: i for i, label in enumerate(self.labels)}
         for row, record in zip(targets, records, strict=True):
             for label in record.label:
-                self._check_known(label, record.where)
-                row[self.labels.index(label)] = 1
+                if label not in number:
+                    self._check_known(label, record.where)
+                row[number[label]] = 1
         return targets
 
     def _probabilities(self, predictions: Sequence[Scores]) -> np.ndarray:

@@ -123,6 +123,16 @@ def test_the_order_of_labels_does_not_matter(tmp_path: pathlib.Path, capsys: pyt
     assert line in capsys.readouterr().out
 
 
+def test_there_may_be_more_labels_than_half_the_records(tmp_path: pathlib.Path):
+    rows = [{'text': f't{i}', 'label': [f'l{(i + 7 * k) % 30}' for k in range(4)]} for i in range(40)]
+    (tmp_path / 'train.jsonl').write_text('\n'.join(map(json.dumps, rows)))  # each label has five records or more
+    task = learned(tmp_path)
+    assert len(task.labels) == 30 and task._targets(task.records('train')).sum() == 160
+    (tmp_path / 'train.jsonl').write_text('\n'.join(map(json.dumps, rows[:10])))
+    with pytest.raises(UserError, match='30 different labels'):
+        learned(tmp_path)
+
+
 def test_odd_labels_are_reported(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
     path = tmp_path / 'train.csv'
     path.write_text('text,label\na,x;none\nb,"x, y"\nc,X\n')
