@@ -19,6 +19,9 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
       learning_rate: The peak learning rate.
     """
     rows = [row for row in rows if row['split'] == 'train']
+    # The stages of a distillation have different losses, so only the rows of the last stage are compared.
+    earlier = [row for row in rows if row.get('phase') != rows[-1].get('phase')]
+    rows, start = rows[len(earlier) :], earlier[-1]['step'] if earlier else 0
     losses = [row['loss'] for row in rows if row.get('loss') is not None]  # rows of skipped steps may have no loss
     higher, lower = f'--config.learning_rate={5 * learning_rate:g}', f'--config.learning_rate={learning_rate / 5:g}'
     if not rows:
@@ -28,9 +31,10 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
             f'Some losses or updates were not finite: a lower rate ({lower}) or a larger config.warmup_fraction helps'
         )
     first, last = losses[0], statistics.fmean(losses[-math.ceil(_END * len(losses)) :])
-    figures = f'from {first:.3f} to {last:.3f} in {rows[-1]["step"]} steps'
+    steps = rows[-1]['step'] - start
+    figures = f'from {first:.3f} to {last:.3f} in {steps} steps'
     if len(losses) == 1:
-        figures = f'{first:.3f} over all {rows[-1]["step"]} steps'
+        figures = f'{first:.3f} over all {steps} steps'
     if last > (1 + MIN_LOSS_CHANGE) * min(losses):
         return (
             f'The training loss ended at {last:.3f}, above its minimum of {min(losses):.3f}: a lower rate ({lower}) '
@@ -42,10 +46,10 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
             f'train longer (config.epochs), with a higher rate ({higher}), or on more records'
         )
     # The change of the weights is at most about (mean update norm) · steps. It is divided by their initial norm.
-    change = statistics.fmean(row['update_norm'] for row in rows) * rows[-1]['step'] / max(rows[0]['param_norm'], 1e-12)
+    change = statistics.fmean(row['update_norm'] for row in rows) * steps / max(rows[0]['param_norm'], 1e-12)
     if change < MAX_WEIGHT_CHANGE:
         more = 'more steps (config.epochs)'
-        few = rows[-1]['step'] < FEW_STEPS
+        few = steps < FEW_STEPS
         helps = f'{more} and a higher rate ({higher}) help' if few else f'a higher rate ({higher}) helps, or {more}'
         return (
             f'The training loss hardly changed, {figures}, and the weights changed by at most about '

@@ -246,6 +246,10 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     def metrics(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> dict[str, float | None]:
         """Returns all metrics on labelled records, {name: value}. The value of an undefined metric is None."""
 
+    def has_score(self, records: Sequence[Record]) -> bool:
+        """Whether the score is defined on labelled records, unless the predictions are all equal."""
+        return True
+
     @abc.abstractmethod
     def collapsed(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> bool:
         """Whether the model has collapsed: its predictions for all records are equal or nearly equal."""

@@ -29,6 +29,8 @@ HIGHER, LOWER = '--config.learning_rate=0.0001)', '--config.learning_rate=4e-06)
         (rows([0.70, 0.40, 0.70, 0.71]), 'ended at 0.710, above its minimum of 0.400:', LOWER),
         (rows([0.70, 0.69], skipped=2), 'not finite', LOWER),
         (rows([None, None], skipped=20), 'not finite', LOWER),
+        ([row | {'phase': row['step'] > 20} for row in rows([2.02, 2.0, 0.70, 0.69])],  # two stages of a distillation
+         'hardly changed, from 0.700 to 0.690 in 20 steps', HIGHER),
     ],
 )  # fmt: skip
 def test_the_advised_rate_follows_from_loss_and_weights(trained: list[dict], reason: str, rate: str):

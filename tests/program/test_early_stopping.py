@@ -55,3 +55,13 @@ def test_patience_needs_evaluations_of_a_single_run(program: Program, tune, tmp_
     for part, changes in wrong.items():
         line = program.error(f'--workdir={tmp_path}', *tune, '--config.patience=2', *changes, **GLUE)
         assert 'config.patience' in line and part in line
+
+
+@pytest.mark.parametrize('key', ['patience=1', 'use_checkpoint=best', 'sweep.seeds=(0,1)'])
+def test_a_choice_needs_different_scores_on_dev(program: Program, trained, tmp_path: pathlib.Path, key: str):
+    (tmp_path / 'train.csv').write_text('text,label\na,1\nb,2\n')
+    (tmp_path / 'dev.csv').write_text('text,label\na,3\nb,3\n')
+    options = (f'--workdir={tmp_path}/run', f'--config.init={trained}', f'--config.data={tmp_path}')
+    options += ('--config.seq_len=16', '--config.eval_every=1', f'--config.{key}')
+    line = program.error(*options, recipe='configs/classify.py:regression', small=False)
+    assert f'config.{key.partition("=")[0].removesuffix(".seeds")}: found a dev split with equal scores' in line

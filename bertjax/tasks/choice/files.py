@@ -98,6 +98,8 @@ def _question(
         if not (text or '').strip():
             raise UserError(where, f'an empty {name}', 'text', 'correct or remove the row')
     label = None if label is None else label.strip().strip('"')
+    if label in ('', 'null'):
+        raise UserError(where, 'no label', f'0 to {len(endings) - 1} as label', 'correct the row')
     if label is not None and label not in map(str, range(len(endings))):
         raise UserError(where, f'the label {label[:40]!r}', f'0 to {len(endings) - 1}', 'correct the row')
     return ChoiceQuestion(where, context, start, tuple(endings), None if label is None else int(label), group, fields)

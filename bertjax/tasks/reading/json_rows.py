@@ -1,12 +1,15 @@
 """Readers of JSON lines and JSON files whose rows are JSON objects."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line, check_text, peek_lines
+
+_LIST = re.compile(r'\s*\[\s*(\{\s*"|$)')  # the beginning of a list of objects, or its bracket on a line of its own
 
 
 def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
@@ -43,6 +46,11 @@ def is_object(line: str) -> bool:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
+
+
+def begins_objects(line: str) -> bool:
+    """Whether the first line of a text is a JSON object, or begins a JSON list of objects."""
+    return _LIST.match(line) is not None or is_object(line)
 
 
 def objects_of_lines(lines: Iterable[Line], where: str) -> Iterator[Record]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix
 from bertjax.tasks.reading import layout
-from bertjax.tasks.reading.json_rows import is_object
+from bertjax.tasks.reading.json_rows import begins_objects
 from bertjax.tasks.reading.records import FORMATS, parse_records
 from bertjax.tasks.reading.texts import Blank, Line, check_text, peek_lines, quote_names
 
@@ -184,7 +184,7 @@ def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Rel
     """
     lines, first_lines = peek_lines(lines)
     format = FORMATS.get(bare_suffix(where), 'lines')
-    if format == 'lines' and first_lines and is_object(first_lines[-1]):
+    if format == 'lines' and first_lines and begins_objects(first_lines[-1]):
         format = 'jsonl'
     print(f'{where}: read as {"marked texts, one per line" if format == "lines" else format}')
     if format == 'lines':

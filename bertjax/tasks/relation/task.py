@@ -87,7 +87,7 @@ class RelationTask(TextTask):
         super().__post_init__()
         has_labels = lambda files: next(self._read(files, 'optional')).label is not None  # noqa: E731
         self._files = SplitFiles(self.data, has_labels, ('.json', *FORMATS))
-        self.text_columns = (Column((self.text_a,)),)
+        self.text_columns = (Column((self.text_a,), key='config.task.text_a'),)
         self.measures = tuple(dict.fromkeys((self.metric, *_METRICS)))
 
     @property

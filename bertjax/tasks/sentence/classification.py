@@ -75,7 +75,8 @@ class ClassificationTask(TextTask):
         self._files = TableFiles(self.data, self.dataset, names, self.format)
         self.name = self.name or self.dataset or 'classification'
         self._weights: tuple[float, ...] = ()
-        self.text_columns = tuple(Column((name,)) for name in (self.text_a, self.text_b) if name)
+        columns = {'text_a': self.text_a, 'text_b': self.text_b}
+        self.text_columns = tuple(Column((name,), key=f'config.task.{key}') for key, name in columns.items() if name)
         self._check()
 
     def _check(self) -> None:
@@ -188,7 +189,7 @@ class ClassificationTask(TextTask):
         return all(row.values[-1] in (_UNLABELLED, '-1.0') for row in self._rows('test'))
 
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
-        return (Column((self.label,), required=required, lists='refuse'),)
+        return (Column((self.label,), required, 'refuse', 'config.task.label'),)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
         """Combines the cells of the label columns into a single cell; None if there is no label."""
@@ -241,6 +242,7 @@ def _parse_class_weights(text: str) -> Mapping[str, float]:
         else:
             pairs = [item.rpartition('=') for item in text.split(',')]
             weights = {label.strip(): float(weight) for label, _, weight in pairs}
+            weights = weights if len(weights) == len(pairs) else {}
     except (ValueError, TypeError, OverflowError):
         weights = {}
     if not weights or not all(map(_WEIGHTS.contains, weights.values())):

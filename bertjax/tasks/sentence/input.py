@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix
-from bertjax.tasks.reading.json_rows import is_object
+from bertjax.tasks.reading.json_rows import begins_objects
 from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import FORMATS, Row, parse_records, select_columns
 from bertjax.tasks.reading.texts import Blank, Line, check_not_empty, peek_lines
@@ -17,9 +17,9 @@ def read_input(
     """Yields the texts of each record as soon as its lines are read. A .json file is read to its end first.
 
     The suffix of the file name determines the format. If the suffix is unknown or .tsv, the first line with text
-    determines the format: a JSON object means JSON lines, column names mean a table, and any other line means plain
-    lines. A plain line is a text, or a pair of texts with a tab between them. A blank line before a plain line yields a
-    `Blank`. In other formats, blank lines are ignored.
+    determines the format: a JSON object means JSON lines, the beginning of a list of objects means JSON, column names
+    mean a table, and any other line means plain lines. A plain line is a text, or a pair of texts with a tab between
+    them. A blank line before a plain line yields a `Blank`. In other formats, blank lines are ignored.
 
     Args:
       columns: The columns of the one or two texts.
@@ -70,4 +70,4 @@ def _detect_format(line: str, columns: Sequence[Column]) -> str:
     for format, cells in {'tsv': line.split('\t'), 'csv': csv_cells}.items():
         if all(set(cells) & set(column.names) for column in columns):
             return format
-    return 'jsonl' if is_object(line) else 'lines'
+    return 'jsonl' if begins_objects(line) else 'lines'

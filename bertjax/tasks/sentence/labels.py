@@ -42,7 +42,7 @@ def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) ->
     if len(counts) < 2:
         found = f'only the label {next(iter(counts))!r}' if counts else 'no labels'
         raise UserError(where, found, 'two or more labels', 'check the label column')
-    if len(counts) > 20 and 2 * len(counts) > len(records):
+    if len(counts) > 20 and 2 * len(counts) > sum(counts.values()):
         some = ', '.join(repr(label[:20]) for label in list(counts)[:3])
         fix = 'set config.task.label to the label column; for scores set config.task.regression=True'
         raise UserError(where, f'{len(counts):,} different labels: {some} …', 'several records for each label', fix)

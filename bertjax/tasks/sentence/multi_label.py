@@ -71,9 +71,19 @@ class MultiLabelTask(ClassificationTask):
     def objective(self) -> Objective:
         return build_label_weighted(self._weights) if self._weights else MULTI_LABEL
 
+    def learn(self, records: Sequence[Example]) -> None:
+        """See ClassificationTask; also warns about a label with another separator than the detected one."""
+        super().learn(records)
+        found = ((label, mark) for label in self.labels for mark in SEPARATORS if mark in label)
+        label, mark = next(found, ('', ''))
+        if label and self._separator and not self.separator:
+            where = next(record.where for record in records if label in record.label)
+            known = f'the label {label!r} ({where}) has a {mark!r}, but {self._separator!r} separates labels'
+            print(f'warning: {known}; is it several labels? config.task.separator sets the separator')
+
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
-        names = self.label_columns or (self.label,)
-        return tuple(Column((name,), required=required, lists='json') for name in names)
+        key, names = 'label_columns' if self.label_columns else 'label', self.label_columns or (self.label,)
+        return tuple(Column((name,), required, 'json', f'config.task.{key}') for name in names)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
         """See ClassificationTask; with `label_columns`, the result is a JSON list of the columns with 1."""
@@ -142,10 +152,12 @@ class MultiLabelTask(ClassificationTask):
     def _targets(self, records: Sequence[Example]) -> np.ndarray:
         """Returns float32 [N, C]: 1 for each label of a record, 0 for the other labels."""
         targets = np.zeros((len(records), len(self.labels)), np.float32)
+        number = {label: i for i, label in enumerate(self.labels)}
         for row, record in zip(targets, records, strict=True):
             for label in record.label:
-                self._check_known(label, record.where)
-                row[self.labels.index(label)] = 1
+                if label not in number:
+                    self._check_known(label, record.where)
+                row[number[label]] = 1
         return targets
 
     def _probabilities(self, predictions: Sequence[Scores]) -> np.ndarray:

@@ -28,7 +28,7 @@ def describe_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]
         lines += [f'{unlabelled:,} records have no label'] if unlabelled else []
         if fewest < _MIN_RECORDS:
             lines.append(f'{rare}; check its recall')
-        return '\n'.join(lines + _text_warnings(records))
+        return '\n'.join(lines + find_odd_labels(counts, records) + _text_warnings(records))
     lines.append(f'always predicting {order[0]!r} would be correct for {counts[order[0]] / total:.1%}')
     if fewest < _MIN_SHARE * total:
         lines.append(f'{rare}; check its recall, not the accuracy')

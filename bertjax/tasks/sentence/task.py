@@ -251,6 +251,10 @@ class TextTask(Task[Example, Scores]):
         table = self._confusion(records, predictions)
         return {name: CLASS_METRICS[name](table) for name in self.measures}
 
+    def has_score(self, records: Sequence[Example]) -> bool:
+        """See Task; a correlation needs two or more different scores."""
+        return not self.regression or len({record.label for record in records}) > 1
+
     def _confusion(self, records: Sequence[Example], predictions: Sequence[Scores]) -> np.ndarray:
         return confusion(self._targets(records), [prediction.best for prediction in predictions], len(self.labels))
 

@@ -75,9 +75,13 @@ def windows(
         begin = begins[-1] + stride
         word_start = int(first[np.searchsorted(first, begin, side='right') - 1])
         begins.append(min(word_start if word_start > begins[-1] else begin, last_begin))
-    bounds = np.array([(begin, min(begin + max_pieces, end)) for begin in begins])  # [N, 2] for N windows
-    positions = first[words][:, None]  # [words, 1]
-    context = np.minimum(positions - bounds[:, 0], bounds[:, 1] - 1 - positions)  # [words, N], < 0 outside a window
-    best = context.argmax(1)
-    all_windows = [(int(begin), int(stop), words[best == i]) for i, (begin, stop) in enumerate(bounds)]
-    return [window for window in all_windows if len(window[2])]
+    bounds = [(begin, min(begin + max_pieces, end)) for begin in begins]
+    positions = first[words]
+    parts = [slice(*np.searchsorted(positions, bound)) for bound in bounds]  # the words that begin in each window
+    best, most = np.zeros(len(words), np.int64), np.full(len(words), -1)
+    for window, ((begin, stop), part) in enumerate(zip(bounds, parts, strict=True)):
+        context = np.minimum(positions[part] - begin, stop - 1 - positions[part])
+        better = context > most[part]  # the first of equally good windows remains
+        best[part][better], most[part][better] = window, context[better]
+    tagged = [words[part][best[part] == window] for window, part in enumerate(parts)]
+    return [(*bound, some) for bound, some in zip(bounds, tagged, strict=True) if len(some)]

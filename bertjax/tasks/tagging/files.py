@@ -8,7 +8,7 @@ from etils import epath
 from tokenizers import Regex, pre_tokenizers
 
 from bertjax.files.streams import bare_suffix, has_compression_suffix
-from bertjax.tasks.reading.json_rows import is_object
+from bertjax.tasks.reading.json_rows import begins_objects
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import NESTED, Files, parse_records, read_records
 from bertjax.tasks.reading.sources import read_dataset
@@ -121,7 +121,8 @@ def read_input(
     """Yields the sentences of an input file, each as soon as its lines are read. Tags are ignored.
 
     A JSON record or a line of text without words yields a `Blank`. `input_format` is one of INPUTS. With 'auto', it
-    becomes 'jsonl' if the first line is a JSON object, else 'json' if the file is a .json file. It becomes 'columns' if
+    becomes 'jsonl' if the first line is a JSON object or begins a list of objects, else 'json' if the file is a .json
+    file. It becomes 'columns' if
     - the first line has tabs or is -DOCSTART-,
     - or all lines have the same number of columns, at least half of them have a tag in `labels`, and at least one of
       these tags has a letter,
@@ -147,7 +148,7 @@ def _detect_format(
     """Returns an iterator over all lines, and their format. For the rules, see `read_input`."""
     complete = isinstance(lines, list)
     lines, texts = peek_lines(lines, len(lines) if complete else 1)
-    if texts and is_object(texts[0]):
+    if texts and texts[0].strip() != '[' and begins_objects(texts[0]):  # the first word of a column file may be a [
         return lines, 'jsonl'
     if bare_suffix(where) == '.json':
         return lines, 'json'

@@ -176,7 +176,7 @@ def test_json_lines_are_read(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
         ('{"prompt": "A", "endings": "ab"}', ('f:2', '"prompt": "text"')),
         ('{"prompt": "A", "endings": ["a", "b", "c"], "label": 3}', ('f:2', "the label '3'", '0 to 2')),
         ('{"prompt": "A", "endings": ["a", ""], "label": 0}', ('f:2', 'an empty ending 1')),
-        ('{"prompt": "A", "endings": ["a", "b"]}', ('f:2', "the label 'null'", '0 to 1')),
+        ('{"prompt": "A", "endings": ["a", "b"]}', ('f:2', 'no label', '0 to 1')),
         ('{"prompt": "A", "endings": ["a", "b"], "label": true}', ('f:2', "the label 'true'")),
     ],
 )

@@ -218,6 +218,7 @@ def test_marked_texts_and_rows_are_accepted_as_input(tacred: RelationTask, capsy
     assert 'read as marked texts' in capsys.readouterr().out
     assert (first.mention(0), last.mention(0)) == ('a', 'd') and blank.where == 'standard input:2'
     (row,) = tacred.parse([(1, json.dumps(ROW))], 'standard input')
+    assert list(tacred.parse([(1, json.dumps([ROW, ROW]))], 'standard input')) == [row, row]
     assert row.label is None and row.fields['id'] == '7'
     (from_python,) = text_records(tacred, 'classify', ['<< a >> b [[ c ]]'], None)
     assert from_python == first

@@ -195,6 +195,7 @@ def test_malformed_records_are_errors_with_their_line(tmp_path, name: str, text:
     with pytest.raises(UserError) as caught:
         ClassificationTask(str(tmp_path), 32, dev_fraction=0.0).records('train')
     assert caught.value.where.split(', ')[0] == f'{tmp_path / name}:{line}' and message in caught.value.found
+    assert message != "'lable'" or 'config.task.label' in caught.value.fix
 
 
 def test_repeated_and_empty_texts_are_reported(tmp_path, capsys):

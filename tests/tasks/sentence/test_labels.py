@@ -113,8 +113,8 @@ def test_class_weights_are_balanced_given_or_refused(mails, capsys):
     other = ClassificationTask(str(mails), 32, class_weights='balanced')
     other.restore(task.learned_state())
     assert other.objective is CLASSIFICATION  # A finished model is not trained.
-    not_float32 = ('spam=1e39', 'spam=1e-46', f'{{"spam": {10**400}}}')
-    for invalid in ('blanced', 'spam', 'spam=0', 'spam=nan', 'spam=x', '{"spam": []}', '{"spam"', '[1]', *not_float32):
+    refused = ('spam=2,spam=3', 'spam=1e39', 'spam=1e-46', f'{{"spam": {10**400}}}')
+    for invalid in ('blanced', 'spam', 'spam=0', 'spam=nan', 'spam=x', '{"spam": []}', '{"spam"', '[1]', *refused):
         with pytest.raises(UserError, match=r'config\.task\.class_weights'):
             ClassificationTask(str(mails), 32, class_weights=invalid)
     with pytest.raises(UserError, match="a weight of 'egg', expected one of ham, spam"):

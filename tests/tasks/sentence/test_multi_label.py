@@ -123,6 +123,28 @@ def test_the_order_of_labels_does_not_matter(tmp_path: pathlib.Path, capsys: pyt
     assert line in capsys.readouterr().out
 
 
+def test_there_may_be_more_labels_than_half_the_records(tmp_path: pathlib.Path):
+    rows = [{'text': f't{i}', 'label': [f'l{(i + 7 * k) % 30}' for k in range(4)]} for i in range(40)]
+    (tmp_path / 'train.jsonl').write_text('\n'.join(map(json.dumps, rows)))  # each label has five records or more
+    task = learned(tmp_path)
+    assert len(task.labels) == 30 and task._targets(task.records('train')).sum() == 160
+    (tmp_path / 'train.jsonl').write_text('\n'.join(map(json.dumps, rows[:10])))
+    with pytest.raises(UserError, match='30 different labels'):
+        learned(tmp_path)
+
+
+def test_odd_labels_are_reported(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
+    path = tmp_path / 'train.csv'
+    path.write_text('text,label\na,x;none\nb,"x, y"\nc,X\n')
+    learned(path)
+    output = capsys.readouterr().out
+    assert "warning: 'X' and 'x' are different labels" in output
+    assert f"1 records have the label 'none', the first at {path}:2; is it a missing value?" in output
+    assert f"warning: the label 'x, y' ({path}:3) has a ',', but ';' separates labels" in output
+    learned(path, separator=';')
+    assert 'separates' not in capsys.readouterr().out
+
+
 def test_a_test_file_with_only_some_label_columns_is_refused(tmp_path: pathlib.Path):
     (tmp_path / 'train.csv').write_text(FILES['columns.csv'])
     (tmp_path / 'test.csv').write_text('text,x,y,Z\na,1,0,0\n')

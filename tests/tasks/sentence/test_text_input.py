@@ -12,6 +12,8 @@ from bertjax.tasks.sentence.task import Example, Scores
 INPUTS = {
     'JSON lines': ('x.jsonl', '{"text": "a b", "label": "spam"}\n{"text": "c"}\n'),
     'JSON lines from a pipe': ('standard input', '{"text": "a b"}\n{"text": "c", "id": 3}\n'),
+    'list from a pipe': ('standard input', '[{"text": "a b"}, {"text": "c"}]'),
+    'list on several lines': ('x.txt', '[\n  {"text": "a b"},\n  {"text": "c"}\n]\n'),
     'TSV': ('x.tsv', 'label\ttext\nspam\ta b\n\tc\n'),
     'TSV from a pipe': ('standard input', '\ufeffid\ttext\r\n1\ta b\r\n2\tc\r\n'),
     'CSV': ('x.csv', 'text\n"a b"\nc\n'),
@@ -64,3 +66,5 @@ def test_invalid_texts_are_errors_with_their_line(mails, where: str, text: str, 
     with pytest.raises(UserError) as caught:
         list(learned(mails).parse(number_lines(text), where))
     assert caught.value.where == line and message in caught.value.found
+    if where != '-' and 'null' not in text:
+        assert 'config.task.text_a' in caught.value.fix

@@ -1,5 +1,6 @@
 """Tests the SQuAD task from a file to metrics and the benchmark's files."""
 
+import dataclasses
 import json
 import pathlib
 from types import SimpleNamespace
@@ -141,6 +142,8 @@ def test_the_same_answer_to_every_question_is_collapsed(letters):
     features = task.features(questions, letters, training=False)
     predictions = task.predictions(questions, features, outputs_with_null(features, [99.0] * 4))
     assert task.collapsed(questions, predictions)
+    unanswerable = [dataclasses.replace(question, answers=(), starts=()) for question in questions]
+    assert not task.collapsed(unanswerable, predictions)
     assert not task.collapsed(questions, task.predictions(questions, features, outputs_with_null(features, [0.0] * 4)))
     # The head always chooses the first word.
     flat = {f'{name}_logits': [np.zeros(n, np.float32) for n in features.sequence_lengths] for name in ('start', 'end')}

@@ -1,5 +1,7 @@
 """Tests windows and targets against plain loops and cases worked out by hand."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from squad_world import ask, letters_tokenizer
@@ -94,6 +96,15 @@ def test_windows_without_all_of_the_answer_point_to_cls(letters):
     first = features.token['token_first']
     assert sorted(first[first >= 0].tolist()) == sorted({*range(0, 80, 4), 80, 81, 82, *range(84, 164, 4)})
     assert features.lengths.max() == 20
+
+
+def test_the_memory_for_a_long_text_is_linear(letters):
+    tracemalloc.start()
+    features = features_of([ask('red ' * 4000)], letters)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (features.token['token_first'] >= 0).sum() == 4000
+    assert peak < 8 * 4000 * len(features), peak  # bytes of an array of all pairs of a piece and a window
 
 
 def test_no_answer_points_to_cls(letters):

@@ -218,6 +218,8 @@ def test_test_files_may_lack_tags(tmp_path: pathlib.Path, test: str, labelled: b
         ('John lives .\nYes lives .\n', [('John', 'lives', '.'), ('Yes', 'lives', '.')]),
         ('John lives\nThey walk\n', [('John', 'lives'), ('They', 'walk')]),
         ('John\n', [('John',)]),
+        ('[{"tokens": ["John", "lives"]}, {"tokens": ["Yes"]}]', [('John', 'lives'), ('Yes',)]),
+        ('[\nJohn\n]\n', [('[', 'John', ']')]),
     ],
 )
 def test_the_format_of_an_input_file_is_detected(text: str, words: list[tuple[str, ...]]):

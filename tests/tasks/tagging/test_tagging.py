@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 import random
+import tracemalloc
 
 import jax
 import numpy as np
@@ -129,6 +130,16 @@ def test_long_sentences_are_cut_at_words(task, tokenizer: Tokenizer):
     numbers = [row[row > 0].tolist() for row in sequences(features, features.token[WORDS])[:5]]
     assert sorted(number for row in numbers for number in row) == list(range(1, 13))
     assert features.token['token_weights'].sum() == 0  # Words without tags are only predicted.
+
+
+def test_the_memory_for_a_long_sentence_is_linear(task, tokenizer: Tokenizer):
+    tagging, records = task(stride=5), [sentence(['c'] * 4000)]
+    tracemalloc.start()
+    features = tagging.features(records, tokenizer, training=False)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (features.token[WORDS] > 0).sum() == 4000
+    assert peak < 8 * 4000 * len(features), peak  # bytes of an array of all pairs of a word and a window
 
 
 def test_context_fills_the_row_from_the_same_document(task, tokenizer: Tokenizer):
