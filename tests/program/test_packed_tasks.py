@@ -4,9 +4,10 @@ import json
 import pathlib
 from unittest import mock
 
+import numpy as np
 import pytest
 from golden_runs import rewind, write_data
-from running import GLUE, Program, copy_workdir, rows
+from running import GLUE, ONE_LENGTH, Program, copy_workdir, results, rows
 
 from bertjax.model.heads import BertForTask
 from bertjax.workdir.lock import TRIALS
@@ -22,6 +23,7 @@ SHORT = (
     '--config.checkpoint_every=3',
     '--config.checkpoint_keep=4',
     '--config.packing=on',
+    '--config.ema_decay=0.9',  # does not change the losses of training
 )
 
 
@@ -61,8 +63,10 @@ def losses(workdir: pathlib.Path) -> list[list[float]]:
     'recipe, files, changes',
     [
         ('configs/glue.py:rte', 'RTE', ()),
-        pytest.param('configs/ner.py', 'columns', (), marks=pytest.mark.slow),
-        pytest.param('configs/swag.py:jsonl', 'choice', ('--config.grad_accum_steps=2',), marks=pytest.mark.slow),
+        pytest.param('configs/ner.py', 'columns', (ONE_LENGTH,), marks=pytest.mark.slow),
+        pytest.param(
+            'configs/swag.py:jsonl', 'choice', (ONE_LENGTH, '--config.grad_accum_steps=2'), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_each_step_agrees_with_unpacked_rows(packed, tmp_path: pathlib.Path, recipe, files, changes):
@@ -73,6 +77,10 @@ def test_each_step_agrees_with_unpacked_rows(packed, tmp_path: pathlib.Path, rec
     with mock.patch.object(BertForTask, 'clone', lambda self, packing=None, **changes: clone(self, **changes)):
         packed(tmp_path / 'alone', recipe, files, *changes)
     assert_same_losses(tmp_path / 'packed', tmp_path / 'alone')
+
+
+def probabilities(workdir: pathlib.Path) -> np.ndarray:
+    return np.array([[*row['probabilities'].values()] for row in rows(workdir / 'predictions' / 'dev.jsonl')])
 
 
 def assert_same_losses(one: pathlib.Path, other: pathlib.Path) -> None:
@@ -98,7 +106,7 @@ def test_two_devices_have_the_same_steps(packed, rte_run: pathlib.Path, tmp_path
 
 @pytest.mark.slow
 def test_trials_of_a_sweep_are_packed_together(packed, rte_run: pathlib.Path, tmp_path: pathlib.Path):
-    """The trial with the seed of the single run has the same losses."""
+    """The trial with the seed of the single run has the same losses, and the same predictions with its average."""
     sweep = ('--config.sweep.seeds=(0,1)', '--config.export=False', '--config.sweep.together=2')
     assert 'packed: config.packing=on' in packed(tmp_path, 'configs/glue.py:rte', 'RTE', *sweep)
     (tmp_path / 'config.json').unlink()
@@ -106,6 +114,9 @@ def test_trials_of_a_sweep_are_packed_together(packed, rte_run: pathlib.Path, tm
     first, second = sorted((tmp_path / TRIALS).iterdir())
     assert_same_losses(first, rte_run)
     assert losses(second) != losses(first)
+    assert results(first)['splits'] == results(rte_run)['splits']
+    np.testing.assert_allclose(probabilities(first), probabilities(rte_run), rtol=1e-4)
+    assert np.abs(probabilities(second) - probabilities(first)).max() > 1e-3
 
 
 def test_a_run_keeps_its_packing(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
