@@ -24,6 +24,7 @@ SHORT = (
     '--config.checkpoint_keep=4',
     '--config.packing=on',
 )
+NO_EXPORT = '--config.export=False'
 AVERAGE = '--config.ema_decay=0.9'  # does not change the losses of training
 
 
@@ -68,12 +69,12 @@ def losses(workdir: pathlib.Path) -> list[list[float]]:
     ],
 )
 def test_each_step_agrees_with_unpacked_rows(packed, tmp_path: pathlib.Path, recipe, files, changes):
-    out = packed(tmp_path / 'packed', recipe, files, *changes)
+    out = packed(tmp_path / 'packed', recipe, files, NO_EXPORT, *changes)
     assert 'packed: ' in out and 'config.packing=on' in out
     assert json.loads((tmp_path / 'packed' / 'config.json').read_text())['packing'] == 'on'
     clone = BertForTask.clone
     with mock.patch.object(BertForTask, 'clone', lambda self, packing=None, **changes: clone(self, **changes)):
-        packed(tmp_path / 'alone', recipe, files, *changes)
+        packed(tmp_path / 'alone', recipe, files, NO_EXPORT, *changes)
     assert_same_losses(tmp_path / 'packed', tmp_path / 'alone')
 
 
@@ -98,14 +99,14 @@ def test_a_run_resumed_within_an_epoch_ends_in_the_same_bits(packed, rte_run: pa
 
 @pytest.mark.slow
 def test_two_devices_have_the_same_steps(packed, rte_run: pathlib.Path, tmp_path: pathlib.Path):
-    packed(tmp_path, 'configs/glue.py:rte', 'RTE', '--config.zero1=on', devices=2)
+    packed(tmp_path, 'configs/glue.py:rte', 'RTE', '--config.zero1=on', NO_EXPORT, devices=2)
     assert_same_losses(tmp_path, rte_run)
 
 
 @pytest.mark.slow
 def test_trials_of_a_sweep_are_packed_together(packed, rte_run: pathlib.Path, tmp_path: pathlib.Path):
     """The trial with the seed of the single run has the same losses, and the same predictions with its average."""
-    sweep = (AVERAGE, '--config.sweep.seeds=(0,1)', '--config.export=False', '--config.sweep.together=2')
+    sweep = (AVERAGE, '--config.sweep.seeds=(0,1)', NO_EXPORT, '--config.sweep.together=2')
     assert 'packed: config.packing=on' in packed(tmp_path, 'configs/glue.py:rte', 'RTE', *sweep)
     (tmp_path / 'config.json').unlink()
     assert '2 runs, 2 of them already finished' in packed(tmp_path, 'configs/glue.py:rte', 'RTE', *sweep)
