@@ -19,7 +19,7 @@ from bertjax.parallel import zero1 as zero1
 
 pytestmark = pytest.mark.slow
 STEPS = 5
-GATED = {'mlp': 'geglu', 'projection_bias': False, 'norm_bias': False, 'pre_norm': True, 'position': 'rope'}
+GATED = {'mlp': 'geglu', 'pre_norm': True, 'position': 'rope'}  # with biases, which Adam trains
 WSD = {'name': 'wsd', 'decay': 'sqrt', 'decay_fraction': 0.98, 'power': 1.0}  # the decay starts at step 3 of 100
 # {name: (keys of the model, other keys)}
 MUON, STABLE = 'muon, gated MLPs, an average', 'stable_adamw, wsd, z-loss, an average'
