@@ -215,7 +215,7 @@ def test_remat_changes_the_recomputed_products_but_no_gradients(make_model, inpu
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads[remat], grads['none'])
 
 
-@pytest.mark.parametrize('changes', [{}, *slow({'causal': True}, {'pre_norm': True})], ids=str)
+@pytest.mark.parametrize('changes', [{}, *slow({'causal': True, 'pre_norm': True})], ids=str)
 def test_first_only_needs_fewer_flops_for_the_same_result(make_model, small_config, inputs, changes):
     _, params = make_model(scan_layers=False, **changes)
     encoder = BertEncoder(small_config(scan_layers=False, **changes))

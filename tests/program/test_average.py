@@ -1,4 +1,7 @@
-"""config.ema_decay: every verb and every later run uses the average of the weights, not the last weights."""
+"""config.ema_decay: every verb and every later run uses the average of the weights, not the last weights.
+
+test_packed_tasks.py has a sweep with averages.
+"""
 
 import pathlib
 import shutil
@@ -14,7 +17,6 @@ from bertjax.api import Bert
 from bertjax.losses import AUX
 from bertjax.model.stacking import stack_layers
 from bertjax.training.state import without_aux
-from bertjax.workdir.lock import TRIALS
 
 pytestmark = pytest.mark.slow
 AVERAGE = '--config.ema_decay=0.9'
@@ -74,16 +76,6 @@ def test_a_finetuning_is_evaluated_and_exported_with_its_average(
     assert (tmp_path / 'export/hf/model.safetensors').read_bytes() == tensors
     shutil.rmtree(tmp_path / 'export')
     assert_has_average(bertjax.load(tmp_path, step=best['step']), state)
-
-
-def test_every_run_of_a_sweep_has_its_average(program: Program, tune: tuple[str, ...], tmp_path: pathlib.Path):
-    """Runs have the same results whether they train together or one by one."""
-    sweep = ('--config.sweep.seeds=(0,1)', AVERAGE, ONE_LENGTH, '--config.epochs=4', '--config.export=False')
-    for together in (1, 2):
-        folder = tmp_path / str(together)
-        program.run(f'--workdir={folder}', *tune, *sweep, f'--config.sweep.together={together}', **GLUE)
-    for trial in (tmp_path / '1' / TRIALS).iterdir():
-        assert results(trial)['splits'] == results(tmp_path / '2' / TRIALS / trial.name)['splits']
 
 
 def test_a_student_is_exported_with_its_average(

@@ -300,10 +300,9 @@ KINDS = {
 }
 
 
-def write_teacher(directory: pathlib.Path, trained: pathlib.Path, task: Task) -> None:
-    """Exports the encoder of `trained` with a random head."""
+def write_model(directory: pathlib.Path, source: pathlib.Path, task: Task) -> None:
+    """Exports the encoder of a Hugging Face folder with a random head."""
     task.learn(task.records('train'))
-    source = trained / 'export' / 'hf'
     module = task.build_module(read_config(source))
     params = load_task_model(source, module, task.head).params
     labels = task.huggingface()
@@ -321,7 +320,9 @@ def test_every_kind_of_head_can_be_distilled(
     data = tmp_path / 'data'
     data.mkdir()
     write(data)
-    write_teacher(tmp_path / 'teacher', trained, build_task(task_kind, data=str(data), seq_len=32, **options))
+    write_model(
+        tmp_path / 'teacher', trained / 'export' / 'hf', build_task(task_kind, data=str(data), seq_len=32, **options)
+    )
     flags = (f'--workdir={tmp_path / "student"}', f'--config.data={data}', teacher(tmp_path / 'teacher'), *EVERY_PART)
     flags += ('--config.seq_len=32', '--config.max_padded_lengths=1', '--config.batch_size=8', '--config.steps=4')
     flags += ('--config.learning_rate=1e-3', '--config.log_every=1', '--config.distill.augment=1')

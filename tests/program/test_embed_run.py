@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import shutil
 from collections.abc import Callable
 
 import numpy as np
@@ -181,20 +182,56 @@ def test_plain_texts_are_learned_with_dropout(program: Program, trained: pathlib
     assert 'config.model.dropout: found 0 with single texts' in message
 
 
+@pytest.fixture(scope='module')
+def deep(once: Callable, trained: pathlib.Path, draw_params: Callable) -> pathlib.Path:
+    """A folder with an encoder of five random layers."""
+    source = trained / 'export' / 'hf'
+
+    def fill(folder: pathlib.Path) -> None:
+        module = BertForPreTraining(dataclasses.replace(read_config(source), num_layers=5))
+        params = draw_params(lambda key: init_params(module, key))
+        export_huggingface(ExportContent(module, params, load_tokenizer(source)), folder / 'hf')
+
+    return once('deep', fill) / 'hf'
+
+
+PROMPT = '--config.task.query_prompt=the '
+LAST_FOUR = ('--config.task.layers=mean_last_four', '--config.task.normalize=False')
+
+
+@pytest.fixture(scope='module')
+def exported(once: Callable, program: Program, trained: pathlib.Path, deep: pathlib.Path) -> Callable:
+    """exported('cls' or 'last_four') -> the workdir of a run with three exports; do not write into it."""
+    pytest.importorskip('jax2onnx', reason='the extra onnx is not installed')
+
+    def train(name: str) -> pathlib.Path:
+        start, changes = (trained, ('--config.task.pool=cls', PROMPT)) if name == 'cls' else (deep, LAST_FOUR)
+
+        def fill(folder: pathlib.Path) -> None:
+            write_rows(folder / 'data' / 'train.jsonl', pairs(16, 1))
+            if name == 'last_four':
+                write_rows(folder / 'data' / 'dev.jsonl', pairs(8, 2))
+            formats = ('--config.export_formats=hf,onnx,stablehlo', '--config.steps=2')
+            embed(program, start, folder / 'data', *formats, *changes)
+
+        return once(f'embed_{name}', fill) / 'run'
+
+    return train
+
+
 @pytest.mark.slow
-def test_the_export_is_read_by_sentence_transformers(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_the_export_is_read_by_sentence_transformers(
+    program: Program, trained: pathlib.Path, exported: Callable, tmp_path: pathlib.Path
+):
     package = pytest.importorskip('sentence_transformers', reason='loads the export')
-    write_rows(tmp_path / 'data' / 'train.jsonl', pairs(16, 1))
     texts = [*sentences(5, 8), 'bird', ' '.join(sentences(12, 9))]  # the last is longer than 24 tokens
-    for pool, normalized in (('mean', True), ('cls', False)):
-        data = tmp_path / pool / 'data'
-        write_rows(data / 'train.jsonl', pairs(16, 1))
-        changes = (f'--config.task.pool={pool}', f'--config.task.normalize={normalized}', '--config.steps=2')
-        changes += ('--config.task.query_prompt=the ',)
-        workdir, _ = embed(program, trained, data, *changes)
-        bert = bertjax.load(workdir)
-        bertjax.load(workdir, step=2).save(workdir / 'saved')
-        for folder in (workdir / 'export' / 'hf', workdir / 'saved'):
+    write_rows(tmp_path / 'mean' / 'data' / 'train.jsonl', pairs(16, 1))
+    mean = ('--config.task.pool=mean', '--config.task.normalize=False', '--config.steps=2', PROMPT)
+    plain, _ = embed(program, trained, tmp_path / 'mean' / 'data', *mean)
+    for pool, normalized, workdir in (('mean', False, plain), ('cls', True, exported('cls'))):
+        bert, saved = bertjax.load(workdir), tmp_path / pool / 'saved'
+        bertjax.load(workdir, step=2).save(saved)
+        for folder in (workdir / 'export' / 'hf', saved):
             theirs = package.SentenceTransformer(str(folder), device='cpu')
             kinds = [type(module).__name__ for module in theirs]
             assert kinds == ['Transformer', 'Pooling', *['Normalize'][: int(normalized)]]
@@ -214,23 +251,10 @@ def test_the_export_is_read_by_sentence_transformers(program: Program, trained: 
         np.testing.assert_allclose(similar, (vectors[0] * vectors[1]).sum(-1), atol=1e-6)
 
 
-@pytest.fixture(scope='module')
-def deep(trained: pathlib.Path, draw_params: Callable, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A folder with an encoder of five random layers."""
-    folder, source = tmp_path_factory.mktemp('deep') / 'hf', trained / 'export' / 'hf'
-    module = BertForPreTraining(dataclasses.replace(read_config(source), num_layers=5))
-    params = draw_params(lambda key: init_params(module, key))
-    export_huggingface(ExportContent(module, params, load_tokenizer(source)), folder)
-    return folder
-
-
 @pytest.mark.slow
-def test_the_mean_of_the_last_four_layers(program: Program, trained, deep: pathlib.Path, tmp_path: pathlib.Path):
+def test_the_mean_of_the_last_four_layers(program: Program, trained, exported: Callable, tmp_path: pathlib.Path):
     """In training, after loading, and in sentence-transformers."""
-    write_rows(tmp_path / 'data' / 'train.jsonl', pairs(16, 1))
-    write_rows(tmp_path / 'data' / 'dev.jsonl', pairs(8, 2))
-    changes = ('--config.task.layers=mean_last_four', '--config.steps=2', '--config.task.normalize=False')
-    workdir, _ = embed(program, deep, tmp_path / 'data', *changes)
+    workdir = exported('last_four')
     bert, texts = bertjax.load(workdir), sentences(7, 3)
     vectors = bert.encode(texts)
     by_hand = bert.encode(texts, layers=(-4, -3, -2, -1), pool='mean')
@@ -251,10 +275,10 @@ def test_the_mean_of_the_last_four_layers(program: Program, trained, deep: pathl
     theirs[1].layer_weights.data *= theirs[1].layer_weights.data.cumsum(0)  # 1, 2, 3, 4
     theirs.save(str(tmp_path / 'theirs'))
     np.testing.assert_allclose(bertjax.load(tmp_path / 'theirs').encode(texts), theirs.encode(texts), atol=1e-6)
-    arguments = (f'--workdir={tmp_path / "other"}', f'--config.data={tmp_path / "data"}', *SHORT)
+    arguments = (f'--workdir={tmp_path / "other"}', f'--config.data={workdir.parent / "data"}', *SHORT)
     for init, message in ((tmp_path / 'theirs', 'the layers (-4, -3, -2, -1)'), (trained, 'at least 4 layers')):
         options = {'recipe': 'configs/embed.py', 'small': False}
-        assert message in program.error(*arguments, f'--config.init={init}', changes[0], **options)
+        assert message in program.error(*arguments, f'--config.init={init}', LAST_FOUR[0], **options)
 
 
 def _as_list(value: str | list[str]) -> list[str]:
@@ -262,28 +286,23 @@ def _as_list(value: str | list[str]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('changes', [('pool=cls', 'normalize=False'), ('layers=mean_last_four',)])
-def test_exports_compute_the_vectors(
-    program: Program, trained: pathlib.Path, deep: pathlib.Path, tmp_path: pathlib.Path, changes: tuple[str, ...]
-):
+@pytest.mark.parametrize('name', ['cls', 'last_four'])
+def test_exports_compute_the_vectors(exported: Callable, tmp_path: pathlib.Path, name: str):
     """ONNX and StableHLO give what encode gives, of a trained task and of a folder of sentence-transformers."""
     onnxruntime = pytest.importorskip('onnxruntime', reason='the extra onnx is not installed')
     from jax import export
     from safetensors.numpy import load_file
 
-    write_rows(tmp_path / 'data' / 'train.jsonl', pairs(16, 1))
-    formats = ('--config.export_formats=hf,onnx,stablehlo', '--config.steps=1')
-    start = deep if 'layers=mean_last_four' in changes else trained
-    workdir, _ = embed(program, start, tmp_path / 'data', *formats, *(f'--config.task.{change}' for change in changes))
-    (workdir / 'export' / 'hf' / 'task.json').rename(tmp_path / 'task.json')  # sentence-transformers' files are left
-    plain = bertjax.load(workdir / 'export' / 'hf')
+    trained_task = shutil.copytree(exported(name) / 'export', tmp_path / 'export')
+    (trained_task / 'hf' / 'task.json').unlink()  # sentence-transformers' files are left
+    plain = bertjax.load(trained_task / 'hf')
     assert plain.task is None
     for format in ('onnx', 'stablehlo'):
         (tmp_path / 'plain').mkdir(exist_ok=True)
         plain.save(tmp_path / 'plain' / format, format=format)
     texts, batch = sentences(7, 3), plain.batch(sentences(7, 3))
     expected = plain.encode(texts)
-    for folder in (workdir / 'export', tmp_path / 'plain'):
+    for folder in (trained_task, tmp_path / 'plain'):
         session = onnxruntime.InferenceSession(str(folder / 'onnx' / 'embeddings.onnx'))
         names = [entry.name for entry in session.get_inputs()]
         (vectors,) = session.run(['embeddings'], {name: batch[name] for name in names})
@@ -292,7 +311,7 @@ def test_exports_compute_the_vectors(
         weights = load_file(folder / 'stablehlo' / 'weights.safetensors')
         inputs = [batch[name] for name in ('input_ids', 'segment_ids', 'attention_mask')]
         np.testing.assert_allclose(function.call(weights, *inputs)['embeddings'], expected, atol=1e-5)
-    assert not (workdir / 'export' / 'onnx' / 'task.onnx').exists()
+    assert not (trained_task / 'onnx' / 'task.onnx').exists()
     assert (tmp_path / 'plain' / 'onnx' / 'encoder.onnx').exists()
 
 

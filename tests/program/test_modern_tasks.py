@@ -9,9 +9,11 @@ import pytest
 from json_tokenizers import write_modernbert
 from marks import slow
 from running import GLUE, ONE_LENGTH, TUNE, Program, rows
+from test_distill import write_model
 from test_tasks import write_columns, write_squad
 
 import bertjax
+from bertjax.tasks.registry import build_task
 
 transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
 FEW = (*TUNE, ONE_LENGTH, '--config.steps=6', '--config.epochs=1', '--config.eval_every=6')
@@ -88,38 +90,31 @@ def _write_swag(data: pathlib.Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ('recipe', 'write', 'name', 'kind'),
+    ('task_kind', 'options', 'write', 'name', 'kind'),
     [
-        ('configs/squad.py:v1', lambda data: write_squad(data, '1.1'), 'ModernBertForQuestionAnswering', 'modern'),
-        ('configs/swag.py', _write_swag, 'ModernBertForMultipleChoice', 'modern'),
-        ('configs/ner.py', write_columns, 'ModernBertForTokenClassification', 'gemma'),
+        ('squad', {'max_query': 16}, lambda data: write_squad(data, '1.1'), 'ModernBertForQuestionAnswering', 'modern'),
+        ('multiple_choice', {}, _write_swag, 'ModernBertForMultipleChoice', 'modern'),
+        ('tagging', {}, write_columns, 'ModernBertForTokenClassification', 'gemma'),
     ],
 )
-def test_other_tasks_agree_with_transformers(
-    program: Program, tmp_path: pathlib.Path, recipe: str, write: Callable, name: str, kind: str
+def test_exports_of_other_tasks_agree_with_transformers(
+    program: Program, tmp_path: pathlib.Path, task_kind: str, options: dict, write: Callable, name: str, kind: str
 ):
-    data, workdir = tmp_path / 'data', tmp_path / 'run'
+    """Of models with random heads: `test_pairs_of_texts_agree_with_transformers` trains one."""
+    data, exported = tmp_path / 'data', tmp_path / 'exported'
     data.mkdir()
     write(data)
     start = _start(kind, program.corpus, tmp_path / 'start')
-    sizes = (
-        *(('--config.task.max_query=16',) if 'squad' in recipe else ()),
-        '--config.seq_len=48',
-        '--config.batch_size=4',
-        '--config.steps=4',
-        ONE_LENGTH,
-    )
-    program.run(
-        f'--config.init={start}', f'--config.data={data}', f'--workdir={workdir}', *sizes, recipe=recipe, small=False
-    )
-    model, info = getattr(transformers, name).from_pretrained(workdir / 'export' / 'hf', output_loading_info=True)
+    task = build_task(task_kind, data=str(data), seq_len=48, **options)
+    write_model(exported, start, task)
+    model, info = getattr(transformers, name).from_pretrained(exported, output_loading_info=True)
     assert not any(info.values()) and model.config.architectures == [name]
-    bert = bertjax.load(workdir / 'export' / 'hf')
+    bert = bertjax.load(exported)
     if name == 'ModernBertForQuestionAnswering':
         answer = bert.answer('where sings the bird', context := 'the  bird sings near the naïve house.')
         assert answer['answer'] == context[answer['start'] : answer['end']] != ''
     elif name == 'ModernBertForTokenClassification':
-        tokenizer = transformers.AutoTokenizer.from_pretrained(workdir / 'export' / 'hf')
+        tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
         inputs = tokenizer(' the river sings', return_tensors='pt')  # also the first word needs a space before it
         begins = [
             i for i, piece in enumerate(tokenizer.convert_ids_to_tokens(inputs['input_ids'][0])) if piece[0] in 'Ġ▁'
@@ -130,7 +125,7 @@ def test_other_tasks_agree_with_transformers(
         kinds = [tag.rpartition('-')[2] for tag in tagged['tags']]  # `tag` changes a lone I- to B-
         assert kinds == [model.config.id2label[i].rpartition('-')[2] for i in best]
     else:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(workdir / 'export' / 'hf')
+        tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
         endings, start = ['sings', 'runs over', ''], 'the wind falls. the bird'
         inputs = tokenizer([start] * 3, endings, padding=True, return_tensors='pt')
         logits = model.eval()(**{name: x[None] for name, x in inputs.items()}).logits[0]

@@ -4,9 +4,10 @@ import json
 import pathlib
 from unittest import mock
 
+import numpy as np
 import pytest
 from golden_runs import rewind, write_data
-from running import GLUE, Program, copy_workdir, rows
+from running import GLUE, Program, copy_workdir, results, rows
 
 from bertjax.model.heads import BertForTask
 from bertjax.workdir.lock import TRIALS
@@ -23,6 +24,8 @@ SHORT = (
     '--config.checkpoint_keep=4',
     '--config.packing=on',
 )
+NO_EXPORT = '--config.export=False'
+AVERAGE = '--config.ema_decay=0.9'  # does not change the losses of training
 
 
 @pytest.fixture(scope='module')
@@ -45,9 +48,9 @@ def packed(program: Program, trained: pathlib.Path, data: pathlib.Path):
 
 @pytest.fixture(scope='module')
 def rte_run(packed, tmp_path_factory) -> pathlib.Path:
-    """The workdir of an uninterrupted run on RTE."""
+    """The workdir of an uninterrupted run on RTE, which is evaluated with its average."""
     workdir = tmp_path_factory.mktemp('packed') / 'rte'
-    packed(workdir, 'configs/glue.py:rte', 'RTE')
+    packed(workdir, 'configs/glue.py:rte', 'RTE', AVERAGE)
     return workdir
 
 
@@ -66,13 +69,17 @@ def losses(workdir: pathlib.Path) -> list[list[float]]:
     ],
 )
 def test_each_step_agrees_with_unpacked_rows(packed, tmp_path: pathlib.Path, recipe, files, changes):
-    out = packed(tmp_path / 'packed', recipe, files, *changes)
+    out = packed(tmp_path / 'packed', recipe, files, NO_EXPORT, *changes)
     assert 'packed: ' in out and 'config.packing=on' in out
     assert json.loads((tmp_path / 'packed' / 'config.json').read_text())['packing'] == 'on'
     clone = BertForTask.clone
     with mock.patch.object(BertForTask, 'clone', lambda self, packing=None, **changes: clone(self, **changes)):
-        packed(tmp_path / 'alone', recipe, files, *changes)
+        packed(tmp_path / 'alone', recipe, files, NO_EXPORT, *changes)
     assert_same_losses(tmp_path / 'packed', tmp_path / 'alone')
+
+
+def probabilities(workdir: pathlib.Path) -> np.ndarray:
+    return np.array([[*row['probabilities'].values()] for row in rows(workdir / 'predictions' / 'dev.jsonl')])
 
 
 def assert_same_losses(one: pathlib.Path, other: pathlib.Path) -> None:
@@ -85,27 +92,30 @@ def test_a_run_resumed_within_an_epoch_ends_in_the_same_bits(packed, rte_run: pa
     stopped = copy_workdir(rte_run, tmp_path / 'stopped')
     rewind(stopped, step=3)
     (stopped / 'config.json').unlink()  # the checkpoint also has the packing
-    assert 'continuing at step 3 of 5' in packed(stopped, 'configs/glue.py:rte', 'RTE')
+    assert 'continuing at step 3 of 5' in packed(stopped, 'configs/glue.py:rte', 'RTE', AVERAGE)
     paths = [workdir / 'export' / 'hf' / 'model.safetensors' for workdir in (rte_run, stopped)]
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 @pytest.mark.slow
 def test_two_devices_have_the_same_steps(packed, rte_run: pathlib.Path, tmp_path: pathlib.Path):
-    packed(tmp_path, 'configs/glue.py:rte', 'RTE', '--config.zero1=on', devices=2)
+    packed(tmp_path, 'configs/glue.py:rte', 'RTE', '--config.zero1=on', NO_EXPORT, devices=2)
     assert_same_losses(tmp_path, rte_run)
 
 
 @pytest.mark.slow
 def test_trials_of_a_sweep_are_packed_together(packed, rte_run: pathlib.Path, tmp_path: pathlib.Path):
-    """The trial with the seed of the single run has the same losses."""
-    sweep = ('--config.sweep.seeds=(0,1)', '--config.export=False', '--config.sweep.together=2')
+    """The trial with the seed of the single run has the same losses, and the same predictions with its average."""
+    sweep = (AVERAGE, '--config.sweep.seeds=(0,1)', NO_EXPORT, '--config.sweep.together=2')
     assert 'packed: config.packing=on' in packed(tmp_path, 'configs/glue.py:rte', 'RTE', *sweep)
     (tmp_path / 'config.json').unlink()
     assert '2 runs, 2 of them already finished' in packed(tmp_path, 'configs/glue.py:rte', 'RTE', *sweep)
     first, second = sorted((tmp_path / TRIALS).iterdir())
     assert_same_losses(first, rte_run)
     assert losses(second) != losses(first)
+    assert results(first)['splits'] == results(rte_run)['splits']
+    np.testing.assert_allclose(probabilities(first), probabilities(rte_run), rtol=1e-4)
+    assert np.abs(probabilities(second) - probabilities(first)).max() > 1e-3
 
 
 def test_a_run_keeps_its_packing(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):

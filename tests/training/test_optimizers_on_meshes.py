@@ -19,23 +19,23 @@ from bertjax.parallel import zero1 as zero1
 
 pytestmark = pytest.mark.slow
 STEPS = 5
-GATED = {'mlp': 'geglu', 'projection_bias': False, 'norm_bias': False, 'pre_norm': True, 'position': 'rope'}
+GATED = {'mlp': 'geglu', 'pre_norm': True, 'position': 'rope'}  # with biases, which Adam trains
 WSD = {'name': 'wsd', 'decay': 'sqrt', 'decay_fraction': 0.98, 'power': 1.0}  # the decay starts at step 3 of 100
 # {name: (keys of the model, other keys)}
+MUON, STABLE = 'muon, gated MLPs, an average', 'stable_adamw, wsd, z-loss, an average'
 TRAININGS = {
-    'muon': ({}, {'optimizer': {'name': 'muon'}}),
-    'muon, gated MLPs, an average': (GATED, {'optimizer': {'name': 'muon'}, 'ema_decay': 0.5}),
-    'stable_adamw, wsd, z-loss, an average': (
+    MUON: (GATED, {'optimizer': {'name': 'muon'}, 'ema_decay': 0.5}),
+    STABLE: (
         {},
         {'optimizer': {'name': 'stable_adamw'}, 'schedule': WSD, 'z_loss': 1e-2, 'ema_decay': 0.5},
     ),
 }
+UNROLLED = {'model': {'scan_layers': False}, 'grad_accum_steps': 2}
 FORMS = {
-    'unrolled, two microbatches': {'model': {'scan_layers': False}, 'grad_accum_steps': 2},
     'fsdp_tensor2': {'mesh': {'preset': 'fsdp_tensor2'}},
-    'ZeRO-1': {'mesh': {'preset': 'data'}, 'zero1': 'on'},
+    'ZeRO-1, unrolled, two microbatches': {'mesh': {'preset': 'data'}, 'zero1': 'on', **UNROLLED},
     'ZeRO-1 with tensor2': {'mesh': {'preset': 'tensor2'}, 'zero1': 'on'},
-    'ZeRO-1 with fsdp': {'mesh': {'data': 2, 'fsdp': 2}, 'zero1': 'on'},
+    'ZeRO-1 with fsdp, unrolled, two microbatches': {'mesh': {'data': 2, 'fsdp': 2}, 'zero1': 'on', **UNROLLED},
 }
 ONE_DEVICE = 'one device'
 
@@ -70,20 +70,27 @@ def single_device(build):
     return train
 
 
-# Each form occurs, each optimizer occurs unrolled, sharded and with ZeRO-1, and Muon also with tensor parallelism. The
-# meshes `data`, `fsdp` and `tensor2` without ZeRO-1 are those of tests/program/test_meshes.py; test_zero1.py has ZeRO-1
-# with microbatches.
-COVERING = {
-    'muon': ('unrolled, two microbatches', 'fsdp_tensor2'),
-    'muon, gated MLPs, an average': ('ZeRO-1', 'ZeRO-1 with tensor2'),
-    'stable_adamw, wsd, z-loss, an average': ('unrolled, two microbatches', 'ZeRO-1 with fsdp'),
-}
+# Each optimizer occurs unrolled, sharded and with ZeRO-1, and Muon also with tensor parallelism. The meshes `data`,
+# `fsdp` and `tensor2` without ZeRO-1 are those of tests/program/test_meshes.py.
+COVERING = [
+    (MUON, 'fsdp_tensor2'),
+    (MUON, 'ZeRO-1, unrolled, two microbatches'),
+    (MUON, 'ZeRO-1 with tensor2'),
+    (STABLE, 'ZeRO-1 with fsdp, unrolled, two microbatches'),
+]
 
 
-@pytest.mark.parametrize('training, form', [(name, form) for name, forms in COVERING.items() for form in forms])
+def place(run, state):
+    """Moves a state with stacked layers to the mesh of the run, in the layout of the run."""
+    is_params = lambda x: isinstance(x, dict) and 'encoder' in x  # noqa: E731
+    unstack = lambda x: unstack_layers(x) if is_params(x) else x  # noqa: E731
+    return run.place(state if run.model.scan_layers else jax.tree.map(unstack, state, is_leaf=is_params))
+
+
+@pytest.mark.parametrize('training, form', COVERING)
 def test_the_steps_agree_with_one_device(training, form, build, single_device):
-    run, (_, state, rows) = build(training, form), single_device(training)
-    final, final_rows = run.steps(run.init(), 0, STEPS)
+    run, (fresh, state, rows) = build(training, form), single_device(training)
+    final, final_rows = run.steps(place(run, fresh), 0, STEPS)
     for row, expected in zip(final_rows, rows, strict=True):
         np.testing.assert_allclose(loss_of(row), loss_of(expected), rtol=1e-5)
         assert row['sums'].keys() == expected['sums'].keys()
@@ -110,22 +117,24 @@ def test_every_matrix_changes(training, single_device):
     assert ('wsd' in training) == (rates[0] == rates[2] > rates[3] > rates[4])
 
 
-@pytest.mark.parametrize('training, form', [*zip(TRAININGS, [ONE_DEVICE, 'ZeRO-1', 'ZeRO-1 with fsdp'], strict=True)])
+@pytest.mark.parametrize('training, form', [(MUON, ONE_DEVICE), COVERING[1], COVERING[3]])
 def test_a_step_that_is_not_finite_changes_nothing(training, form, build, single_device):
     run, learned = build(training, form), single_device(training)[1]
     params = jax.tree.map(np.array, learned.params)
     params['mlm']['dense']['kernel'][0, 0] = np.nan
     broken = learned.replace(params=params)
-    after = host(run.compiled(run.place(broken), run.batch(STEPS))[0])
+    before = place(run, broken)
+    expected = host(before)
+    after = host(run.compiled(before, run.batch(STEPS))[0])
     uncounted = lambda state: state.replace(step=0, skipped=0, skipped_in_row=0)  # noqa: E731
-    jax.tree.map(np.testing.assert_array_equal, uncounted(after), uncounted(broken))
+    jax.tree.map(np.testing.assert_array_equal, uncounted(after), uncounted(expected))
     moments = after.opt_state[1]
     assert (int(after.skipped), int(getattr(moments, 'adam', moments).count)) == (1, STEPS)
 
 
 def test_muon_works_without_trainable_matrices(single_device):
     """With a frozen encoder, no matrix is trained with Muon."""
-    params = single_device('muon')[0].params
+    params = single_device(MUON)[0].params
     moving, _ = partition(params, make_selection('head', 2))
     optimizer = make_optimizer(**vars(Optimizer('muon', b2=0.98)))
     direction, state = optimizer.update(moving, optimizer.init(moving), moving)
