@@ -45,7 +45,7 @@ def test_a_key_is_used_with_values_that_another_key_allows():
 def test_a_key_that_a_phase_uses_has_an_effect():
     config, flags = pretraining_config(phases=(phase(),)), {'schedule.decay_fraction'}
     config.schedule.decay_fraction = 0.2
-    with pytest.raises(UserError, match='config.schedule.decay_fraction: found 0.2 with config.schedule.name=linear'):
+    with pytest.raises(UserError, match=r'schedule\.decay_fraction: found 0\.2 with config\.schedule\.name=linear'):
         check_used(config, flags)
     check_used(config, ())  # a recipe may set it
     config.phases[0].schedule = 'wsd'
