@@ -9,7 +9,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from bertjax import __version__
-from bertjax.config.check import check_key
+from bertjax.config.check import check_key, check_used
 from bertjax.config.files import Recipe, find_recipe, load_recipe, recipe_names
 from bertjax.config.plain import flatten
 from bertjax.config.recipes import finetuning_config, pretraining_config
@@ -183,8 +183,14 @@ def _wrong_value_error(message: str) -> UserError:
 
 
 def read_recipe() -> Recipe:
-    """Returns the recipe of the parsed flags, or raises a UserError if there is none."""
+    """Returns the recipe of the parsed flags.
+
+    Raises:
+      UserError: There is no recipe, or a flag has no effect.
+    """
     if CONFIG.value is None:
         raise no_recipe_error()
     (name,) = _recipes(to_flags(sys.argv))
-    return make_recipe(name, CONFIG.value, config_flags.get_override_values(flags.FLAGS['config']))
+    flag_keys = config_flags.get_override_values(flags.FLAGS['config'])
+    check_used(CONFIG.value, flag_keys)
+    return make_recipe(name, CONFIG.value, flag_keys)

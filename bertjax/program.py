@@ -22,9 +22,10 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, TextIO
 
+from bertjax.config.check import check_used
 from bertjax.config.files import Recipe, find_recipe, load_recipe
 from bertjax.config.plain import flatten
 from bertjax.config.ranges import format_value
@@ -93,7 +94,7 @@ def run(
     Raises:
       UserError, PreemptedError, NonFiniteError: See `train`.
     """
-    return _run(_as_recipe(recipe).with_keys({**keys, 'run': verb}), workdir, on_row, quiet)
+    return _run(_as_recipe(recipe).with_keys({**keys, 'run': verb}), keys, workdir, on_row, quiet)
 
 
 def train(
@@ -133,7 +134,7 @@ def train(
     if request.config.run in verbs() and not load_verb(request.config.run).VERB.trains:
         found, fix = f'{request.config.run!r}, which trains nothing', f"call bertjax.run('{request.config.run}', …)"
         raise UserError('config.run', found, 'a verb that trains', fix)
-    return _run(request, workdir, on_row, quiet)
+    return _run(request, keys, workdir, on_row, quiet)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,7 +194,10 @@ def _as_recipe(value: Recipe | str | os.PathLike) -> Recipe:
     return dataclasses.replace(value, flag_keys=frozenset((*value.flag_keys, *changed)))
 
 
-def _run(request: Recipe, workdir: str | os.PathLike | None, on_row: OnRow | None, quiet: bool) -> FinishedRun:
+def _run(
+    request: Recipe, keys: Collection[str], workdir: str | os.PathLike | None, on_row: OnRow | None, quiet: bool
+) -> FinishedRun:
+    check_used(request.config, keys)
     if workdir is not None and not isinstance(workdir, str | os.PathLike):
         raise UserError('workdir', format_value(workdir), 'a path', "for example 'out/tiny'")
     if on_row is not None and not callable(on_row):

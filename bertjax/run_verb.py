@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable
 
 from bertjax import memory
-from bertjax.config.check import check_ranges, check_used
+from bertjax.config.check import check_ranges
 from bertjax.config.files import Recipe
 from bertjax.config.suggestions import VERBS, nearest_name
 from bertjax.config.verb import Verb
@@ -38,7 +38,6 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
     disk.check_open_files()
     check_ranges(config)
     module = _find_verb(recipe)
-    check_used(config, recipe.flag_keys)
     verb: Verb = module.VERB
     if not workdir and (verb.workdir or recipe.rows):
         raise UserError('--workdir', 'nothing', 'a folder for the run', 'for example --workdir=out/tiny')

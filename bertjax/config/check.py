@@ -10,6 +10,7 @@ from bertjax.config.inference import INFERENCE_KEYS
 from bertjax.config.plain import flatten
 from bertjax.config.pretraining import INHERITED, PhaseKeys, PretrainingKeys
 from bertjax.config.ranges import check_value, format_value, one_of
+from bertjax.config.run import ANY_RECIPE
 from bertjax.config.schema import Change, Key, Trained, keys_of
 from bertjax.config.suggestions import nearest_name
 from bertjax.errors import UserError
@@ -62,16 +63,22 @@ def check_ranges(config: Mapping[str, Any]) -> None:
 
 
 def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
-    """Raises a UserError for the first of `flag_keys` that has no effect because of the value of another key."""
+    """Raises a UserError for the first of `flag_keys` that has no effect because of the value of another key.
+
+    `flag_keys` are the keys that a single command or call sets. A recipe may have keys for several verbs.
+    """
     values, known = flatten(config), config_keys(config)
-    for name in sorted(known.keys() & flag_keys):
+    for name in sorted(known.keys() & values.keys() & {*flag_keys}):
         if not known[name].used_with or values[name] == known[name].default:
             continue
         other, *used = known[name].used_with
-        phases = (value for key, value in values.items() if INHERITED.get(key.partition('].')[2]) == other)
-        if not any(value in used if used else value for value in (values[other], *phases)):
-            found = f'{format_value(values[name])} with config.{other}={values[other]}'
-            fix = f'leave it out, or set --config.{other}' + (f'={used[0]}' if used else '')
+        # A phase may have its own value of the other key.
+        others = [value for key, value in values.items() if other in (key, INHERITED.get(key.partition('].')[2]))]
+        has_effect = any(value in used for value in others) if used else any(others)
+        if not has_effect:
+            found = f'{format_value(values[name])} with config.{other}={format_value(values[other])}'
+            fix = f'leave it out, or set --config.{other}'
+            fix += ' to ' + ' or '.join(verb for verb in used if verb not in ANY_RECIPE) if used else ''
             raise UserError(f'config.{name}', found, 'no value, because it has no effect', fix)
 
 

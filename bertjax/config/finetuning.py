@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax.config.distillation import TaskDistillationKeys
 from bertjax.config.ranges import COUNT, MANY, duration, integer, list_of, number, one_of, text, word
-from bertjax.config.run import EPOCHS, RATE, ROWS, SEED, TEXT, RunKeys
+from bertjax.config.run import ANY_RECIPE, EPOCHS, RATE, ROWS, SEED, TEXT, RunKeys
 from bertjax.config.schema import (
     COMMAND_LINE,
     MACHINE,
@@ -119,7 +119,7 @@ class FinetuningKeys(RunKeys):
         '`evaluate`, `predict`: splits, separated by commas',
         change=VERB,
         trained=RECIPE,
-        used_with=('run', 'evaluate', 'predict'),
+        used_with=('run', 'evaluate', 'predict', *ANY_RECIPE),
     )
     input: str = key(
         '',
@@ -127,21 +127,11 @@ class FinetuningKeys(RunKeys):
         '`predict`: a file, or `-` (standard input), instead of a split',
         change=VERB,
         trained=RECIPE,
-        used_with=('run', 'predict'),
+        used_with=('run', 'predict', *ANY_RECIPE),
     )
     sweep: SweepKeys = group(SweepKeys())
     benchmark: str = key(
-        '',
-        TEXT,
-        '`benchmark`: keys for single tasks, such as `rte:epochs=10,seeds=5;cola:…`',
-        change=VERB,
-        used_with=('run', 'benchmark'),
+        '', TEXT, '`benchmark`: keys for single tasks, such as `rte:epochs=10,seeds=5;cola:…`', change=VERB
     )
-    ensemble: str = key(
-        '',
-        TEXT,
-        '`evaluate`, `predict`: workdirs whose models form an ensemble',
-        change=VERB,
-        used_with=('run', 'evaluate', 'predict'),
-    )
+    ensemble: str = key('', TEXT, '`evaluate`, `predict`: workdirs whose models form an ensemble', change=VERB)
     distill: TaskDistillationKeys | None = group(None, record=TaskDistillationKeys, change=TRAINING)

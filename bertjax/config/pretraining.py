@@ -5,7 +5,7 @@ from typing import Any
 
 from bertjax.config.distillation import DistillationKeys
 from bertjax.config.ranges import COUNT, MANY, Range, duration, either, integer, number, one_of, special, word
-from bertjax.config.run import EPOCHS, FRACTION, RATE, ROWS, TEXT, WARMUP, Optimizer, RunKeys
+from bertjax.config.run import ANY_RECIPE, EPOCHS, FRACTION, RATE, ROWS, TEXT, WARMUP, Optimizer, RunKeys
 from bertjax.config.schema import STATE, TRAINING, VERB, group, key, override, subset
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.data.masking import MASK_RATE, MaskOptions
@@ -172,13 +172,13 @@ class PretrainingKeys(RunKeys):
         TEXT,
         '`compile`, `doctor`: the machine, such as `v5e:4x4`, `2*v5e:16x16` or `h200:8`',
         change=VERB,
-        used_with=('run', 'compile', 'doctor'),
+        used_with=('run', 'compile', *ANY_RECIPE),
     )
     find_batch: bool = key(
         False,
         about='`compile`: double the batch while it fits, or halve it until it fits',
         change=VERB,
-        used_with=('run', 'compile'),
+        used_with=('run', 'compile', *ANY_RECIPE),
     )
     distill: DistillationKeys | None = group(None, record=DistillationKeys, change=TRAINING)
 

@@ -1,19 +1,20 @@
 """Decide which config keys may change between a checkpoint and the run that resumes from it."""
 
+import dataclasses
 import itertools
 from collections.abc import Mapping
 from typing import Any
 
 from bertjax.config.check import COMPUTED_KEYS, config_keys
 from bertjax.config.plain import flatten
-from bertjax.config.pretraining import UNSET
+from bertjax.config.pretraining import PhaseKeys
 from bertjax.config.schema import Change
 from bertjax.errors import UserError
 
 _SILENT = (Change.OUTPUT, Change.VERB)
 # The computed values that depend on the options of the task.
 _MADE_BY_TASK = ('fingerprints.data', 'fingerprints.labels', 'fingerprints.batches')
-_PHASE_DEFAULTS = UNSET | {'reset_optimizer': False}
+_PHASE_DEFAULTS = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if field.name != 'steps'}
 _START_WEIGHTS = ('init', 'embeddings')  # keys that name the weights at step 0
 
 
@@ -71,7 +72,7 @@ def check_resume(
 
 
 def _is_unset_in_phase(name: str, old: Any, new: Any) -> bool:
-    """Returns whether an added or removed phase does not set a key. An empty list of phases counts too."""
+    """Returns whether a change adds or removes the default of a key of a phase, or an empty list of phases."""
     value = new if old is None else old
     unset = ([], _PHASE_DEFAULTS.get(name.rpartition('.')[2]))
     return name.startswith('phases') and None in (old, new) and value in unset

@@ -21,6 +21,7 @@ TEXT = text()
 WARMUP = number(0, 1, below=True)
 FRACTION = number(0, 1)
 MINUTES = number(0, 1e6)
+ANY_RECIPE = ('doctor', 'show')  # the verbs that also describe keys of other verbs
 _NAME = r'[\w.-]+(/[\w.-]+)?'  # a name on the hub
 _LICENSE = word('|[a-z0-9][a-z0-9.+-]*', "an identifier of the hub, such as apache-2.0, or ''")
 _LANGUAGES = word('|[A-Za-z-]{2,}(,[A-Za-z-]{2,})*', "codes separated by commas, such as en,de, or ''")
@@ -151,7 +152,7 @@ class RunKeys:
         _STEP,
         change=VERB,
         trained=RECIPE,
-        used_with=('run', 'export', 'evaluate', 'predict'),
+        used_with=('run', 'evaluate', 'predict', 'export', *ANY_RECIPE),
     )
     profile: str = key('', _PROFILE, 'trace the steps FIRST to END - 1 into `WORKDIR/profile`', change=VERB)
     hang_minutes: float = key(

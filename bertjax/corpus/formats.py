@@ -204,8 +204,8 @@ def _layout_events(
     if format == 'jsonl':
         return json_events(lines, pick, functools.partial(_json_paragraphs, key=options.text_key))
     if format in sequences.FORMATS:
-        rules = {'key': options.text_key, 'format': format, 'segments': options.segments > 0}
-        return json_events(lines, pick, functools.partial(parse_sentences, **rules))
+        read = functools.partial(parse_sentences, key=options.text_key, format=format, segments=options.segments > 0)
+        return json_events(lines, pick, read)
     if format == 'wikiextractor':
         return wiki_events(lines, pick, first=part.stride == 0)
     return text_events(lines, pick, single=format == 'files')

@@ -108,7 +108,7 @@ def encode_sentence(
       where: The file and line, for messages.
       vocabulary: {piece: id}.
       unk_id: The id of symbols that the vocabulary lacks, if not `strict`.
-      reserved: {id: piece} of the special tokens that only rows contain.
+      reserved: {id: piece} of the special tokens that a corpus must not contain.
       segments, strict: See `CorpusOptions`.
 
     Raises:
@@ -131,7 +131,9 @@ def encode_sentence(
             fix = 'add it to the vocabulary, or set config.corpus_options.strict=False to read it as [UNK]'
             raise UserError(where, f'the symbol {unknown!r}', 'a symbol of the vocabulary', fix)
         ids = [vocabulary.get(item, unk_id) for item in sentence.items]
-    if (special := next((index for index in ids if index in reserved), None)) is not None:
-        fix = 'remove special tokens, because rows add them, and check that the ids belong to config.tokenizer'
-        raise UserError(where, f'the id {special}, which is {reserved[special]}', 'no special token', fix)
+    if special := reserved.keys() & set(ids):
+        fix = 'remove it, because bertjax adds the special tokens of each row'
+        if ids is sentence.items:
+            fix += '; check that the ids belong to config.tokenizer'
+        raise UserError(where, f'the special token {reserved[min(special)]}', 'tokens of the text only', fix)
     return np.array(ids, np.int32)

@@ -193,8 +193,8 @@ def prepare(
       The training split and the model.
 
     Raises:
-      UserError: `selection_key` is set but there is no dev split or it has no score, or the records or an export format
-        do not fit the model.
+      UserError: `selection_key` is set, but there is no dev split, or its score is undefined. Or the records or an
+        export format do not fit the model.
     """
     if 'dev' not in data.eval_splits and selection_key:
         raise UserError(selection_key, 'no dev split', 'a dev split', f'give {data.task.name} a dev file')
@@ -209,7 +209,9 @@ def prepare(
     eval_splits = [data.split(name) for name in data.eval_splits]
     if selection_key and not data.task.has_score(data.split('dev').records):
         found, expected = 'a dev split with equal scores', f'different scores, as {data.task.score} needs'
-        raise UserError(selection_key, found, expected, f'give {data.task.name} another dev split, or leave it out')
+        raise UserError(
+            selection_key, found, expected, f'give {data.task.name} another dev split, or leave {selection_key} out'
+        )
     train = data.split('train', training=True)
     padded_splits = [train, *eval_splits]
     if layout is not None:  # only the evaluation has padded rows

@@ -25,7 +25,7 @@ def find_plan(settings: PretrainingSettings, folder: pathlib.Path) -> BudgetPlan
     Returns None if there is neither.
 
     Raises:
-      UserError: The run in config.replay has no complete plan. Checkpoints have no plan.
+      UserError: The run in config.replay has no complete plan. Checkpoints have no plan or no budget.
     """
     plan = _read_saved(folder, settings) if settings.budget and has_checkpoints(folder) else None
     return _read_replayed(settings.replay, required=True) if plan is None and settings.replay else plan

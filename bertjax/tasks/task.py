@@ -247,7 +247,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Returns all metrics on labelled records, {name: value}. The value of an undefined metric is None."""
 
     def has_score(self, records: Sequence[Record]) -> bool:
-        """Whether the score is defined on labelled records, unless the predictions are all equal."""
+        """Whether the score is defined on labelled records, for predictions that are not all equal."""
         return True
 
     @abc.abstractmethod

@@ -124,19 +124,19 @@ def _from_json(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
 def _added_tokens(settings: dict[str, Any], config: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns the added tokens of `settings` and of the files beside the vocabulary.
 
-    As in transformers, added_tokens.json counts only without `added_tokens_decoder`, and a token of these two that is
-    not in the vocabulary gets the next free id. Further special tokens of `config` count only if they are pieces.
+    As in transformers, added_tokens.json counts only without `added_tokens_decoder`, and a token of either that is not
+    in the vocabulary gets the next free id. Other special tokens that `config` names count only if they are pieces.
     """
     tokens = {token['content']: token for token in settings.get('added_tokens') or []}
     vocab = settings['model']['vocab']
     ids = {row[0]: i for i, row in enumerate(vocab)} if isinstance(vocab, list) else dict(vocab)
     ids |= {content: token['id'] for content, token in tokens.items()}
     further = {int(index): token for index, token in (config.get('added_tokens_decoder') or {}).items()}
-    special = _special_contents(config)
-    for content, flags in _further_special(config):
+    special = dict(_special_tokens(config))
+    for content, flags in special.items():
         if content in ids and content not in tokens:
-            tokens[content] = {**_FLAGS, 'content': content, 'normalized': False, **flags, 'special': True}
-            tokens[content]['id'] = ids[content]
+            token = {**_FLAGS, 'content': content, 'normalized': False, **flags, 'special': True}
+            tokens[content] = {**token, 'id': ids[content]}
     for content, index in config.get(_ADDED, {}).items() if 'added_tokens_decoder' not in config else ():
         further[index] = {'content': content, 'special': content in special, 'normalized': content not in special}
     free = itertools.count(max((index for index in ids.values() if type(index) is int), default=-1) + 1)
@@ -148,20 +148,15 @@ def _added_tokens(settings: dict[str, Any], config: dict[str, Any]) -> list[dict
     return sorted(tokens.values(), key=lambda token: token['id'])
 
 
-def _special_contents(config: Mapping[str, Any]) -> set[Any]:
-    """Returns the special tokens that a tokenizer_config.json names."""
+def _special_tokens(config: Mapping[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yields the special tokens that a tokenizer_config.json names, and the flags that it gives to each."""
     values = [value for key, value in config.items() if key.endswith('_token')]
-    main = {value.get('content') if isinstance(value, dict) else value for value in values}
-    return main.union(content for content, _ in _further_special(config))
-
-
-def _further_special(config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the further special tokens that a tokenizer_config.json names, and the flags that it gives to them."""
     for key in ('additional_special_tokens', 'extra_special_tokens'):
         more = config.get(key) or ()
-        for value in more.values() if isinstance(more, dict) else more:
-            flags = value if isinstance(value, dict) else {'content': value}
-            yield flags.get('content'), {name: flags[name] for name in _FLAGS.keys() & flags.keys()}
+        values += more.values() if isinstance(more, dict) else more
+    for value in values:
+        token = value if isinstance(value, dict) else {'content': value}
+        yield token.get('content'), {name: token[name] for name in _FLAGS.keys() & token.keys()}
 
 
 def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:

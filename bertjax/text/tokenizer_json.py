@@ -99,8 +99,8 @@ class JsonTokenizer(Tokenizer):
         normalizer = self._tokenizer.normalizer
         self.lowercase = normalizer is not None and normalizer.normalize_str('ABC') == normalizer.normalize_str('abc')
         parts = ('added_tokens', 'normalizer', 'pre_tokenizer', 'model')
-        facts = {'pieces': pieces} if has_symbols else {part: settings.get(part) for part in parts}
-        self.fingerprint = hash_settings({'family': self.family, **facts})
+        hashed = {'pieces': pieces} if has_symbols else {part: settings.get(part) for part in parts}
+        self.fingerprint = hash_settings({'family': self.family, **hashed})
 
     def _prepare(self, word: str) -> str:
         """Returns the word after normalisation and pre-tokenisation."""
@@ -112,6 +112,8 @@ class JsonTokenizer(Tokenizer):
         return encode_batch(self._tokenizer, texts)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
+        if self.family == 'symbols':
+            return locate(self._tokenizer, texts)
         # `tokenizers` may add a space to a text, with the span of its first character. Such a space gets an empty span.
         space = self._tokenizer.token_to_id(self._space)
         located = locate(self._tokenizer, texts, SPACE if self.family == 'sentencepiece' else ' ')

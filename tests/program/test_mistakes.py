@@ -52,12 +52,18 @@ MISTAKES = [
     # Keys without effect.
     (
         ('--config.schedule.power=2',),
-        ('config.schedule.power: found 2.0 with config.schedule.name=linear', 'or set --config.schedule.name=poly'),
+        (
+            "config.schedule.power: found 2.0 with config.schedule.name='linear'",
+            'or set --config.schedule.name to poly',
+        ),
     ),
-    (('--config.optimizer.momentum=0.9', '--config.optimizer.name=lamb'), ('no value', 'config.optimizer.name=muon')),
-    (('--config.masking.max_span=4',), ('config.masking.max_span', 'with config.masking.unit=token')),
+    (
+        ('--config.optimizer.momentum=0.9', '--config.optimizer.name=lamb'),
+        ('no value', 'config.optimizer.name to muon'),
+    ),
+    (('--config.masking.max_span=4',), ('config.masking.max_span', "with config.masking.unit='token'")),
     (('--config.tracker_run=first',), ('config.tracker_run', 'or set --config.tracker')),
-    (('--config.step=10',), ('config.step', 'with config.run=pretrain', 'no effect')),
+    (('--config.step=10',), ("with config.run='pretrain'", 'config.run to evaluate or predict or export')),
     # Names that other programs use.
     (('--config.lr=1',), ('did you mean --config.learning_rate?',)),
     (('--config.max_steps=1',), ('did you mean --config.steps?',)),

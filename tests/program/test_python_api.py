@@ -233,6 +233,7 @@ def test_keys_work_as_on_the_command_line(tmp_path, capsys):
         (lambda _: bertjax.recipe('pretrain_tiny', phases=[3]), r'config.phases: found \(3,\)'),
         (lambda _: bertjax.recipe('pretrain_tiny', phases=[{'stepps': 3}]), r'config.phases\[0\].stepps'),
         (lambda _: bertjax.recipe('pretrain_tiny', phases=[{1: 3}]), 'config.phases: found'),
+        (lambda _: bertjax.train('pretrain_tiny', '.', step=3), "config.step: found 3 with config.run='pretrain'"),
         (lambda _: bertjax.recipe(3), 'the name or the path of a recipe'),
         (lambda _: bertjax.run('trian', 'glue:rte', '.'), 'config.run'),
         (lambda _: bertjax.run('pretrain', 'glue:rte', '.'), 'a recipe without config.corpus'),

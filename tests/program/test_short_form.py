@@ -73,6 +73,16 @@ def test_the_keys_of_a_saved_config_count_as_set(program: Program, tmp_path: pat
     assert by_file == program.error('budget:5m', 'steps=7', workdir, recipe='', small=False)
 
 
+def test_a_saved_config_may_have_keys_for_several_verbs(program: Program, tmp_path: pathlib.Path):
+    (tmp_path / 'saved.yaml').write_text('recipe: classify\nsplit: test\ntracker_project: bert\n')
+    line = program.error(str(tmp_path / 'saved.yaml'), f'--workdir={tmp_path}/run', recipe='', small=False)
+    assert 'config.init: found nothing' in line
+    line = program.error(
+        str(tmp_path / 'saved.yaml'), 'split=dev,test', f'--workdir={tmp_path}/run', recipe='', small=False
+    )
+    assert "config.split: found 'dev,test' with config.run='finetune'" in line
+
+
 def test_a_saved_config_has_the_argument_of_its_recipe(tmp_path: pathlib.Path):
     for name, argument in (('glue:sst2', True), ('glue', False)):
         (tmp_path / 'saved.yaml').write_text(f'recipe: {name}\nseed: 3\n')

@@ -28,6 +28,9 @@ def test_each_symbol_is_one_id(file: pathlib.Path, tmp_path: pathlib.Path):
     assert tokenizer.decode(ids) == 'I10 C10-AB [UNK] [MASK] Ä,1'
     ((again, starts, ends),) = tokenizer.encode_with_offsets([text])
     assert again.tolist() == ids.tolist() and text[starts[1] : ends[1]] == 'C10-AB'
+    file.write_text('a\n▁\n', encoding='utf-8')
+    ((_, starts, ends),) = read_symbols(file).encode_with_offsets(['a ▁'])
+    assert [*zip(starts, ends, strict=True)] == [(0, 1), (2, 3)]
     tokenizer.save(tmp_path / 'saved')
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / 'saved')
     assert theirs(text, add_special_tokens=False)['input_ids'] == ids.tolist()

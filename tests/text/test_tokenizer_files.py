@@ -158,7 +158,7 @@ def test_a_piece_that_the_configuration_names_special_is_not_split(tmp_path, fil
     tokenizer.save(tmp_path)
     (tmp_path / ('tokenizer.json' if file == 'vocab.txt' else 'vocab.txt')).unlink()
     second = {'__type': 'AddedToken', 'content': '[E2]', 'lstrip': True}
-    config = {'additional_special_tokens': ['[E1]', second, '[E3]']}
+    config = {'eos_token': '[E1]', 'additional_special_tokens': [second, '[E3]']}
     if place == 'tokenizer_config.json':
         config |= json.loads((tmp_path / place).read_text())
     (tmp_path / place).write_text(json.dumps(config))

@@ -105,6 +105,12 @@ def test_the_steps_agree_with_one_device(training, form, build, single_device):
         assert all(jax.tree.leaves(jax.tree.map(lambda x, y: x.sharding == y.sharding, final.ema, final.params)))
 
 
+@pytest.mark.parametrize('training, form', [COVERING[0], *COVERING[2:]])
+def test_the_initial_state_is_that_of_one_device(training, form, build, single_device):
+    run, fresh = build(training, form), single_device(training)[0]
+    jax.tree.map(np.testing.assert_array_equal, host(run.init()), host(place(run, fresh)))
+
+
 @pytest.mark.parametrize('training', TRAININGS)
 def test_every_matrix_changes(training, single_device):
     """The comparison with one device needs parameters that change."""

@@ -99,6 +99,10 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         form = next(filter(None, map(self._files.form_of, ('dev', 'test'))), 'pairs')
         return 'spearman' if form == 'scored' else 'ndcg_10'
 
+    def has_score(self, records: Records) -> bool:
+        """See Task; a correlation needs two or more different scores."""
+        return self.score != 'spearman' or len({record.score for record in records}) > 1
+
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[TextExample | Blank]:
         """See Task. A record is a pair of texts, and the prediction is their similarity."""
         for row in read_input(lines, where, self._pair_columns):

@@ -9,7 +9,7 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line, check_text, peek_lines
 
-_LIST = re.compile(r'\s*\[\s*(\{\s*"|$)')  # the beginning of a list of objects, or its bracket on a line of its own
+_LIST = re.compile(r'\s*\[\s*(\{\s*("|$)|$)')  # the first line of a list of objects
 
 
 def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:

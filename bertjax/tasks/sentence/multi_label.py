@@ -74,12 +74,14 @@ class MultiLabelTask(ClassificationTask):
     def learn(self, records: Sequence[Example]) -> None:
         """See ClassificationTask; also warns about a label with another separator than the detected one."""
         super().learn(records)
-        found = ((label, mark) for label in self.labels for mark in SEPARATORS if mark in label)
-        label, mark = next(found, ('', ''))
-        if label and self._separator and not self.separator:
-            where = next(record.where for record in records if label in record.label)
-            known = f'the label {label!r} ({where}) has a {mark!r}, but {self._separator!r} separates labels'
-            print(f'warning: {known}; is it several labels? config.task.separator sets the separator')
+        if not self._separator or self.separator:
+            return
+        labels = ((label, record.where) for record in records for label in record.label)
+        for label, where in labels:
+            if mark := next((mark for mark in SEPARATORS if mark in label), ''):
+                message = f'the label {label!r} ({where}) has a {mark!r}, but {self._separator!r} separates labels'
+                print(f'warning: {message}; is it several labels? config.task.separator sets the separator')
+                return
 
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
         key, names = 'label_columns' if self.label_columns else 'label', self.label_columns or (self.label,)
@@ -156,7 +158,7 @@ class MultiLabelTask(ClassificationTask):
         for row, record in zip(targets, records, strict=True):
             for label in record.label:
                 if label not in number:
-                    self._check_known(label, record.where)
+                    self._check_known(label, record.where)  # raises an error that names the labels
                 row[number[label]] = 1
         return targets
 

@@ -224,7 +224,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return {**Evaluation(answers, texts).figures(), **best, 'null_threshold': self.null_threshold}
 
     def collapsed(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> bool:
-        """Whether nearly all predictions are 'no answer', or start at the same character, but not the true answers."""
+        """Whether nearly all predictions are 'no answer' or begin at one character, although the answers differ."""
         starts = collections.Counter(self._select_answer(prediction).start for prediction in predictions)
         same = starts.most_common(1)[0][1] >= _COLLAPSED * len(predictions)
         return same and len({record.starts[:1] for record in records}) > 1

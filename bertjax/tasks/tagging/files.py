@@ -121,8 +121,8 @@ def read_input(
     """Yields the sentences of an input file, each as soon as its lines are read. Tags are ignored.
 
     A JSON record or a line of text without words yields a `Blank`. `input_format` is one of INPUTS. With 'auto', it
-    becomes 'jsonl' if the first line is a JSON object or begins a list of objects, else 'json' if the file is a .json
-    file. It becomes 'columns' if
+    becomes 'jsonl' if the first line is a JSON object or begins a list of objects, except for a single [. It becomes
+    'json' if the file is a .json file. It becomes 'columns' if
     - the first line has tabs or is -DOCSTART-,
     - or all lines have the same number of columns, at least half of them have a tag in `labels`, and at least one of
       these tags has a letter,

@@ -246,6 +246,13 @@ def test_training_pairs_are_not_evaluated(tmp_path: pathlib.Path):
         _labelled(data, 'train')
 
 
+def test_a_correlation_needs_different_scores(tmp_path: pathlib.Path):
+    for scores, has_score in (((3, 3), False), ((3, 4), True)):
+        write(tmp_path, 'dev.jsonl', [{'text_a': 'a', 'text_b': 'b', 'score': score} for score in scores])
+        scored = task(tmp_path)
+        assert scored.has_score(scored.records('dev')) is has_score
+
+
 def test_single_texts_are_refused_as_the_dev_split(tmp_path: pathlib.Path):
     write(tmp_path, 'train.jsonl', [{'text': 'a'}])
     assert task(tmp_path).splits() == []

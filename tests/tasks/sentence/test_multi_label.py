@@ -143,6 +143,9 @@ def test_odd_labels_are_reported(tmp_path: pathlib.Path, capsys: pytest.CaptureF
     assert f"warning: the label 'x, y' ({path}:3) has a ',', but ';' separates labels" in output
     learned(path, separator=';')
     assert 'separates' not in capsys.readouterr().out
+    path.write_text('text,label\na,x;z\nb,x\nc,z\n')
+    learned(path, labels=('x', 'z', 'news, local'))  # no record has the last label
+    assert 'separates' not in capsys.readouterr().out
 
 
 def test_a_test_file_with_only_some_label_columns_is_refused(tmp_path: pathlib.Path):

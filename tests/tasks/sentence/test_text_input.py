@@ -14,6 +14,7 @@ INPUTS = {
     'JSON lines from a pipe': ('standard input', '{"text": "a b"}\n{"text": "c", "id": 3}\n'),
     'list from a pipe': ('standard input', '[{"text": "a b"}, {"text": "c"}]'),
     'list on several lines': ('x.txt', '[\n  {"text": "a b"},\n  {"text": "c"}\n]\n'),
+    'list of objects on several lines': ('x.txt', '[{\n  "text": "a b"\n}, {\n  "text": "c"\n}]\n'),
     'TSV': ('x.tsv', 'label\ttext\nspam\ta b\n\tc\n'),
     'TSV from a pipe': ('standard input', '\ufeffid\ttext\r\n1\ta b\r\n2\tc\r\n'),
     'CSV': ('x.csv', 'text\n"a b"\nc\n'),
