@@ -54,13 +54,13 @@ def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndar
     The best window for a token maximises min(left context, right context) + 0.01 · length of the window. `starts` and
     `ends`, int64 [W], are the bounds of the windows.
     """
-    best, most = np.zeros(length, np.int64), np.full(length, -1.0)
+    best, best_context = np.zeros(length, np.int64), np.full(length, -1.0)
     # A loop, because an array [W, T] for a book would not fit in memory.
     for window, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         left = np.arange(end - start)
         context = np.minimum(left, left[::-1]) + 0.01 * (end - start)  # the factor comes from run_squad.py
-        better = context > most[start:end]  # the first of equally good windows remains
-        best[start:end][better], most[start:end][better] = window, context[better]
+        better = context > best_context[start:end]  # the first of equally good windows remains
+        best[start:end][better], best_context[start:end][better] = window, context[better]
     return best
 
 

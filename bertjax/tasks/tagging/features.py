@@ -78,10 +78,10 @@ def windows(
     bounds = [(begin, min(begin + max_pieces, end)) for begin in begins]
     positions = first[words]
     parts = [slice(*np.searchsorted(positions, bound)) for bound in bounds]  # the words that begin in each window
-    best, most = np.zeros(len(words), np.int64), np.full(len(words), -1)
+    best, best_context = np.zeros(len(words), np.int64), np.full(len(words), -1)
     for window, ((begin, stop), part) in enumerate(zip(bounds, parts, strict=True)):
         context = np.minimum(positions[part] - begin, stop - 1 - positions[part])
-        better = context > most[part]  # the first of equally good windows remains
-        best[part][better], most[part][better] = window, context[better]
+        better = context > best_context[part]  # the first of equally good windows remains
+        best[part][better], best_context[part][better] = window, context[better]
     tagged = [words[part][best[part] == window] for window, part in enumerate(parts)]
-    return [(*bound, some) for bound, some in zip(bounds, tagged, strict=True) if len(some)]
+    return [(*bound, indices) for bound, indices in zip(bounds, tagged, strict=True) if len(indices)]
