@@ -78,7 +78,7 @@ def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
         if not has_effect:
             found = f'{format_value(values[name])} with config.{other}={format_value(values[other])}'
             fix = f'leave it out, or set --config.{other}'
-            fix += ' to ' + ' or '.join(verb for verb in used if verb not in ANY_RECIPE) if used else ''
+            fix += ' to ' + ' or '.join(value for value in used if value not in ANY_RECIPE) if used else ''
             raise UserError(f'config.{name}', found, 'no value, because it has no effect', fix)
 
 
