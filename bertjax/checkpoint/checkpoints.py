@@ -207,8 +207,7 @@ class Checkpoints:
 
     def _begin(self, step: int, state: Any, items: dict[str, Any], cost: float | None) -> None:
         args = ocp.args.Composite(
-            state=ocp.args.StandardSave(state),
-            **{name: ocp.args.JsonSave(item) for name, item in items.items()},
+            state=ocp.args.StandardSave(state), **{name: ocp.args.JsonSave(item) for name, item in items.items()}
         )
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
         with annotate_write_errors(self.directory, size):

@@ -104,9 +104,7 @@ class ExtractKeys:
         'the pooling of the tokens; `auto`: the pooling of a sentence-transformers folder, else `mean`',
     )
     normalize: bool | None = key(
-        None,
-        _NORMALIZE,
-        "whether to scale vectors to length 1; `None`: the model's setting if `pool=auto`, else no",
+        None, _NORMALIZE, "whether to scale vectors to length 1; `None`: the model's setting if `pool=auto`, else no"
     )
     prompt: str | None = key(
         None,

@@ -23,9 +23,7 @@ class Vocab:
     """The group config.vocab."""
 
     family: str = key(
-        'wordpiece',
-        one_of(_FAMILIES),
-        'the kind of tokenizer; `bpe` is byte-level; `symbols` has a piece per symbol',
+        'wordpiece', one_of(_FAMILIES), 'the kind of tokenizer; `bpe` is byte-level; `symbols` has a piece per symbol'
     )
     size: int = key(30522, integer(8, 10_000_000), 'the maximal number of pieces of a trained vocabulary')
     lowercase: bool = key(True, about='lower-case the text')

@@ -56,12 +56,7 @@ def train_wordpiece(
 
 
 def build_wordpiece(
-    counts: Sequence[Mapping[str, int]],
-    *,
-    vocab_size: int,
-    lowercase: bool,
-    unused: int = 0,
-    smoothing: float = 1.0,
+    counts: Sequence[Mapping[str, int]], *, vocab_size: int, lowercase: bool, unused: int = 0, smoothing: float = 1.0
 ) -> WordPieceTokenizer:
     """Makes a WordPiece vocabulary by byte-pair merges of words, the method of Hugging Face's trainer.
 

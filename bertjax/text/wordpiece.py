@@ -14,13 +14,7 @@ from bertjax.progress import format_duration
 from bertjax.text.bert_settings import PREFIX, canonical_id_settings, is_bert, lowercases
 from bertjax.text.long_words import MAX_WORD, shorten_ascii_runs
 from bertjax.text.offsets import PieceOffsets, encode_batch, locate
-from bertjax.text.special import (
-    count_separators,
-    hash_settings,
-    replace_surrogates,
-    sort_pieces,
-    wrap_tokenizer_errors,
-)
+from bertjax.text.special import count_separators, hash_settings, replace_surrogates, sort_pieces, wrap_tokenizer_errors
 from bertjax.text.tokenizer_base import Tokenizer, flatten
 
 try:

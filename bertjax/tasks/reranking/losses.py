@@ -7,13 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.losses import Arrays, DistillLoss, Objective
-from bertjax.tasks.embedding.losses import (
-    RowLoss,
-    listwise_margin_mse,
-    listwise_softmax,
-    make_objective,
-    mean_of,
-)
+from bertjax.tasks.embedding.losses import RowLoss, listwise_margin_mse, listwise_softmax, make_objective, mean_of
 
 
 def _present(batch: Arrays) -> jax.Array:
