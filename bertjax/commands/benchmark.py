@@ -12,15 +12,7 @@ from bertjax.config.plain import from_plain, to_plain
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.paths import display_path
-from bertjax.finetune.benchmark import (
-    order_tasks,
-    parse_task_overrides,
-    parse_tasks,
-    read_benchmark_data,
-    recipe_of_task,
-    record_request,
-    record_result,
-)
+from bertjax.finetune import benchmark
 from bertjax.finetune.benchmark_table import SUBMISSION, benchmark_table, write_submission, write_summary
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.trials import make_trials
@@ -50,8 +42,8 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         fix = 'leave it out, and push a model of your choice with --config.run=export'
         raise UserError('config.push_to', repr(config.push_to), 'nothing, because each task has its own model', fix)
     folder, console = pathlib.Path(workdir), Console(highlight=False, soft_wrap=True)
-    tasks = parse_tasks(config.task.task)
-    overrides = parse_task_overrides(config.benchmark, tasks)
+    tasks = benchmark.parse_tasks(config.task.task)
+    overrides = benchmark.parse_task_overrides(config.benchmark, tasks)
     configs = {task: _task_config(config, task, overrides.get(task, {}), folder) for task in tasks}
     settings = {task: finetuning_settings(configs[task]) for task in tasks}
     for one in settings.values():
@@ -64,29 +56,29 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
             if not {*LOADABLE} & {*one.formats}:
                 found, expected = f'{",".join(one.formats)} {reason}', f'one of {", ".join(LOADABLE)} among them'
                 raise UserError('config.export_formats', found, expected, 'add hf')
-    server_splits, missing_data = read_benchmark_data(
+    server_splits, missing_data = benchmark.read_benchmark_data(
         {task: one.build_task() for task, one in settings.items()}, config.data
     )
     if missing_data:
         titles = ', '.join(f'{TASKS[task].title} ({reason})' for task, reason in missing_data.items())
         console.print(f'no data for {len(missing_data)} of {len(tasks)} tasks: {titles}', markup=False)
         console.print('  the average will be over fewer tasks than GLUE has')
-    order = order_tasks(overrides, list(server_splits))
+    order = benchmark.order_tasks(overrides, list(server_splits))
     with lock_workdir(folder):
         requests = {task: to_plain(configs[task]) for task in order}
         for task in order:
             if (init := overrides.get(task, {}).get('init')) in TASKS:
                 requests[task]['init'] = init  # the name of the task, not its folder, which may be moved
-        finished = record_request(folder, requests)
+        finished = benchmark.record_request(folder, requests)
         for number, task in enumerate(order, 1):
             title = f'{TASKS[task].title}, {number} of {len(order)}'
             console.print(f'\n{title}' + (': finished already' if task in finished else ''), style='bold')
-            task_recipe = recipe_of_task(recipe, task)
+            task_recipe = benchmark.recipe_of_task(recipe, task)
             if task not in finished:
                 _remove_server_files(folder / task)
                 finetune.run(configs[task], str(folder / task), task_recipe)
             _predict(configs[task], folder / task, server_splits[task], replace=task not in finished)
-            record_result(folder, task, requests[task])
+            benchmark.record_result(folder, task, requests[task])
         _finish(folder, missing_data, server_splits, console)
     same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(display_path(folder))}'
     commands = [('a page about all tasks, and a page per task', f'{same_run} --config.run=report', 'report')]

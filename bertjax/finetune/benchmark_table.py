@@ -11,17 +11,8 @@ from bertjax.files.atomic import write_atomic, write_zip
 from bertjax.files.small_files import read_json_object
 from bertjax.finetune.results import RESULTS, STEP
 from bertjax.finetune.sweep import SWEEP
-from bertjax.metrics.glue import (
-    OFFICIAL,
-    PAPER_COLUMNS,
-    SPLITS,
-    Figures,
-    official_average,
-    paper_average,
-    paper_columns,
-    task_figures,
-    task_score,
-)
+from bertjax.metrics import glue
+from bertjax.metrics.glue import Figures
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.terminal import make_table
 from bertjax.workdir.files import read_recorded_results
@@ -89,15 +80,15 @@ def summarise(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[di
       The content of results.json, and a table row for each of the nine tasks. A row has the title of the task, its
       metrics, the names of the metrics, and its score.
     """
-    by_task = {task: read_task_results(folder / task) for task in OFFICIAL if is_finished(folder / task)}
+    by_task = {task: read_task_results(folder / task) for task in glue.OFFICIAL if is_finished(folder / task)}
     figures = _figures(by_task)
     summary = {
-        'tasks': {task: {**results, 'task_score': task_score(figures, task)} for task, results in by_task.items()},
+        'tasks': {task: {**results, 'task_score': glue.task_score(figures, task)} for task, results in by_task.items()},
         'missing_data': dict(missing_data),
         'averages': {
-            'glue': official_average(figures),
-            'glue_without_wnli': official_average(figures, without=('wnli',)),
-            'bert_paper': paper_average(figures),
+            'glue': glue.official_average(figures),
+            'glue_without_wnli': glue.official_average(figures, without=('wnli',)),
+            'bert_paper': glue.paper_average(figures),
         },
         'averaged_tasks': len(by_task),
     }
@@ -105,7 +96,7 @@ def summarise(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[di
         _row(figures, task, by_task[task])
         if task in by_task
         else [TASKS[task].title, '-', 'no data' if task in missing_data else 'not run', '-']
-        for task in OFFICIAL
+        for task in glue.OFFICIAL
     ]
     return summary, rows
 
@@ -115,21 +106,21 @@ def _figures(by_task: Mapping[str, Mapping[str, Any]]) -> Figures:
 
 
 def _row(figures: Figures, task: str, results: Mapping[str, Any]) -> list[str]:
-    by_split = task_figures(figures, task)
+    by_split = glue.task_figures(figures, task)
     values = ['/'.join(map(_percent, split_figures)) for split_figures in by_split.values()]
-    names = '/'.join(OFFICIAL[task])
-    if task in SPLITS and by_split:
-        only = '' if len(by_split) == len(SPLITS[task]) else 'ONLY '
+    names = '/'.join(glue.OFFICIAL[task])
+    if task in glue.SPLITS and by_split:
+        only = '' if len(by_split) == len(glue.SPLITS[task]) else 'ONLY '
         names += f', {only}{" and ".join(_MNLI_SPLITS[split] for split in by_split)}'
     part = f', {results["parts"]["dev"]}' if 'dev' in results.get('parts', {}) else ''
-    return [TASKS[task].title, ' and '.join(values) or '-', names + part, _percent(task_score(figures, task))]
+    return [TASKS[task].title, ' and '.join(values) or '-', names + part, _percent(glue.task_score(figures, task))]
 
 
 def averages(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns (name, percentage) of each average. If tasks or columns are missing, the name says so."""
-    count, columns = summary['averaged_tasks'], len(paper_columns(_figures(summary['tasks'])))
-    incomplete = '' if count == len(OFFICIAL) else f', ONLY {count} of {len(OFFICIAL)} tasks'
-    without_columns = '' if columns == PAPER_COLUMNS else f', ONLY {columns} of {PAPER_COLUMNS} columns'
+    count, columns = summary['averaged_tasks'], len(glue.paper_columns(_figures(summary['tasks'])))
+    incomplete = '' if count == len(glue.OFFICIAL) else f', ONLY {count} of {len(glue.OFFICIAL)} tasks'
+    without_columns = '' if columns == glue.PAPER_COLUMNS else f', ONLY {columns} of {glue.PAPER_COLUMNS} columns'
     names = {
         'glue': f'GLUE score{incomplete}',
         'glue_without_wnli': 'the same without WNLI',

@@ -14,16 +14,8 @@ from bertjax.tasks.reading.records import NESTED, Files, parse_records, read_rec
 from bertjax.tasks.reading.sources import read_dataset
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, split_files
 from bertjax.tasks.reading.texts import Blank, Line, check_not_empty, peek_lines, read_lines, read_text
-from bertjax.tasks.tagging.columns import (
-    Sentence,
-    TagFormat,
-    convert_to_iob2,
-    is_boundary,
-    read_blocks,
-    read_columns,
-    split_columns,
-    stream_columns,
-)
+from bertjax.tasks.tagging import columns
+from bertjax.tasks.tagging.columns import Sentence, TagFormat
 from bertjax.tasks.tagging.rows import find_tags, find_words, parse_sentences
 from bertjax.text.offsets import repair_surrogates
 
@@ -68,7 +60,7 @@ class TaggedFiles(SplitFiles):
             return self._read_rows(read_dataset(DATASET, split), DATASET, format, tagged=True)
         files, tagged = self.require(split), self.is_labelled(split)
         if _has_columns(files):
-            return read_columns(read_text(files[0]), str(files[0]), self._format, tagged=tagged)
+            return columns.read_columns(read_text(files[0]), str(files[0]), self._format, tagged=tagged)
         return self._read_rows(read_records(files), str(files[0]), self._format, tagged=tagged)
 
     def _read_rows(self, records: Iterator[Record], where: str, format: TagFormat, *, tagged: bool) -> list[Sentence]:
@@ -79,7 +71,7 @@ class TaggedFiles(SplitFiles):
             print(f'skipped {len(blank):,} records without words, the first at {blank[0]}')
         sentences = [row for row in rows if isinstance(row, Sentence)]
         locations = [[sentence.where] * len(sentence.words) for sentence in sentences]
-        return convert_to_iob2(sentences, locations, where, format) if tagged else sentences
+        return columns.convert_to_iob2(sentences, locations, where, format) if tagged else sentences
 
     def _have_tags(self, test: Files) -> bool:
         """Whether test files have tags.
@@ -111,7 +103,7 @@ def _has_columns(files: Files) -> bool:
 
 def _count_columns(path: epath.Path, format: TagFormat) -> int:
     """Returns the number of columns of the first word in a column file."""
-    blocks = read_blocks(read_lines(path), str(path), format.comment)
+    blocks = columns.read_blocks(read_lines(path), str(path), format.comment)
     return next((len(block.rows[0]) for block in blocks), 0)
 
 
@@ -135,7 +127,7 @@ def read_input(
         names = {'columns': 'columns', 'jsonl': 'JSON lines', 'json': 'JSON', 'text': f'one text per line; {blanks}'}
         print(f'{where}: read as {names[input_format]}')
     if input_format == 'columns':
-        return stream_columns(lines, where, format)
+        return columns.stream_columns(lines, where, format)
     if input_format in ('json', 'jsonl'):
         return parse_sentences(parse_records(lines, where, input_format), format, tagged=False)
     sentences = _read_lines(lines, where, raw=input_format == 'text')
@@ -162,9 +154,9 @@ def _looks_like_columns(lines: Sequence[str], format: TagFormat, labels: Collect
         lines = [line for line in lines if not line.startswith(format.comment)]
     elif any('\t' in line.strip() for line in lines):  # CoNLL-U
         lines = [line for line in lines if not line.startswith('#')]
-    if not lines or is_boundary(lines[0]) or '\t' in lines[0].strip():
+    if not lines or columns.is_boundary(lines[0]) or '\t' in lines[0].strip():
         return bool(lines)
-    rows = [split_columns(line, ' ') for line in lines]
+    rows = [columns.split_columns(line, ' ') for line in lines]
     if len({len(row) for row in rows}) > 1:
         return False
     width, column = len(rows[0]), format.tag_column
