@@ -5,7 +5,7 @@ from typing import Any
 
 from bertjax.config.distillation import DistillationKeys
 from bertjax.config.ranges import COUNT, MANY, Range, duration, either, integer, number, one_of, special, word
-from bertjax.config.run import ANY_RECIPE, EPOCHS, FRACTION, RATE, ROWS, TEXT, WARMUP, Optimizer, RunKeys
+from bertjax.config.run import ANY_RECIPE, BELOW_ONE, EPOCHS, FRACTION, RATE, ROWS, TEXT, Optimizer, RunKeys
 from bertjax.config.schema import STATE, TRAINING, VERB, group, key, override, subset
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.data.masking import MASK_RATE, MaskOptions
@@ -15,6 +15,8 @@ from bertjax.optim.schedules import SCHEDULES
 
 _LENGTH = integer(8, MANY)
 _BUDGET = word(r'|\d+(\.\d+)?([smhd]|e\d{1,2})', 'text: a time such as 25m, operations such as 3e15, or empty')
+_COMPILE = {'change': VERB, 'used_with': ('run', 'compile', *ANY_RECIPE)}  # for keys of run=compile
+_SENTENCEPIECE = ('family', 'sentencepiece')  # the value with which a key has an effect, see schema.Key
 _FAMILIES = ('wordpiece', 'sentencepiece', 'bpe', 'symbols')
 
 
@@ -29,16 +31,13 @@ class Vocab:
     lowercase: bool = key(True, about='lower-case the text')
     unused: int = key(0, integer(0, MANY), 'the number of pieces `[unusedN]`, reserved for words that you add later')
     model_type: str = key(
-        'unigram',
-        one_of(('unigram', 'bpe')),
-        '`sentencepiece`: the kind of model',
-        used_with=('family', 'sentencepiece'),
+        'unigram', one_of(('unigram', 'bpe')), '`sentencepiece`: the kind of model', used_with=_SENTENCEPIECE
     )
     sample_sentences: int = key(
         1_000_000,
         integer(1, COUNT),
         '`sentencepiece`: the maximal number of sentences to train on',
-        used_with=('family', 'sentencepiece'),
+        used_with=_SENTENCEPIECE,
     )
     add: str = key('', TEXT, 'a file with one word per line; the words become pieces of an existing vocabulary')
     candidates: int = key(
@@ -67,7 +66,7 @@ class PhaseKeys:
     max_predictions: int = _inherited(ROWS, 0)
     batch_size: int = _inherited(ROWS, 0)
     batch_ramp: float = key(
-        0.0, WARMUP, 'the fraction of the phase in which the batch grows to `batch_size` rows', run_key=None
+        0.0, BELOW_ONE, 'the fraction of the phase in which the batch grows to `batch_size` rows', run_key=None
     )
     batch_size_start: int = key(
         0,
@@ -77,7 +76,7 @@ class PhaseKeys:
     )
     grad_accum_steps: int = _inherited(ROWS, 0)
     learning_rate: float = _inherited(RATE, 0.0)
-    warmup_fraction: float = _inherited(WARMUP, -1.0)
+    warmup_fraction: float = _inherited(BELOW_ONE, -1.0)
     schedule: str = _inherited(one_of(SCHEDULES), '', 'schedule.name')
     decay_fraction: float = _inherited(FRACTION, -1.0, 'schedule.decay_fraction')
     mask_rate: float = _inherited(MASK_RATE, 0.0, 'masking.rate')
@@ -166,17 +165,10 @@ class PretrainingKeys(RunKeys):
 
     eval_examples: int = key(4096, integer(1, COUNT), 'the maximal number of held-out examples per evaluation')
     topology: str = key(
-        '',
-        TEXT,
-        '`compile`, `doctor`: the machine, such as `v5e:4x4`, `2*v5e:16x16` or `h200:8`',
-        change=VERB,
-        used_with=('run', 'compile', *ANY_RECIPE),
+        '', TEXT, '`compile`, `doctor`: the machine, such as `v5e:4x4`, `2*v5e:16x16` or `h200:8`', **_COMPILE
     )
     find_batch: bool = key(
-        False,
-        about='`compile`: double the batch while it fits, or halve it until it fits',
-        change=VERB,
-        used_with=('run', 'compile', *ANY_RECIPE),
+        False, about='`compile`: double the batch while it fits, or halve it until it fits', **_COMPILE
     )
     distill: DistillationKeys | None = group(None, record=DistillationKeys, change=TRAINING)
 

@@ -16,9 +16,10 @@ RATE = number(0, 10, above=True)
 EPOCHS = number(0, 1e6)
 _SEED_OR_DEFAULT = either(SEED, special(-1, 'config.seed'))
 _DEVICES = either(integer(1, MANY), special(-1, 'the remaining devices'))
+_RATIO = number(0, 1000, above=True)
 _BETA = number(0, 0.999999)  # with a larger beta, the divisor of the bias correction may round to 0 in float32
 TEXT = text()
-WARMUP = number(0, 1, below=True)
+BELOW_ONE = number(0, 1, below=True)
 FRACTION = number(0, 1)
 MINUTES = number(0, 1e6)
 ANY_RECIPE = ('doctor', 'show')  # the verbs that also describe keys of other verbs
@@ -31,6 +32,8 @@ _REPOSITORY = word(r'|[\w.-]+/[\w.-]+', "a name on the hub, such as org/name, or
 _PROFILE = word(r'|\d{1,10}:\d{1,10}', "FIRST:END such as 100:105, the steps 100 to 104, or ''")
 _STEP = 'the step of the checkpoint for `evaluate`, `predict` and `export`; 0: the newest or best'
 _FORMAT = 'hf|orbax|google|stablehlo|onnx'
+_MUON, _WSD = ('name', 'muon'), ('name', 'wsd')  # the values with which a key has an effect, see schema.Key
+_COMMAND = {'change': VERB, 'trained': RECIPE}  # for keys of a command, on which no training depends
 FORMATS = word(f'({_FORMAT})(,({_FORMAT}))*', 'some of hf, orbax, google, stablehlo, onnx, separated by commas')
 
 
@@ -52,13 +55,10 @@ class ScheduleKeys:
         1.0, number(0, 100), 'the exponent of the schedule `polynomial`', used_with=('name', 'polynomial')
     )
     decay: str = key(
-        'sqrt',
-        one_of(DECAYS),
-        '`wsd`: the form of the decay; `sqrt` is 1 - √x with x from 0 to 1',
-        used_with=('name', 'wsd'),
+        'sqrt', one_of(DECAYS), '`wsd`: the form of the decay; `sqrt` is 1 - √x with x from 0 to 1', used_with=_WSD
     )
     decay_fraction: float = key(
-        0.1, FRACTION, '`wsd`: the fraction of a phase in which the rate decays', used_with=('name', 'wsd')
+        0.1, FRACTION, '`wsd`: the fraction of a phase in which the rate decays', used_with=_WSD
     )
 
 
@@ -75,17 +75,9 @@ class Optimizer:
     eps: float = key(1e-6, number(1e-30, 1), 'the number that is added to the root of the second moment')
     weight_decay: float = key(0.01, number(0, 10), 'the decoupled weight decay; biases and LayerNorm do not decay')
     clip_norm: float = key(1.0, number(0, 1e12), 'the largest global norm of the gradient; 0: no clipping')
-    momentum: float = key(
-        0.95,
-        number(0, 1, below=True),
-        '`muon`: the momentum for the matrices of the blocks',
-        used_with=('name', 'muon'),
-    )
+    momentum: float = key(0.95, BELOW_ONE, '`muon`: the momentum for the matrices of the blocks', used_with=_MUON)
     adam_lr_ratio: float = key(
-        0.3,
-        number(0, 1000, above=True),
-        '`muon`: the learning rate of other parameters, divided by `learning_rate`',
-        used_with=('name', 'muon'),
+        0.3, _RATIO, '`muon`: the learning rate of other parameters, divided by `learning_rate`', used_with=_MUON
     )
 
 
@@ -113,7 +105,7 @@ class Card:
 class RunKeys:
     """The keys of every training. An instance has the settings of one run."""
 
-    run: str = key('', text(empty=False), 'the verb, see --help', change=VERB, trained=RECIPE)
+    run: str = key('', text(empty=False), 'the verb, see --help', **_COMMAND)
     data: str = key('')
     init: str = key('', TEXT, "a workdir, a model's directory or `org/name` on the hub to start from", trained=SAME)
     tokenizer: str = key('', TEXT, 'a vocabulary file or a directory; empty: the vocabulary of `init`', trained=SAME)
@@ -125,14 +117,14 @@ class RunKeys:
     )
     learning_rate: float = key(1e-4, RATE, 'the peak learning rate', change=TRAINING)
     warmup_fraction: float = key(
-        0.1, WARMUP, 'the fraction of a phase in which the rate rises to its peak', change=TRAINING
+        0.1, BELOW_ONE, 'the fraction of a phase in which the rate rises to its peak', change=TRAINING
     )
     schedule: ScheduleKeys = group(ScheduleKeys(), change=TRAINING)
     optimizer: Optimizer = group(Optimizer(), change=TRAINING)
 
     ema_decay: float = key(
         0.0,
-        number(0, 1, below=True),
+        BELOW_ONE,
         'the decay of a moving average of the weights, used in evaluation and export; 0: no average',
         change=STATE,
     )
@@ -147,12 +139,7 @@ class RunKeys:
         3, integer(1, MANY), 'the number of newest checkpoints to keep, besides the best', change=MACHINE
     )
     step: int = key(
-        0,
-        integer(0, COUNT),
-        _STEP,
-        change=VERB,
-        trained=RECIPE,
-        used_with=('run', 'evaluate', 'predict', 'export', *ANY_RECIPE),
+        0, integer(0, COUNT), _STEP, **_COMMAND, used_with=('run', 'evaluate', 'predict', 'export', *ANY_RECIPE)
     )
     profile: str = key('', _PROFILE, 'trace the steps FIRST to END - 1 into `WORKDIR/profile`', change=VERB)
     hang_minutes: float = key(
@@ -169,9 +156,9 @@ class RunKeys:
 
     export: bool = key(True, about='export the model to `WORKDIR/export` at the end', change=OUTPUT, trained=RECIPE)
     export_formats: str = key('hf,orbax', FORMATS, 'the formats of the export', change=OUTPUT, trained=RECIPE)
-    push_to: str = key('', _REPOSITORY, 'the repository to which `export/hf` is pushed', change=VERB, trained=RECIPE)
+    push_to: str = key('', _REPOSITORY, 'the repository to which `export/hf` is pushed', **_COMMAND)
     push_private: bool = key(
-        False, about='create a private repository for `push_to`', change=VERB, trained=RECIPE, used_with=('push_to',)
+        False, about='create a private repository for `push_to`', **_COMMAND, used_with=('push_to',)
     )
     card: Card = group(Card(), change=VERB, trained=COMMAND_LINE)
     tracker: str = key('', one_of(('', *SERVICES)), 'an experiment tracker that also receives the metrics', change=VERB)
