@@ -49,8 +49,8 @@ class TaggedFiles(SplitFiles):
         return super().splits() if self._data else list(STEMS)
 
     def find(self, split: str) -> Files:
-        columns = [path for path in self.folder.iterdir() if _is_column_file(path, split)]
-        return split_files(self.folder, split, suffixes=NESTED, first=columns)
+        column_files = [path for path in self.folder.iterdir() if _is_column_file(path, split)]
+        return split_files(self.folder, split, suffixes=NESTED, first=column_files)
 
     def read(self, split: str) -> list[Sentence]:
         """Reads the sentences of a split in file order."""
@@ -186,9 +186,9 @@ def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sen
             continue
         yield from blanks
         blanks = []
-        columns = tuple((word,) for word in words)
+        cells = tuple((word,) for word in words)
         text = line if raw else None
-        yield Sentence(f'{where}:{number}', words, None, document, columns, before, text=text, offsets=offsets)
+        yield Sentence(f'{where}:{number}', words, None, document, cells, before, text=text, offsets=offsets)
         before = ((),)
     if before:
         yield from (blank for blank in blanks if blank.kind == _WORDLESS)
