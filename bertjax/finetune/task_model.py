@@ -11,7 +11,6 @@ from bertjax.data.features import Features
 from bertjax.data.length_buckets import BucketedExamples, choose_lengths
 from bertjax.data.strata import StratifiedExamples
 from bertjax.errors import UserError
-from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.model.attention.select import describe_attention
 from bertjax.model.config import train_flops_per_sequence
@@ -45,7 +44,7 @@ class TaskModel:
     def __init__(self, data: TaskData, mesh: Mesh, shapes: tuple[int, ...], layout: PackedLayout | None = None):
         settings = data.settings
         check_mesh(data.encoder, mesh)
-        self.data, self.shapes, self.layout = data, shapes, layout
+        self.data, self.settings, self.shapes, self.layout = data, settings, shapes, layout
         self.attention = ''
         self.setup: Setup = build_setup(
             data.task.build_module(data.encoder),
@@ -64,11 +63,6 @@ class TaskModel:
             self.attention = describe_attention(data.encoder, settings.batch_size, max(shapes))
         self._predictors: dict[int, Predictor] = {}
         self._last: tuple[Any, TaskSplit, Outputs] | None = None
-
-    @property
-    def settings(self) -> FinetuningSettings:
-        """The settings of the run."""
-        return self.data.settings
 
     def examples(self, features: Features, seed: int) -> BucketedExamples | StratifiedExamples:
         """Returns the training examples, in an order that depends on `seed`."""
