@@ -105,7 +105,7 @@ def nearest_name(
     return near[0] if near else ''
 
 
-def suggestion(name: str, known: Iterable[str], others: Mapping[str, tuple[str, ...]] = KEYS) -> str:
+def suggestion(name: str, known: Iterable[str]) -> str:
     """Returns 'did you mean X?' with X from `nearest_name`; '' if no known name is similar."""
-    near = nearest_name(name, known, others)
+    near = nearest_name(name, known)
     return f'did you mean {near}?' if near else ''
