@@ -49,8 +49,7 @@ class FinetuningSettings(FinetuningKeys):
         Raises:
           UserError: The kind of task does not exist, or an option has an invalid value.
         """
-        options = {name: value for name, value in self.task.items() if name != 'kind'}
-        return build_task(self.task['kind'], data=self.data, seq_len=self.seq_len, **options)
+        return build_task(**self.task, data=self.data, seq_len=self.seq_len)
 
     def check_memory(self, encoder: BertConfig, mesh: Mesh, *, training: bool) -> None:
         """Raises a UserError if the run does not fit in the memory of the devices, even with very short records."""

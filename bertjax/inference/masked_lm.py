@@ -9,6 +9,7 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.data.features import INPUTS, FeatureBuilder, masked_copies
+from bertjax.inference.apply import make_apply
 from bertjax.inference.encode import build_sequences
 from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, ensure_progress, scale_progress
@@ -130,12 +131,5 @@ def next_sentence_probabilities(
 
 
 def _make_pairs(module: nn.Module) -> Forward:
-    def states(bound: nn.Module, *inputs: jax.Array) -> jax.Array:
-        hidden, _ = bound.encoder(*inputs)
-        return bound.nsp(bound.pooler(hidden[:, 0]))
-
-    def forward(params, batch):
-        logits = module.apply({'params': params}, *(batch[name] for name in INPUTS), method=states)
-        return {'probabilities': jax.nn.softmax(logits, axis=-1)[:, 0]}
-
-    return forward
+    apply = make_apply(module)
+    return lambda params, batch: {'probabilities': jax.nn.softmax(apply(params, batch)['nsp_logits'], axis=-1)[:, 0]}
