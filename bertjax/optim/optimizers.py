@@ -47,6 +47,7 @@ def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) 
     the paper divides the learning rate instead. Each layer of a stacked parameter has its own RMS.
     """
     adam = optax.scale_by_adam(b1, b2, eps)
+    smallest = max(eps**2, float(jnp.finfo(jnp.float32).tiny))  # the square of a small eps is 0 in float32
 
     def update(grads: Any, state: optax.ScaleByAdamState, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
         updates, new_state = adam.update(grads, state, params)
@@ -54,7 +55,7 @@ def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) 
 
         def clipped(path: tuple[Any, ...], decays: bool, u: jax.Array, g: jax.Array, v: jax.Array, p: jax.Array) -> Any:
             axes = tuple(range(1 if is_stacked(path) else 0, g.ndim))
-            ratios = jnp.square(g.astype(jnp.float32)) / jnp.maximum(v.astype(jnp.float32) / correction, eps**2)
+            ratios = jnp.square(g.astype(jnp.float32)) / jnp.maximum(v.astype(jnp.float32) / correction, smallest)
             rms = jnp.sqrt(ratios.mean(axes, keepdims=True))
             u = u + weight_decay * p if decays else u
             return (u / jnp.maximum(rms, 1.0)).astype(u.dtype)
