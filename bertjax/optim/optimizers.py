@@ -25,10 +25,6 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
     warm-ups are for this form.
     """
 
-    def init(params: Any) -> optax.ScaleByAdamState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return optax.ScaleByAdamState(count=jnp.zeros([], jnp.int32), mu=zeros, nu=jax.tree.map(jnp.zeros_like, params))
-
     def update(grads: Any, state: optax.ScaleByAdamState, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
         del params
         mu = jax.tree.map(lambda g, m: b1 * m + (1 - b1) * g, grads, state.mu)
@@ -36,7 +32,7 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
         updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
         return updates, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformation(optax.scale_by_adam(b1, b2, eps).init, update)
 
 
 def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
