@@ -43,11 +43,12 @@ class TaskModel:
 
     def __init__(self, data: TaskData, mesh: Mesh, shapes: tuple[int, ...], layout: PackedLayout | None = None):
         settings = data.settings
-        check_mesh(data.encoder, mesh)
+        module = data.task.build_module(data.encoder)
+        check_mesh(data.encoder, mesh, module.bilstm_units)
         self.data, self.settings, self.shapes, self.layout = data, settings, shapes, layout
         self.attention = ''
         self.setup: Setup = build_setup(
-            data.task.build_module(data.encoder),
+            module,
             data.task.objective,
             make_optimizer(**vars(settings.optimizer)),
             mesh,

@@ -25,10 +25,6 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
     warm-ups are for this form.
     """
 
-    def init(params: Any) -> optax.ScaleByAdamState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return optax.ScaleByAdamState(count=jnp.zeros([], jnp.int32), mu=zeros, nu=jax.tree.map(jnp.zeros_like, params))
-
     def update(grads: Any, state: optax.ScaleByAdamState, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
         del params
         mu = jax.tree.map(lambda g, m: b1 * m + (1 - b1) * g, grads, state.mu)
@@ -36,7 +32,7 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
         updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
         return updates, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformation(optax.scale_by_adam(b1, b2, eps).init, update)
 
 
 def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
@@ -47,6 +43,7 @@ def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) 
     the paper divides the learning rate instead. Each layer of a stacked parameter has its own RMS.
     """
     adam = optax.scale_by_adam(b1, b2, eps)
+    smallest = max(eps**2, float(jnp.finfo(jnp.float32).tiny))  # the square of a small eps is 0 in float32
 
     def update(grads: Any, state: optax.ScaleByAdamState, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
         updates, new_state = adam.update(grads, state, params)
@@ -54,7 +51,7 @@ def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) 
 
         def clipped(path: tuple[Any, ...], decays: bool, u: jax.Array, g: jax.Array, v: jax.Array, p: jax.Array) -> Any:
             axes = tuple(range(1 if is_stacked(path) else 0, g.ndim))
-            ratios = jnp.square(g.astype(jnp.float32)) / jnp.maximum(v.astype(jnp.float32) / correction, eps**2)
+            ratios = jnp.square(g.astype(jnp.float32)) / jnp.maximum(v.astype(jnp.float32) / correction, smallest)
             rms = jnp.sqrt(ratios.mean(axes, keepdims=True))
             u = u + weight_decay * p if decays else u
             return (u / jnp.maximum(rms, 1.0)).astype(u.dtype)

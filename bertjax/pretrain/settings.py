@@ -145,16 +145,14 @@ class PretrainingSettings(PretrainingKeys):
         if self.budget and self.distill is not None:
             raise UserError('config.budget', self.budget, 'none in a distillation', 'set config.steps instead')
 
-    def _check_causal_share(self) -> None:
+    def _check_causal(self) -> None:
         share = self.masking.causal_share
-        if not share:
-            return
-        context = f'with config.masking.causal_share={share:g}'
-        if self.pair_options.paired:
+        if self.pair_options.paired and (share or self.model.causal):
+            context = f'with config.masking.causal_share={share:g}' if share else 'with config.model.causal=True'
             expected = 'a mode without pairs, because [CLS] of a causal row sees only itself'
             fix = 'set --config.pairs.mode=doc_sentences'
             raise UserError('config.pairs.mode', f'{self.pair_options.mode} {context}', expected, fix)
-        if self.distill is not None:
+        if share and self.distill is not None:
             expected = '0 in a distillation, because the teacher would see the tokens to predict'
             raise UserError('config.masking.causal_share', f'{share:g}', expected, 'set it to 0')
 
@@ -204,7 +202,7 @@ class PretrainingSettings(PretrainingKeys):
         check_formats(self.formats, model_config, vocabulary=self.vocab.family if trained else '')
         for phase in self.unresolved_phases:
             phase.check(self.masking)
-        self._check_causal_share()
+        self._check_causal()
         self._check_budget()
         if trained and self.vocab.unused + len(SPECIAL_TOKENS) >= self.vocab.size:
             found, fix = f'{self.vocab.unused} of {self.vocab.size} pieces', 'reserve fewer pieces'

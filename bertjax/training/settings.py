@@ -26,13 +26,14 @@ def check_grad_accum_steps(batch_size: int, grad_accum_steps: int, key: str = 'g
         raise UserError(f'config.{key}', str(grad_accum_steps), expected, f'change config.{key} or the batch size')
 
 
-def check_mesh(model: BertConfig, mesh: Mesh) -> None:
-    """Raises a UserError unless each axis of the mesh divides the model dimensions that it splits."""
+def check_mesh(model: BertConfig, mesh: Mesh, bilstm_units: int = 0) -> None:
+    """Raises a UserError unless each axis of the mesh divides the dimensions that it splits, also in a BiLSTM."""
     for axis, what, size in (
         ('tensor', 'config.model.num_heads', model.num_heads),
         ('tensor', 'config.model.mlp_dim', model.mlp_dim),
         ('tensor', 'rows of the vocabulary', model.padded_vocab_size),
         ('fsdp', 'config.model.width', model.width),
+        ('fsdp', '2 x config.task.bilstm_units', 2 * bilstm_units),
     ):
         if size % mesh.shape[axis]:
             expected = f'a divisor of {what} = {size}, which the axis splits'

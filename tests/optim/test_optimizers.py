@@ -128,7 +128,8 @@ def test_adamw_equals_torch():
         np.testing.assert_allclose(x, tensor.detach().numpy(), rtol=2e-5, atol=2e-6, err_msg='/'.join(path_names(path)))
 
 
-def test_stable_adamw_equals_numpy():
+@pytest.mark.parametrize('eps', [EPS, 1e-30])
+def test_stable_adamw_equals_numpy(eps):
     """Algorithm 2 of arXiv 2304.13013 with debiased betas; clipping divides the learning rate of each tensor."""
     rate = 0.05
     params = simple_params()
@@ -142,12 +143,12 @@ def test_stable_adamw_equals_numpy():
                 x = g[module][name]
                 m[module][name] = b1 * m[module][name] + (1 - b1) * x
                 v[module][name] = b2 * v[module][name] + (1 - b2) * x**2
-                rms = np.sqrt(np.mean(x**2 / np.maximum(v[module][name], EPS**2)))
+                rms = np.sqrt(np.mean(x**2 / np.maximum(v[module][name], eps**2)))
                 clipped += rms > 1
                 step = rate / max(1.0, rms)
                 decay = DECAY * (name not in ('bias', 'scale'))
-                leaves[name] = p * (1 - step * decay) - step * m[module][name] / (np.sqrt(v[module][name]) + EPS)
-    ours, _ = train(optimizer_of('stable_adamw'), simple_params(), rate)
+                leaves[name] = p * (1 - step * decay) - step * m[module][name] / (np.sqrt(v[module][name]) + eps)
+    ours, _ = train(optimizer_of('stable_adamw', eps=eps), simple_params(), rate)
     assert clipped > STEPS
     assert_trees_close(ours, params, rtol=2e-5, atol=2e-6)
 

@@ -24,6 +24,7 @@ MISTAKES = [
     (('--config.steps=0',), ('config.steps', 'at least 1 step')),
     (('--config.run=dance',), ('config.run', 'pretrain')),
     (('--config.model.num_heads=3',), ('config.model.num_heads', 'divisor of width 32')),
+    (('--config.model.causal=True',), ('config.pairs.mode: found nsp with config.model.causal=True', 'doc_sentences')),
     (('--config.model.pre_norm=True',), ('config.model.pre_norm', 'config.export_formats=orbax')),
     (('--config.model.attention=fused_tpu',), ('config.model.attention', 'a kernel for TPUs', 'attention=auto')),
     (('--config.seq_len=1024',), ('config.seq_len', 'max_positions')),

@@ -190,12 +190,18 @@ def test_a_bilstm_tags_with_frozen_features(program: Program, trained: pathlib.P
     assert results(workdir)['splits'] == before
 
 
-def test_export_of_features_is_refused_before_compute(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_bad_options_of_features_are_refused_before_compute(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
     data = folder(tmp_path)
     write_columns(data)
     flags = (f'--workdir={tmp_path / "run"}', f'--config.init={trained}', f'--config.data={data}', *SHORT)
-    line = program.error(*flags, '--config.export=True', recipe='configs/ner.py:features=sum_all,units=8', small=False)
-    assert '--config.export_formats=orbax' in line and not (tmp_path / 'run' / 'checkpoints').exists()
+    recipe = 'configs/ner.py:features=sum_all,units=5'
+    line = program.error(*flags, '--config.export=True', recipe=recipe, small=False)
+    assert '--config.export_formats=orbax' in line
+    line = program.error(*flags, '--config.mesh.preset=fsdp', recipe=recipe, small=False, devices=4)
+    assert 'config.mesh.fsdp: found 4, expected a divisor of 2 x config.task.bilstm_units = 10, ' in line
+    assert not (tmp_path / 'run' / 'checkpoints').exists()
 
 
 @pytest.mark.slow
