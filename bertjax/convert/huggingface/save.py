@@ -65,8 +65,7 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
         raise ValueError(f'parameters do not fit the config: {difference[:4]}')
     pairs = head is None and config.nsp and 'nsp' not in missing_parts
     if content.values:
-        model_type = content.values.get('model_type', BERT.name)
-        family = find_family(model_type).variant(model_type)
+        family = find_family(content.values.get('model_type', BERT.name))
     else:
         family = choose_family(config, tokenizer.separators, pairs=pairs)
     config_json = family.to_family_values(to_json(config, tokenizer.pad_id, head, content.task, missing_parts))
