@@ -74,6 +74,7 @@ def test_bfloat16_files_are_read_and_written_unchanged_and_nan_is_refused(torch,
     source, saved = tmp_path / 'source', tmp_path / 'saved'
     source.mkdir()
     model = write_modernbert('modern', LINES[:300], source, size=400)
+    model.config.update(rates := {'embedding_dropout': 0.1, 'mlp_dropout': 0.2, 'classifier_dropout': 0.3})
     model.to(torch.bfloat16).save_pretrained(source)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     text = f'the value is {tokenizer.mask_token}'
@@ -86,6 +87,7 @@ def test_bfloat16_files_are_read_and_written_unchanged_and_nan_is_refused(torch,
     bert.save(saved)
     theirs, info = transformers.AutoModelForMaskedLM.from_pretrained(saved, output_loading_info=True)
     assert theirs.dtype == torch.bfloat16 and not any(info.values())
+    assert {name: getattr(theirs.config, name) for name in rates} == rates
     again, first = theirs.state_dict(), model.to(torch.bfloat16).state_dict()
     assert again.keys() == first.keys() and all(torch.equal(again[name], first[name]) for name in first)
     assert transformers.AutoTokenizer.from_pretrained(saved)(text) == tokenizer(text)

@@ -150,6 +150,13 @@ def test_unsupported_modules_are_refused(tmp_path, name, content, message):
         raise modules.refusal
 
 
+def test_an_error_names_the_file_of_the_length(tmp_path):
+    write(tmp_path, **{'sentence_bert_config.json': {'max_seq_length': 2}})
+    (tmp_path / 'sentence_bert_config.json').rename(tmp_path / 'sentence_roberta_config.json')
+    with pytest.raises(UserError, match=r'sentence_roberta_config\.json: max_seq_length: found 2, '):
+        raise read_sentence_modules(tmp_path).refusal
+
+
 def test_a_training_from_unsupported_modules_names_its_key(tmp_path):
     write(tmp_path, **{'1_Pooling/config.json': {'pooling_mode': ['cls', 'mean']}})
     with pytest.raises(UserError, match=r'found the pooling .*; name a pooling with config.task.pool$'):

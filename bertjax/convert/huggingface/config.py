@@ -159,9 +159,8 @@ def from_json(
     kind = str(classes[0]) if isinstance(classes, list) and classes else ''
     # Old files have no model_type. The name of the class then shows the family.
     if values.get('model_type', 'bert' if kind.startswith('Bert') or not kind else None) != 'bert':
-        known = [name for family in FAMILIES for name in (family.name, *family.variants)]
         fix = f'{other}: {kind} computes another function' if kind else f'{other}: other models compute other functions'
-        fail('model_type', 'one of ' + ', '.join(known), fix)
+        fail('model_type', 'one of ' + ', '.join(family.name for family in FAMILIES), fix)
     if values.get('hidden_act', 'gelu') not in tuple(ACTIVATIONS_READ):
         fail('hidden_act', 'one of ' + ', '.join(ACTIVATIONS_READ), other)
     if values.get('position_embedding_type', 'absolute') != 'absolute':

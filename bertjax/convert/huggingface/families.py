@@ -1,5 +1,6 @@
 """The families of models in transformers that bertjax reads and writes."""
 
+import dataclasses
 from typing import Any
 
 from bertjax.convert.huggingface.family import BLOCK, Family
@@ -17,7 +18,6 @@ ROBERTA = Family(
     'roberta',
     'Roberta',
     'roberta',
-    variants={'xlm-roberta': 'XLMRoberta', 'camembert': 'Camembert'},
     tensors=(
         ('cls.predictions.transform.dense', 'lm_head.dense'),
         ('cls.predictions.transform.LayerNorm', 'lm_head.layer_norm'),
@@ -29,6 +29,8 @@ ROBERTA = Family(
     offset=True,
     one_segment=True,
 )
+XLM_ROBERTA = dataclasses.replace(ROBERTA, name='xlm-roberta', classes='XLMRoberta')
+CAMEMBERT = dataclasses.replace(ROBERTA, name='camembert', classes='Camembert')
 # Source: models/distilbert in transformers.
 DISTILBERT = Family(
     'distilbert',
@@ -68,12 +70,12 @@ DISTILBERT = Family(
         ('use_cache', False),
     ),
 )
-FAMILIES = (BERT, ROBERTA, DISTILBERT, MODERNBERT)
+FAMILIES = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, MODERNBERT)
 
 
 def find_family(model_type: Any) -> Family:
     """Returns the family of a `model_type`, or BERT for unknown types, which later checks reject."""
-    return next((f for f in FAMILIES if model_type in (f.name, *f.variants)), BERT)
+    return next((family for family in FAMILIES if family.name == model_type), BERT)
 
 
 def choose_family(config: BertConfig, separators: int, *, pairs: bool) -> Family:

@@ -25,7 +25,6 @@ class Family:
       name: The `model_type`.
       classes: The prefix of the class names.
       prefix: The prefix of the names of the encoder's tensors.
-      variants: Families that differ only in their names, {`model_type`: prefix of the class names}.
       tensors: Pairs (prefix in BERT, prefix in this family) of tensor names. A dot follows each prefix, and {i} in a
         prefix matches a number. The first match applies.
       classifier: Additional pairs of tensor names in the class for sequence classification.
@@ -48,7 +47,6 @@ class Family:
     name: str
     classes: str
     prefix: str
-    variants: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tensors: Renaming = ()
     classifier: Renaming = ()
     spans: Renaming = ()
@@ -67,11 +65,6 @@ class Family:
     def architecture(self, bert_class: str) -> str:
         """Returns the class of the family that corresponds to a class of BERT."""
         return bert_class.replace('Bert', self.classes, 1)
-
-    def variant(self, model_type: str) -> 'Family':
-        """Returns the family with the names of the variant `model_type`, or this family if it has no such variant."""
-        classes = self.variants.get(model_type)
-        return dataclasses.replace(self, name=model_type, classes=classes) if classes else self
 
     def to_bert_names(self, name: str, architecture: str = '') -> tuple[str, ...]:
         """Converts the name of a tensor of the family to its name in BERT, or to several names for a fused tensor.

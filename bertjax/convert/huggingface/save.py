@@ -28,6 +28,8 @@ CARD = 'README.md'
 _KINDS = {'float32': 'F32', 'float16': 'F16', 'bfloat16': 'BF16'}
 # The keys of config.json that describe the directory or the program that wrote it, not the model.
 _DIRECTORY_KEYS = {'dtype', 'torch_dtype', 'auto_map', 'quantization_config', '_name_or_path', 'transformers_version'}
+# The keys that keep their old values. A BertConfig has one dropout rate, and encoders ignore `use_cache`.
+_KEPT_KEYS = {'use_cache', 'embedding_dropout', 'classifier_dropout'}
 
 
 def export_huggingface(content: ExportContent, directory: epath.PathLike) -> None:
@@ -63,14 +65,12 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
         raise ValueError(f'parameters do not fit the config: {difference[:4]}')
     pairs = head is None and config.nsp and 'nsp' not in missing_parts
     if content.values:
-        model_type = content.values.get('model_type', BERT.name)
-        family = find_family(model_type).variant(model_type)
+        family = find_family(content.values.get('model_type', BERT.name))
     else:
         family = choose_family(config, tokenizer.separators, pairs=pairs)
     config_json = family.to_family_values(to_json(config, tokenizer.pad_id, head, content.task, missing_parts))
     config_json |= family.write_values(config) if family.write_values else {}
-    # `use_cache` keeps its old value, because encoders ignore it.
-    export_keys = config_json.keys() - {'use_cache'} | _DIRECTORY_KEYS
+    export_keys = config_json.keys() - _KEPT_KEYS | _DIRECTORY_KEYS
     config_json |= {'torch_dtype': content.dtype, **{key: getattr(tokenizer, name) for key, name in family.token_ids}}
     config_json |= {key: x for key, x in content.values.items() if key not in export_keys}
     unused = family.unused_positions(config_json, CONFIG)

@@ -100,7 +100,7 @@ def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
         return None
     max_length = 0
     try:
-        encoder = next((read_settings(folder / name) for name in _ENCODERS if (folder / name).exists()), {})
+        encoder = read_settings(_encoder_file(folder))
         max_length = read_max_length(folder, encoder)
         return SentenceModules(max_length, encoder.get('do_lower_case') is True, **_read_pooling(folder, encoder))
     except UserError as error:
@@ -156,15 +156,20 @@ def read_settings(path: epath.Path) -> dict[str, Any]:
     return read_json_object(path, _AGAIN) if path.exists() else {}
 
 
+def _encoder_file(folder: epath.Path) -> epath.Path:
+    """Returns the path of the first file of _ENCODERS that exists, or of ENCODER if none exists."""
+    return next((path for name in _ENCODERS if (path := folder / name).exists()), folder / ENCODER)
+
+
 def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
     """Returns the maximum number of tokens of a text; 0 if neither `encoder` nor tokenizer_config.json defines it.
 
-    `encoder` is the content of the first file of _ENCODERS that exists, or {}.
+    `encoder` is the content of `_encoder_file`.
 
     Raises:
       UserError: The number is invalid.
     """
-    where, length = f'{folder / ENCODER}: max_seq_length', encoder.get('max_seq_length')
+    where, length = f'{_encoder_file(folder)}: max_seq_length', encoder.get('max_seq_length')
     if length is None:
         file = folder / 'tokenizer_config.json'
         where, length = f'{file}: model_max_length', read_settings(file).get('model_max_length') or 0
