@@ -79,15 +79,9 @@ class LateInteractionTask(TextPairTask):
 
     @property
     def _settings(self) -> MultiVector:
-        return MultiVector(
-            self.query_prompt,
-            self.document_prompt,
-            self.query_len,
-            self.seq_len,
-            self.augment,
-            self.attend,
-            PUNCTUATION if self.skip_punctuation else (),
-        )
+        skiplist = PUNCTUATION if self.skip_punctuation else ()
+        prompts, lengths = (self.query_prompt, self.document_prompt), (self.query_len, self.seq_len)
+        return MultiVector(*prompts, *lengths, self.augment, self.attend, skiplist)
 
     def adopt(self, source: str) -> None:
         """See Task. If `source` is a late interaction model, the options must equal its settings, except `seq_len`."""
