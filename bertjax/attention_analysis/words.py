@@ -55,9 +55,8 @@ def make_tree_features(
         count = len(tree.words)
         units = np.repeat(np.arange(count + 2), [1, *np.diff(first), 1])
         word_values = {HEAD: tree.heads, RELATION: [numbers[name] for name in tree.relations]}
-        arrays = {name: np.zeros(len(tokens), np.int32) for name in word_values}
-        for name, values in word_values.items():
-            arrays[name][1 : count + 1] = values
+        padding = 1, len(tokens) - count - 1
+        arrays = {name: np.pad(np.int32(values), padding) for name, values in word_values.items()}
         builder.add_sequence(tokens, **{UNIT: units.astype(np.int32)}, **arrays)
         builder.add_row(i)
         has_rows = True

@@ -13,7 +13,7 @@ from bertjax.attention_analysis.changes import check_comparable
 from bertjax.attention_analysis.corpus_pass import Findings, measure
 from bertjax.attention_analysis.findings import PAGE, check_replaceable, describe_findings, write_findings
 from bertjax.attention_analysis.heads import MEASURES
-from bertjax.attention_analysis.relations import WORDS, best_heads_accuracy
+from bertjax.attention_analysis.relations import best_heads_accuracy
 from bertjax.attention_analysis.shown_texts import make_shown_texts
 from bertjax.config.inference import TextKeys, inference_settings
 from bertjax.config.verb import Verb
@@ -142,8 +142,7 @@ def _relations_table(rows: Sequence[dict]) -> Table:
         table.add_row(
             row['relation'], f'{row["words"]:,}', head, f'{row["accuracy"]:.1%}', offset, f'{row["baseline"]:.1%}'
         )
-    single_relations = [row for row in rows if row['relation'] != WORDS]
-    table.caption = f'each relation by its best head: {best_heads_accuracy(single_relations):.1%}'
+    table.caption = f'each relation by its best head: {best_heads_accuracy(rows):.1%}'
     table.caption_justify = 'left'
     return table
 

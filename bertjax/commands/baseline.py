@@ -14,7 +14,7 @@ from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.finetune.restore import merge_run_config
-from bertjax.finetune.results import RESULTS
+from bertjax.finetune.results import OTHER_DATA, RESULTS, describe_other_data
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.task_data import sample_records
 from bertjax.terminal import Console, make_table
@@ -31,8 +31,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     """Trains simple methods on the training records, and scores them on every other labelled split.
 
     The metrics are written to WORKDIR/baseline.json, and printed in a table per split. If results.json has metrics of
-    the workdir's model, the tables show them too. The verb needs neither a model nor config.init. The workdir may
-    have a fine-tuning, or be new.
+    the workdir's model on these data, the tables show them too. The verb needs neither a model nor config.init. The
+    workdir may have a fine-tuning, or be new.
 
     Raises:
       UserError: Records are malformed, only the training split has labels, the kind of task has no baselines, or
@@ -64,6 +64,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     with lock_workdir(folder):
         write_atomic(folder / BASELINES, json.dumps(results, indent=2) + '\n')
         model_results = read_recorded_results(folder / RESULTS) if (folder / RESULTS).exists() else {}
+        if other := describe_other_data(settings, folder, model_results):
+            model_results = model_results.get(OTHER_DATA, {}).get(other, {})
     console = Console(highlight=False, soft_wrap=True)
     for name, records in splits.items():
         title = f'{task.name}, {name}, {len(records):,} records'

@@ -43,9 +43,8 @@ class DistillationSettings(TaskDistillationKeys):
             found = f'{self.num_layers} with student_init={self.student_init}'
             raise UserError('config.distill.num_layers', found, f'{len(self._init_blocks)}, or 0', 'leave it 0')
         if self.has_two_stages and not (self._uses_any(HIDDEN_LOSSES) and self._uses_any(OUTPUT_LOSSES)):
-            expected = (
-                f'losses for both stages: one of {", ".join(HIDDEN_LOSSES)} and one of {", ".join(OUTPUT_LOSSES)}'
-            )
+            first, second = map(', '.join, (HIDDEN_LOSSES, OUTPUT_LOSSES))
+            expected = f'losses for both stages: one of {first} and one of {second}'
             raise UserError('config.distill.intermediate', str(self.intermediate), expected, 'leave it 0')
         if self.augment and not (self.soft or self._uses_any(HIDDEN_LOSSES)):
             expected = 'a loss other than config.distill.hard, because an augmented row has no label'

@@ -210,6 +210,9 @@ def test_baselines_are_compared_with_the_model(
     # The label follows from the words.
     assert baseline['train_records'] == 96 and baseline['splits']['dev']['TF-IDF']['accuracy'] == 1
     assert f'this model          {results(tuned)["splits"]["dev"]["accuracy"]:.3f}' in ' '.join(out.split(' '))
+    other = shutil.copytree(rte, tmp_path / 'other')  # the model was not evaluated on these data
+    out = program.run(f'--workdir={workdir}', '--config.run=baseline', f'--config.data={other}', **GLUE).stdout
+    assert 'TF-IDF' in out and 'this model' not in out
     arguments = ('--config.run=baseline', f'--config.data={rte}', '--config.max_train_records=10')
     out = program.run(f'--workdir={tmp_path / "new"}', *arguments, **GLUE).stdout
     assert 'learned from 10 records' in out and 'this model' not in out

@@ -89,15 +89,19 @@ def check_head_exportable(model: BertForTask, head: Head) -> None:
 
 
 def label_names(id2label: Any) -> tuple[str, ...]:
-    """Returns the case-folded names of the outputs in order; () if the names are missing or placeholders (LABEL_0 ...).
+    """Returns the names of the outputs in order; () if the names are missing or placeholders (LABEL_0 ...).
 
-    `id2label` is {index, as int or str: name}, or None.
+    The names are case-folded, unless two of them differ only in case. `id2label` is {index, as int or str: name}, or
+    None.
     """
     if not isinstance(id2label, Mapping):
         return ()
-    by_number = {str(number): str(name).casefold() for number, name in id2label.items()}
+    by_number = {str(number): str(name) for number, name in id2label.items()}
     labels = tuple(by_number.get(str(i), '') for i in range(len(by_number)))
-    return () if labels == tuple(f'label_{i}' for i in range(len(labels))) else labels
+    folded = tuple(map(str.casefold, labels))
+    if folded == tuple(f'label_{i}' for i in range(len(labels))):
+        return ()
+    return folded if len({*folded}) == len({*labels}) else labels
 
 
 def architecture(config: BertConfig, missing_parts: Collection[str] = ()) -> str:

@@ -221,6 +221,14 @@ def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.nda
     return rankings
 
 
+def distinct_texts(records: Records) -> tuple[Sequence[str], Sequence[str]]:
+    """Returns the queries and their corpus, or the different first texts and the different second texts of examples."""
+    if isinstance(records[0], Query):
+        return [query.text for query in records], records[0].corpus.texts
+    first, second = (list(dict.fromkeys(record.texts[i] for record in records)) for i in (0, 1))
+    return first, second
+
+
 def _pair(row: Row) -> TextExample:
     if None in row.values:
         raise UserError(row.where, 'no text', 'two texts', 'correct or remove the record')

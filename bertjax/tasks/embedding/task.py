@@ -16,7 +16,7 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.model.pooling import SENTENCE_POOL
 from bertjax.tasks.embedding import files
-from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask, make_rankings
+from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask, distinct_texts, make_rankings
 from bertjax.tasks.embedding.features import encode_texts, group_features, target_scores, text_features
 from bertjax.tasks.embedding.files import Query
 from bertjax.tasks.embedding.head import EMBEDDING, LAYER_NUMBERS
@@ -192,12 +192,8 @@ def _scale_to_unit(vectors: np.ndarray) -> np.ndarray:
 def _texts(records: Records) -> tuple[Sequence[str], Sequence[str]]:
     """Returns the texts to embed with the prompt of queries, and those with the prompt of documents.
 
-    They are the queries and their corpus; the different anchors and positives; or the different texts of examples
-    whose texts all have the prompt of queries.
+    Scored pairs and single texts have only the prompt of queries. For other records, see `distinct_texts`.
     """
-    if isinstance(records[0], Query):
-        return [query.text for query in records], records[0].corpus.texts
-    if records[0].form in files.GROUPS:
-        anchors, positives = (list(dict.fromkeys(record.texts[i] for record in records)) for i in (0, 1))
-        return anchors, positives
+    if isinstance(records[0], Query) or records[0].form in files.GROUPS:
+        return distinct_texts(records)
     return list(dict.fromkeys(text for record in records for text in record.texts)), ()

@@ -18,7 +18,7 @@ from bertjax.errors import UserError
 from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
-from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask, make_rankings
+from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask, distinct_texts, make_rankings
 from bertjax.tasks.embedding.features import EncodedText, group_features, target_scores, text_features
 from bertjax.tasks.embedding.files import Query
 from bertjax.tasks.late_interaction.head import AUGMENTING, LATE_INTERACTION, ORDINARY, SKIPPED
@@ -79,15 +79,9 @@ class LateInteractionTask(TextPairTask):
 
     @property
     def _settings(self) -> MultiVector:
-        return MultiVector(
-            self.query_prompt,
-            self.document_prompt,
-            self.query_len,
-            self.seq_len,
-            self.augment,
-            self.attend,
-            PUNCTUATION if self.skip_punctuation else (),
-        )
+        skiplist = PUNCTUATION if self.skip_punctuation else ()
+        prompts, lengths = (self.query_prompt, self.document_prompt), (self.query_len, self.seq_len)
+        return MultiVector(*prompts, *lengths, self.augment, self.attend, skiplist)
 
     def adopt(self, source: str) -> None:
         """See Task. If `source` is a late interaction model, the options must equal its settings, except `seq_len`."""
@@ -98,7 +92,7 @@ class LateInteractionTask(TextPairTask):
                 raise UserError(f'config.task.{name}', found, f'{value!r}, as in that model', 'set it')
 
     def features(self, records: Records, tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task. Without `training`, there is a row for each text of `_texts`."""
+        """See Task. Without `training`, there is a row for each text of `distinct_texts`."""
         tokenization = Tokenization(tokenizer, self._settings)
         if training:
             groups = [record.texts for record in records]
@@ -106,7 +100,7 @@ class LateInteractionTask(TextPairTask):
             documents = iter(tokenization.documents([text for group in groups for text in group[1:]]))
             sequences = (next(documents if i else queries) for group in groups for i in range(len(group)))
             return group_features(groups, target_scores(records, self.max_score), sequences, tokenization.notes)
-        queries, documents = _texts(records)
+        queries, documents = distinct_texts(records)
         encoded = [*tokenization.queries(queries), *tokenization.documents(documents)]
         return text_features(encoded, tokenization.notes)
 
@@ -128,14 +122,13 @@ class LateInteractionTask(TextPairTask):
     def predictions(self, records: Records, features: Features, outputs: Outputs) -> Predictions:
         """Returns the score of each pair, or the ranking of each query."""
         del features
-        queries, documents = _texts(records)
+        queries, documents = distinct_texts(records)
         vectors = [x[(x != 0).any(-1)] for x in outputs['token_vectors']]
         sides = vectors[: len(queries)], vectors[len(queries) :]
         if isinstance(records[0], Query):
             return make_rankings(records, lambda count: search(*sides, count))
-        numbers = [{text: i for i, text in enumerate(texts)} for texts in (queries, documents)]
-        pairs = [[index[text] for index, text in zip(numbers, record.texts, strict=False)] for record in records]
-        return [max_sim_of_pair(sides[0][i], sides[1][j]) for i, j in pairs]
+        first, second = (dict(zip(*pair, strict=True)) for pair in zip((queries, documents), sides, strict=True))
+        return [max_sim_of_pair(first[record.texts[0]], second[record.texts[1]]) for record in records]
 
     def ensemble_predictions(self, records: Records, members: Sequence[tuple[Features, Outputs]]) -> Predictions:
         """See Task. The vectors of a token are concatenated, so a cosine is the mean of the members' cosines."""
@@ -147,14 +140,6 @@ class LateInteractionTask(TextPairTask):
 def max_sim_of_pair(query: np.ndarray, document: np.ndarray) -> float:
     """Computes the MaxSim of token vectors [Q, D] and [S, D]. It is 0 for a document without tokens."""
     return float((query @ document.T).max(1, initial=-np.inf).sum(dtype=np.float64)) if len(document) else 0.0
-
-
-def _texts(records: Records) -> tuple[list[str], list[str]]:
-    """Returns the queries and the documents to encode. Duplicate texts of pairs are removed."""
-    if isinstance(records[0], Query):
-        return [query.text for query in records], list(records[0].corpus.texts)
-    first, second = ({record.texts[i]: None for record in records} for i in (0, 1))
-    return list(first), list(second)
 
 
 class Tokenization:

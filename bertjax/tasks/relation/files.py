@@ -167,9 +167,11 @@ def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int,
     A mark includes the white space between it and the entity.
     """
     a, b = re.escape(opening), re.escape(closing)
-    # Marks with white space between mark and entity have priority, because the text itself may contain >>.
-    for pattern in (rf'({a}\s+)\S.*?(\s+{b})', rf'({a}\s*)\S.*?(\s*{b})'):
-        matches = list(re.finditer(pattern, text))
+    # Marks with white space between mark and entity have priority, because the text itself may contain >>. An entity
+    # inside a line has priority over one that continues in the next line.
+    patterns = rf'({a}\s+)\S.*?(\s+{b})', rf'({a}\s*)\S.*?(\s*{b})'
+    for flags, pattern in itertools.product((0, re.DOTALL), patterns):
+        matches = list(re.finditer(pattern, text, flags))
         if len(matches) == 1:
             return *matches[0].span(1), *matches[0].span(2)
     count = f'{len(matches)} entities' if matches else 'no entity'
@@ -196,8 +198,5 @@ def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Rel
 def _read_marked_lines(lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:
     for number, line in lines:
         location = f'{where}:{number}'
-        if line.strip():
-            text, entities = parse_marked_text(line, location)
-            yield Relation(text, entities, None, location)
-        else:
-            yield Blank(location)
+        is_blank = not line.strip()
+        yield Blank(location) if is_blank else Relation(*parse_marked_text(line, location), None, location)

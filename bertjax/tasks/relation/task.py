@@ -119,6 +119,13 @@ class RelationTask(TextTask):
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Relation]:
         return parse_relations(rows, self.text_a, self.label, labels='ignored', keep_fields=True)
 
+    def learn(self, records: Sequence[Relation]) -> None:
+        """See TextTask; also checks that `negative` is a label, unless it is the default or ''."""
+        super().learn(records)
+        if self.negative not in ('', RelationTask.negative, *self.labels):
+            expected, fix = f"one of {', '.join(self.labels[:30])}, or ''", 'correct the label'
+            raise UserError('config.task.negative', repr(self.negative), expected, fix)
+
     def features(self, records: Sequence[Relation], tokenizer: Tokenizer, *, training: bool) -> Features:
         """Builds a row `[CLS] … [SEP]` for each of N records, with the row array STARTS, int32 [N, 2].
 

@@ -89,12 +89,10 @@ class RerankTask(TextPairTask):
         if not isinstance(records[0], Query):
             return records
         if is_beir != bool(self.candidates):
-            expected = 'a folder with the run of a search' if is_beir else "'', because the file has the texts to rank"
-            fix = (
-                'name WORKDIR/predictions/other_data, or WORKDIR/predictions, of configs/embed.py'
-                if is_beir
-                else 'leave it out'
-            )
+            expected, fix = "'', because the file has the texts to rank", 'leave it out'
+            if is_beir:
+                expected = 'a folder with the run of a search'
+                fix = 'name WORKDIR/predictions/other_data, or WORKDIR/predictions, of configs/embed.py'
             raise UserError('config.task.candidates', repr(self.candidates), expected, fix)
         if is_beir:
             folder = user_path(self.candidates, 'config.task.candidates')
@@ -156,7 +154,8 @@ def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> 
     """Returns the queries with new candidates: the `count` documents of each query with the highest scores in a file.
 
     Each line of the file is `query Q0 document rank score name`. As in trec_eval, the ranks have no effect. Documents
-    with equal scores stay in the order of the lines. A repeated document has the score of its first line.
+    with equal scores stay in the order of the lines. A repeated document has the score of its first line. The query
+    itself is left out; see `Query.excludes`.
     """
     index = {name: i for i, name in enumerate(queries[0].corpus.ids)}
     scores: dict[str, dict[int, float]] = {}  # {query: {document: score}}
@@ -171,11 +170,14 @@ def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> 
             fix = 'give the run of a search of this corpus'
             raise UserError(f'{path}:{number}', repr(line[:60]), expected, fix) from None
         scores.setdefault(query, {}).setdefault(document, score)
+    candidates = []
     for query in queries:
-        if query.id not in scores:
+        of_query = scores.get(query.id, {})
+        ranked = [i for i in sorted(of_query, key=of_query.get, reverse=True) if not query.excludes(i)]
+        if not ranked:
             raise UserError(str(path), f'no document of the query {query.id}', 'a line', 'search all queries')
-    best = {query: sorted(of_query, key=of_query.get, reverse=True)[:count] for query, of_query in scores.items()}
-    return [dataclasses.replace(query, candidates=tuple(best[query.id])) for query in queries]
+        candidates.append(dataclasses.replace(query, candidates=tuple(ranked[:count])))
+    return candidates
 
 
 def _pairs(records: Records) -> list[tuple[str, Sequence[str]]]:

@@ -61,6 +61,8 @@ def test_rows_of_tacred_are_read_and_evaluated(tacred: RelationTask):
     assert tacred.splits() == ['train', 'dev', 'test']
     tacred.learn(tacred.records('train'))
     assert tacred.labels == ['no_relation', 'per:title']
+    with pytest.raises(UserError, match="negative: found 'no_relations', expected one of no_relation, per:title"):
+        dataclasses.replace(tacred, negative='no_relations').learn(tacred.records('train'))
     scores = [Scores(np.array([0.0, 1.0])), Scores(np.array([0.0, 1.0])), Scores(np.array([2.0, 1.0]))]
     figures = tacred.metrics(tacred.records('train'), scores)
     assert (figures['precision'], figures['recall']) == (1 / 2, 1 / 2) and next(iter(figures)) == 'micro_f1'
@@ -77,6 +79,8 @@ def test_rows_of_tacred_are_read_and_evaluated(tacred: RelationTask):
         ('<< a [[ b ]] c >> d', 'a b c d', 'a b c', 'b'),  # One entity is inside the other.
         ('x >> << a >> [[ b ]]', 'x >> a b', 'a', 'b'),
         ('<< a >> [[ [3H]b ]] >>', 'a [3H]b >>', 'a', '[3H]b'),
+        ('<< a\nb >> [[ c ]] d', 'a\nb c d', 'a\nb', 'c'),
+        ('x << y\n<< a >> [[ b ]]', 'x << y\na b', 'a', 'b'),
     ],
 )
 def test_marked_texts_are_parsed(text: str, plain: str, subject: str, object: str):

@@ -152,14 +152,16 @@ def test_negatives_of_squad_come_from_mining(tmp_path: pathlib.Path):
 
 
 def test_the_first_documents_of_a_search_are_ranked_again(tmp_path: pathlib.Path):
-    write(tmp_path, 'corpus.jsonl', [{'_id': f'c{i}', 'text': text} for i, text in enumerate('abcd')])
+    corpus = [{'_id': f'c{i}', 'text': text} for i, text in enumerate('abcd')]
+    write(tmp_path, 'corpus.jsonl', [*corpus, {'_id': 'q', 'text': 'e'}])
     write(tmp_path, 'queries.jsonl', [{'_id': 'q', 'text': 'e'}])
     for folder in ('qrels', 'run/test'):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / 'qrels' / 'test.tsv').write_text('q\tc1\t1\nq\tc0\t1\n')
     run = tmp_path / 'run' / 'test' / 'test.trec'
     scores = ((3, 0.1), (1, 0.5), (2, 0.6), (3, 0.9), (0, 0.5))  # c1 before c0, and c3's first score, as in the file
-    run.write_text(''.join(f'q Q0 c{i} 1 {score} x\n' for i, score in scores))
+    itself = 'q Q0 q 1 0.9 x\n'  # as in the runs of some other programs
+    run.write_text(itself + ''.join(f'q Q0 c{i} 1 {score} x\n' for i, score in scores))
     (query,) = task(tmp_path, candidates=str(tmp_path / 'run'), candidate_count=2).records('test')
     assert query.candidates == (2, 1) and query.relevant == {0: 1, 1: 1}
     (ranking,) = task(tmp_path).predictions([query], None, {'logits': np.float32([1, 2])})
