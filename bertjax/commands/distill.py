@@ -25,7 +25,7 @@ from bertjax.training.settings import check_row_count
 from bertjax.training.state import without_aux
 from bertjax.training.trainer import fit
 from bertjax.workdir.exports import check_push_to
-from bertjax.workdir.lock import TRIALS, lock_workdir
+from bertjax.workdir.lock import check_kind, lock_workdir
 
 VERB = Verb(needs='distill', trains=True, processes=True)
 
@@ -41,6 +41,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     distill = DistillationSettings(**config.distill)
     distill.check(config.init, flag_keys)
     folder = pathlib.Path(workdir)
+    check_kind(folder, 'a fine-tuning' if 'task' in config else 'a pre-training')
     if 'task' in config:
         _distil_task(config, distill, folder, recipe)
     else:
@@ -87,8 +88,6 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
     check_push_to(settings.push_to, settings.formats)
     if make_trials(settings):
         raise UserError('config.sweep', 'a sweep', 'a single run, as distill needs', 'start one run per combination')
-    if (folder / TRIALS).exists():
-        raise UserError('--workdir', f'{folder}, which has a sweep', 'another folder for a run', 'give a new folder')
     mesh = make_mesh(settings.mesh_axes, training_devices())
     check_row_count(settings.batch_size, settings.grad_accum_steps, row_shards(mesh))
     with lock_workdir(folder):

@@ -5,7 +5,6 @@ import pathlib
 from ml_collections import ConfigDict
 
 from bertjax.config.verb import Verb
-from bertjax.errors import UserError
 from bertjax.finetune.results import finish_task
 from bertjax.finetune.run import Finetuning
 from bertjax.finetune.settings import finetuning_settings
@@ -18,7 +17,7 @@ from bertjax.training.health.gradient_check import training_devices
 from bertjax.training.settings import check_row_count
 from bertjax.training.trainer import fit
 from bertjax.workdir.exports import check_push_to
-from bertjax.workdir.lock import TRIALS, has_checkpoints, lock_workdir
+from bertjax.workdir.lock import check_kind, lock_workdir
 
 VERB = Verb(needs='task', teacher=False, trains=True, processes=True)
 
@@ -37,7 +36,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     for one in all_settings:
         one.check()
     check_push_to(settings.push_to, settings.formats)
-    _check_folder(folder, sweeps=bool(trials))
+    check_kind(folder, 'a sweep' if trials else 'a fine-tuning')
     mesh = make_mesh(settings.mesh_axes, training_devices())
     for one in all_settings:
         check_row_count(one.batch_size, one.grad_accum_steps, row_shards(mesh))
@@ -53,11 +52,3 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
                 training = Finetuning(data, folder, mesh)
             state, last = fit(folder, training, use_checkpoint=settings.use_checkpoint)
             finish_task(folder, training.resolved, training.task_model, state.eval_params, last, recipe)
-
-
-def _check_folder(folder: pathlib.Path, *, sweeps: bool) -> None:
-    """Raises a UserError if a run and a sweep would share the workdir, because both write config.json and export/."""
-    new, existing = ('a sweep', 'a run') if sweeps else ('a run', 'a sweep')
-    if has_checkpoints(folder) if sweeps else (folder / TRIALS).exists():
-        found, expected = f'{folder}, which has {existing}', f'another folder for {new}'
-        raise UserError('--workdir', found, expected, 'give a new folder')

@@ -13,7 +13,7 @@ from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import display_path
 from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.benchmark import recipe_of_task
-from bertjax.finetune.benchmark_table import REQUEST, SUBMISSION, averages, summarise
+from bertjax.finetune.benchmark_table import SUBMISSION, averages, summarise
 from bertjax.finetune.results import RESULTS
 from bertjax.metrics.glue import OFFICIAL
 from bertjax.pages.charts import check_plotly
@@ -21,6 +21,7 @@ from bertjax.pages.page import Section, link, render_page
 from bertjax.report.build import TEMPLATE, build_page
 from bertjax.report.run_record import read_run
 from bertjax.tasks.sentence.glue_table import TASKS
+from bertjax.workdir.lock import REQUEST
 
 VERB = Verb(devices=False)
 

@@ -14,9 +14,10 @@ from bertjax.config.suggestions import suggestion
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_object
-from bertjax.finetune.benchmark_table import REQUEST, is_finished
+from bertjax.finetune.benchmark_table import is_finished
 from bertjax.tasks.sentence.glue import GlueTask
 from bertjax.tasks.sentence.glue_table import TASKS
+from bertjax.workdir.lock import REQUEST
 
 ALL = 'all'
 _KEY = 'config.benchmark'

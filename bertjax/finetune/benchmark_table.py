@@ -20,7 +20,6 @@ from bertjax.workdir.lock import TRIALS
 
 _MNLI_SPLITS = {'dev': 'matched', 'dev_mismatched': 'mismatched'}
 SUBMISSION = 'submission.zip'
-REQUEST = 'benchmark.json'  # the file in the workdir with the config of each task
 
 
 def is_finished(folder: pathlib.Path) -> bool:

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from bertjax.checkpoint.steps import any_checkpoint
 from bertjax.errors import UserError
 from bertjax.files.atomic import lock_directory
+from bertjax.files.small_files import read_json_or_none
 from bertjax.parallel.distributed import check_shared_folder, primary_first
 
 TRIALS = 'trials'  # The folder with the trials in the workdir of a sweep.
 EXPORTED = 'export/trial.txt'  # The file in the workdir of a sweep that names the exported trial.
+REQUEST = 'benchmark.json'  # The file in the workdir of a benchmark with the config of each task.
 
 
 @contextlib.contextmanager
@@ -39,6 +41,24 @@ def lock_workdir(*workdirs: pathlib.Path, results_only: bool = False) -> Iterato
                 with contextlib.suppress(OSError):  # The folder is not empty.
                     workdir.rmdir()
             raise
+
+
+def check_kind(workdir: pathlib.Path, kind: str) -> None:
+    """Raises a UserError if the workdir has a training of another kind, whose files this training would replace.
+
+    `kind` is 'a pre-training', 'a fine-tuning', 'a sweep' or 'a benchmark'. Call the function before any computation.
+    """
+    existing = None
+    if (workdir / TRIALS).exists() or (workdir / REQUEST).exists():
+        existing = 'a sweep' if (workdir / TRIALS).exists() else 'a benchmark'
+    elif has_checkpoints(workdir):
+        is_task = read_json_or_none(workdir / 'config.json', lambda config: 'task' in config)
+        # Without a readable config, a single run may continue: `check_resume` compares it with the checkpoint.
+        unknown = kind if kind in ('a pre-training', 'a fine-tuning') else 'a run'
+        existing = {True: 'a fine-tuning', False: 'a pre-training'}.get(is_task, unknown)
+    if existing not in (None, kind):
+        expected = f'another folder for {kind}'
+        raise UserError('--workdir', f'{workdir}, which has {existing}', expected, 'give a new folder')
 
 
 def has_run(workdir: pathlib.Path) -> bool:

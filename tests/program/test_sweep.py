@@ -8,7 +8,7 @@ import statistics
 from unittest import mock
 
 import pytest
-from running import GLUE, SWEEP, Program, rows
+from running import GLUE, RUN, SWEEP, Program, rows
 
 from bertjax.errors import PreemptedError
 from bertjax.finetune.sweep import TrialGroup
@@ -82,6 +82,10 @@ def test_a_run_and_a_sweep_do_not_share_a_folder(program: Program, tune, swept, 
         workdir = tmp_path / folder.parent.name
         shutil.copytree(folder, workdir)
         assert 'expected another folder' in program.error(f'--workdir={workdir}', *tune, *changes, **GLUE)
+    # A pre-training would replace the exported model of the best trial.
+    workdir = tmp_path / swept.parent.name
+    pretrain = (f'--workdir={workdir}', *RUN, f'--config.tokenizer={workdir / "tokenizer"}')
+    assert 'which has a sweep, expected another folder for a pre-training' in program.error(*pretrain)
 
 
 def test_trials_that_would_share_a_folder_are_refused(program: Program, tune, swept, tmp_path: pathlib.Path):

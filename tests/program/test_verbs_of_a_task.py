@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterator
 
 import pytest
-from running import GLUE, Program, copy_workdir, results, rows
+from running import GLUE, RUN, Program, copy_workdir, results, rows
 
 from bertjax.errors import UserError
 from bertjax.finetune.results import merge_answers
@@ -194,10 +194,22 @@ def test_verbs_without_a_model_are_errors(program: Program, tune, tmp_path: path
     assert 'head/' in line and 'tuned' in line  # a pre-trained model has no head for RTE
 
 
-def test_a_workdir_with_a_run_of_another_kind_is_refused(program: Program, tune, trained, tmp_path: pathlib.Path):
+def test_a_workdir_with_a_run_of_another_kind_is_refused(
+    program: Program, tune, tuned, trained, tmp_path: pathlib.Path
+):
+    """It is refused before any file of the workdir is written."""
     workdir = copy_workdir(trained, tmp_path / 'run')
     assert 'which has a pre-training' in program.error(*tune, f'--workdir={workdir}', **GLUE)
     assert (workdir / 'config.json').read_bytes() == (trained / 'config.json').read_bytes()
+    assert not (workdir / 'features').exists()
+    workdir = copy_workdir(tuned, tmp_path / 'tuned')
+    before = sorted(workdir.rglob('*'))
+    tokenizer = f'--config.tokenizer={workdir / "tokenizer"}'
+    for command in ((), (tokenizer,)):
+        assert 'which has a fine-tuning' in program.error(f'--workdir={workdir}', *RUN, *command)
+    benchmark = '--config.run=benchmark'
+    assert 'another folder for a benchmark' in program.error(*tune, f'--workdir={workdir}', benchmark, **GLUE)
+    assert sorted(workdir.rglob('*')) == before
 
 
 def test_baselines_are_compared_with_the_model(
