@@ -88,6 +88,9 @@ def test_bfloat16_files_are_read_and_written_unchanged_and_nan_is_refused(torch,
     theirs, info = transformers.AutoModelForMaskedLM.from_pretrained(saved, output_loading_info=True)
     assert theirs.dtype == torch.bfloat16 and not any(info.values())
     assert {name: getattr(theirs.config, name) for name in rates} == rates
+    bertjax.load(source, dropout=0.5).save(tmp_path / 'changed')
+    changed = transformers.AutoConfig.from_pretrained(tmp_path / 'changed')
+    assert {getattr(changed, name) for name in rates} == {0.5}
     again, first = theirs.state_dict(), model.to(torch.bfloat16).state_dict()
     assert again.keys() == first.keys() and all(torch.equal(again[name], first[name]) for name in first)
     assert transformers.AutoTokenizer.from_pretrained(saved)(text) == tokenizer(text)

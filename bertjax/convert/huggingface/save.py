@@ -28,8 +28,7 @@ CARD = 'README.md'
 _KINDS = {'float32': 'F32', 'float16': 'F16', 'bfloat16': 'BF16'}
 # The keys of config.json that describe the directory or the program that wrote it, not the model.
 _DIRECTORY_KEYS = {'dtype', 'torch_dtype', 'auto_map', 'quantization_config', '_name_or_path', 'transformers_version'}
-# The keys that keep their old values. A BertConfig has one dropout rate, and encoders ignore `use_cache`.
-_KEPT_KEYS = {'use_cache', 'embedding_dropout', 'classifier_dropout'}
+_OTHER_RATES = ('embedding_dropout', 'classifier_dropout')
 
 
 def export_huggingface(content: ExportContent, directory: epath.PathLike) -> None:
@@ -70,7 +69,11 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
         family = choose_family(config, tokenizer.separators, pairs=pairs)
     config_json = family.to_family_values(to_json(config, tokenizer.pad_id, head, content.task, missing_parts))
     config_json |= family.write_values(config) if family.write_values else {}
-    export_keys = config_json.keys() - _KEPT_KEYS | _DIRECTORY_KEYS
+    # A BertConfig has one dropout rate, which is ModernBERT's `mlp_dropout`. While it is unchanged, so are other rates.
+    if content.values and config_json.get('mlp_dropout') == content.values.get('mlp_dropout', 0.0):
+        config_json = {key: value for key, value in config_json.items() if key not in _OTHER_RATES}
+    # `use_cache` keeps its old value, because encoders ignore it.
+    export_keys = config_json.keys() - {'use_cache'} | _DIRECTORY_KEYS
     config_json |= {'torch_dtype': content.dtype, **{key: getattr(tokenizer, name) for key, name in family.token_ids}}
     config_json |= {key: x for key, x in content.values.items() if key not in export_keys}
     unused = family.unused_positions(config_json, CONFIG)

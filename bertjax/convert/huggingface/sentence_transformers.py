@@ -164,7 +164,7 @@ def _encoder_file(folder: epath.Path) -> epath.Path:
 def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
     """Returns the maximum number of tokens of a text; 0 if neither `encoder` nor tokenizer_config.json defines it.
 
-    `encoder` is the content of `_encoder_file`.
+    `encoder` is the content of the file in _ENCODERS, or {}.
 
     Raises:
       UserError: The number is invalid.

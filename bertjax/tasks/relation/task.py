@@ -1,7 +1,7 @@
 """The task of relation classification."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -120,11 +120,18 @@ class RelationTask(TextTask):
         return parse_relations(rows, self.text_a, self.label, labels='ignored', keep_fields=True)
 
     def learn(self, records: Sequence[Relation]) -> None:
-        """See TextTask; also checks that `negative` is a label, unless it is the default or ''."""
         super().learn(records)
+        self._check_negative()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self._check_negative()
+
+    def _check_negative(self) -> None:
+        """Raises a UserError unless `negative` is a label, the default or ''."""
         if self.negative not in ('', RelationTask.negative, *self.labels):
-            expected, fix = f"one of {', '.join(self.labels[:30])}, or ''", 'correct the label'
-            raise UserError('config.task.negative', repr(self.negative), expected, fix)
+            expected = f"one of {', '.join(self.labels[:30])}{' …' if len(self.labels) > 30 else ''}, or ''"
+            raise UserError('config.task.negative', repr(self.negative), expected, 'correct the label')
 
     def features(self, records: Sequence[Relation], tokenizer: Tokenizer, *, training: bool) -> Features:
         """Builds a row `[CLS] … [SEP]` for each of N records, with the row array STARTS, int32 [N, 2].

@@ -175,7 +175,8 @@ def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> 
         of_query = scores.get(query.id, {})
         ranked = [i for i in sorted(of_query, key=of_query.get, reverse=True) if not query.excludes(i)]
         if not ranked:
-            raise UserError(str(path), f'no document of the query {query.id}', 'a line', 'search all queries')
+            found = f'no document, except perhaps the query itself, for the query {query.id}'
+            raise UserError(str(path), found, 'a line for each query', 'search all queries')
         candidates.append(dataclasses.replace(query, candidates=tuple(ranked[:count])))
     return candidates
 

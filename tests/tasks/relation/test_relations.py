@@ -63,6 +63,8 @@ def test_rows_of_tacred_are_read_and_evaluated(tacred: RelationTask):
     assert tacred.labels == ['no_relation', 'per:title']
     with pytest.raises(UserError, match="negative: found 'no_relations', expected one of no_relation, per:title"):
         dataclasses.replace(tacred, negative='no_relations').learn(tacred.records('train'))
+    with pytest.raises(UserError, match="negative: found 'no_relations'"):
+        dataclasses.replace(tacred, negative='no_relations').restore(tacred.learned_state())
     scores = [Scores(np.array([0.0, 1.0])), Scores(np.array([0.0, 1.0])), Scores(np.array([2.0, 1.0]))]
     figures = tacred.metrics(tacred.records('train'), scores)
     assert (figures['precision'], figures['recall']) == (1 / 2, 1 / 2) and next(iter(figures)) == 'micro_f1'
