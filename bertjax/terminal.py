@@ -60,6 +60,9 @@ class Console(rich.console.Console):
         return super().render_str(text.translate(_ESCAPES), **style)
 
 
+BOXED = {'box': box.HEAVY_HEAD, 'padding': (0, 1)}  # the style of a table with lines around its cells
+
+
 def make_table(title: str, *columns: str, **style: Any) -> Table:
     """Makes a table. The first column is for names; the others are for numbers and aligned to the right."""
     style = {'box': box.SIMPLE_HEAD, 'padding': (0, 1, 0, 0), **style}
