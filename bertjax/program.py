@@ -40,7 +40,7 @@ from bertjax.remote.object_store import RemoteFolder
 from bertjax.remote.paths import user_path
 from bertjax.run_verb import explain_error, run_verb
 from bertjax.terminal import filter_log
-from bertjax.training.caller import Caller, called_by
+from bertjax.training.caller import CALLER, Caller
 from bertjax.training.health.goodput_clock import begin_recording
 from bertjax.usage import load_verb, verbs
 from bertjax.workdir.lock import TRIALS, trial_fields
@@ -209,7 +209,7 @@ def _run(
         if quiet:
             on_row = on_row and _with_output(on_row, sys.stdout)
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, 'w'))))
-        stack.enter_context(called_by(Caller('call', ends_process=False, on_row=on_row)))
+        stack.callback(CALLER.reset, CALLER.set(Caller('call', ends_process=False, on_row=on_row)))
         try:
             run_verb(request, workdir, _check_one_process)
         except (UserError, StoppedError):

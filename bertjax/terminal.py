@@ -18,6 +18,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+WIDE = 4096  # A width in characters that is enough for every table, even with the longest paths.
 _NOTEBOOK = 'JPY_PARENT_PID'  # An environment variable of Jupyter kernels and of the programs that their cells start.
 # Control characters may move the cursor or change colours, so all except tab and line ends are written as escapes.
 _ESCAPES = {code: f'\\x{code:02x}' for code in (*range(32), *range(127, 160)) if chr(code) not in '\t\n\r'}
@@ -34,6 +35,8 @@ class Console(rich.console.Console):
 
     def __init__(self, *arguments, force_jupyter: bool | None = False, **options):
         super().__init__(*arguments, force_jupyter=force_jupyter, **options)
+        if not (self.is_terminal or self.is_jupyter or 'width' in options or 'COLUMNS' in os.environ):
+            self.width = WIDE  # rich would cut tables at 80 columns in a pipe or a file
 
     @property
     def is_terminal(self) -> bool:
@@ -55,6 +58,9 @@ class Console(rich.console.Console):
     def render_str(self, text: str, **style) -> Text:
         """Escapes control characters. rich calls this method for every string, even in tables."""
         return super().render_str(text.translate(_ESCAPES), **style)
+
+
+BOXED = {'box': box.HEAVY_HEAD, 'padding': (0, 1)}  # the style of a table with lines around its cells
 
 
 def make_table(title: str, *columns: str, **style: Any) -> Table:

@@ -82,7 +82,7 @@ def recipe_help(recipe: str) -> str:
     config = load_recipe(path)
     check_ranges(config)
     text = pathlib.Path(path.partition(':')[0]).read_text(encoding='utf-8')
-    descriptions = {name: (key.about, key.allowed.words) for name, key in config_keys(config).items()}
+    descriptions = {name: (key.about.removesuffix('.'), key.allowed.words) for name, key in config_keys(config).items()}
     rows = [
         (f'  {name}', format_literal(value), '; '.join(filter(None, descriptions.get(name, ()))))
         for name, value in flatten(config).items()

@@ -10,7 +10,7 @@ import pytest
 from rich.table import Table
 
 from bertjax.errors import UserError, printable
-from bertjax.terminal import Console, invocation
+from bertjax.terminal import Console, invocation, make_table
 
 # A small program that prints lines with print and with rich, and writes data.
 PROGRAM = """
@@ -54,6 +54,13 @@ def test_quoted_text_becomes_one_printable_line(text, escaped):
     error = str(UserError(f'{text}:1', repr(text), text, 'fix it'))
     assert error.startswith(f'{escaped}:1: found ') and error.endswith(f'expected {escaped}; fix it')
     assert error.isprintable() and error.encode('utf-8')
+
+
+def test_a_table_is_not_cut_in_a_pipe_or_a_file(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv('COLUMNS', raising=False)
+    names = [f'column {number}' for number in range(20)]
+    Console(file=(file := io.StringIO())).print(make_table('title', *names))
+    assert all(name in file.getvalue() for name in names)
 
 
 def test_a_message_does_not_dump_a_file():

@@ -103,10 +103,9 @@ def _try_others(
 
 def _error(search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any]) -> UserError:
     fitting_ways = [f'{t["flags"]} ({_gib(t["hbm_bytes_per_chip"])})' for t in result['tried'] if t['fits']]
+    fix = 'no other settings that were tried fit: use more chips, or a smaller model'
     if fitting_ways:
         fix = f'these settings were compiled and fit: {"; or ".join(fitting_ways)}'
-    else:
-        fix = 'no other settings that were tried fit: use more chips, or a smaller model'
     return UserError(
         f'config.topology={search.topology}',
         f'phase {phase.number} with batch {phase.batch_size} x {phase.seq_len}, which needs '

@@ -19,6 +19,7 @@ from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.warm_start import with_architecture, with_existing_vocabulary
 from bertjax.report.run_record import read_run
 from bertjax.terminal import Console
+from bertjax.workdir.differences import task_kind
 
 VERB = Verb(bucket='inspect')
 
@@ -43,12 +44,16 @@ def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str
     if in_bucket:
         counts += print_checks(console, 'the bucket', lease, bucket.rights(address))
     done, total = outcome.steps_done(record) if record else (0, None)
+    resume = []
+    if done and task_kind(record.config) == task_kind(to_plain(config)):
+        continued = outcome.with_set_keys(record, to_plain(config), flag_keys)
+        total, resume = total and continued['steps'], [outcome.resume(record, done, continued)]
     if record is None or (done != total and not record.is_sweep):
         checks = _config_checks(config, folder, flag_keys, done, total, at_work=at_work)
         counts += print_checks(console, 'this config', *checks)
     if record is not None:
         checks = (outcome.not_finite, outcome.mlm_loss, outcome.collapsed, outcome.slow_input, outcome.goodput)
-        outcomes = [outcome.progress(record, at_work=at_work), *(check(record) for check in checks)]
+        outcomes = [outcome.progress(record, at_work=at_work), *resume, *(check(record) for check in checks)]
         counts += print_checks(console, f'the run in {address}', *outcomes)
     failed, warned = counts[FAIL], counts[WARN]
     if failed:

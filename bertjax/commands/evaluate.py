@@ -15,14 +15,12 @@ from bertjax.finetune.restore import EvaluatedTask, evaluation_settings
 from bertjax.finetune.results import OTHER_DATA, RESULTS, STEP, describe_other_data, results_table, write_predictions
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
-from bertjax.terminal import Console, make_table
+from bertjax.terminal import WIDE, Console, make_table
 from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import exported_trial, lock_workdir
 from bertjax.writers.console import format_value
 
 VERB = Verb(needs='task', processes=True)
-
-_MAX_WIDTH = 4096  # The maximum width of a table in characters, enough for the longest paths.
 
 
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
@@ -77,8 +75,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
             together = (format_value(figures[task.score]) for figures in measured.values())
             table.add_row('together', *together, style='bold')
             # The table is as wide as its paths need, because a wrapped path cannot be copied.
-            width = console.measure(table, options=console.options.update(max_width=_MAX_WIDTH)).maximum
-            Console(width=max(width, console.width)).print(table)
+            Console(width=WIDE).print(table)
         write_atomic(path, json.dumps(results, indent=2) + '\n')
         console.print(results_table({**results, 'task': task.name, 'parts': parts, 'splits': measured}))
         console.print(f'{path}, {predictions_folder}', markup=False)

@@ -21,11 +21,8 @@ from bertjax.writers.jsonl import read_rows
 VERB = Verb(devices=False, bucket='look')
 
 _STYLES = {'line': '-', 'dots': 'o-', 'level': '--'}
-_COLORS = {
-    'pale': '#b8c4d6',
-    'quiet': 'tab:gray',
-    'teal': 'tab:cyan',
-}  # Matplotlib has the other colours under the same names with the prefix tab:.
+# Matplotlib has the other colours under the same names with the prefix tab:.
+_COLORS = {'pale': '#b8c4d6', 'teal': 'tab:cyan'}
 
 
 def run(config: ConfigDict, workdir: str) -> None:

@@ -82,7 +82,7 @@ def devices() -> Iterator[Check]:
 @check('workdir')
 def workdir(folder: pathlib.Path) -> Iterator[Check]:
     """Writes and removes a file in the workdir, or in its nearest existing parent."""
-    existing = nearest_folder(folder)
+    existing = disk.nearest_folder(folder)
     try:
         with tempfile.NamedTemporaryFile(dir=existing, prefix='.doctor-'):
             pass
@@ -104,7 +104,7 @@ def is_at_work(folder: pathlib.Path) -> bool:
 @check('disk')
 def disk_space(folder: pathlib.Path, needed: Mapping[str, int]) -> Iterator[Check]:
     """Compares the free disk space with `needed`, {name of files: bytes}. Fails if the first entry does not fit."""
-    free = shutil.disk_usage(nearest_folder(folder)).free
+    free = shutil.disk_usage(disk.nearest_folder(folder)).free
     message = f'{gib(free)} free; {", ".join(f"{name} {gib(size)}" for name, size in needed.items())}'
     if free < next(iter(needed.values())):
         fix = 'make room, or give a --workdir on another disk'
@@ -113,11 +113,6 @@ def disk_space(folder: pathlib.Path, needed: Mapping[str, int]) -> Iterator[Chec
         yield Check('disk', WARN, f'{message}: not enough for all of them', 'make room or lower config.checkpoint_keep')
     else:
         yield Check('disk', OK, message)
-
-
-def nearest_folder(folder: pathlib.Path) -> pathlib.Path:
-    """Returns the folder if it exists, else its nearest existing parent."""
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
 
 
 def gib(size: float) -> str:

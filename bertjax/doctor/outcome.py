@@ -1,10 +1,14 @@
 """Checks the outcome of a run, finished or not. Searches the training text for reasons why the run did not learn."""
 
+import copy
+import functools
 import statistics
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from bertjax.checkpoint.steps import DAMAGED, finished_steps
+from bertjax.config.plain import flatten
+from bertjax.config.resume import check_resume
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.doctor.text import learning_obstacles
 from bertjax.errors import UserError
@@ -18,6 +22,7 @@ from bertjax.training.health.goodput import read_goodput
 from bertjax.training.health.goodput_clock import COMPILE, DATA, EVALUATION, RESTORE, SAVE, START
 from bertjax.training.health.watchdog import HANG
 from bertjax.training.record import STOP_AFTER_SKIPPED
+from bertjax.workdir.differences import resolve_like
 from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
 from bertjax.workdir.resolve_path import huggingface_directory
@@ -70,6 +75,26 @@ def progress(run: Run, *, at_work: bool) -> Iterator[Check]:
         reason = (folder / HANG).read_text(encoding='utf-8', errors='replace').partition('\n')[0]
         fix = f'{folder / HANG} has the stacks of all threads; the same command continues'
         yield Check('hang', WARN, reason.removeprefix('stopped: ').partition(' (')[0], fix)
+
+
+def with_set_keys(run: Run, config: Mapping[str, Any], set_keys: Collection[str]) -> dict[str, Any]:
+    """Returns the config with which a command continues a run: that of the run, with the keys that the user set.
+
+    `config` is the plain form of the command's config. The number of steps depends on two keys, steps and epochs.
+    """
+    names = {*set_keys, 'steps'} if 'epochs' in set_keys else {*set_keys}
+    resolved, merged = flatten(resolve_like(config, run.config, set_keys)), copy.deepcopy(dict(run.config))
+    for name in names & resolved.keys() & flatten(run.config).keys():
+        *groups, key = name.split('.')
+        functools.reduce(dict.__getitem__, groups, merged)[key] = resolved[name]
+    return merged
+
+
+@check('resume')
+def resume(run: Run, done: int, config: Mapping[str, Any]) -> Iterator[Check]:
+    """Fails if the run cannot continue with `config`, from `with_set_keys`, after the step `done`."""
+    changes = check_resume(run.config, config, str(run.folder), finished=done == config['steps'])
+    yield from [Check('resume', OK, 'changed keys: ' + ', '.join(changes))] if changes else []
 
 
 @check('numbers')
@@ -152,8 +177,9 @@ def collapsed(run: Run) -> Iterator[Check]:
         yield Check('seeds', FAIL, 'the same answer for every record', advise(run.rows, run.config['learning_rate']))
     elif names:
         listed = ', '.join(names[:3]) + (' …' if len(names) > 3 else '')
-        fix = 'use the best run on dev; or a lower learning rate and more epochs; or a longer config.warmup_fraction'
         status = FAIL if len(names) == len(results) else WARN
+        fix = '' if status == FAIL else 'use the best run on dev; or '
+        fix += 'a lower learning rate and more epochs; or a longer config.warmup_fraction'
         yield Check('seeds', status, f'{len(names)} of {len(results)} runs learned nothing: {listed}', fix)
 
 

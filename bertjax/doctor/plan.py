@@ -147,9 +147,8 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
     if settings.task['kind'] == 'glue' and (settings.benchmark or len(parse_tasks(settings.task['task'])) > 1):
         yield Check('data', OK, 'run=benchmark checks the settings and the data of all tasks before it trains')
         return
-    trials = make_trials(settings)
-    runs = max(1, len(trials))
-    for one in [trial.settings(settings) for trial in trials] or [settings]:
+    runs = [trial.settings(settings) for trial in make_trials(settings)] or [settings]
+    for one in runs:
         dataclasses.replace(one, run='finetune').check()
     check_push_to(settings.push_to, settings.formats)
     with tempfile.TemporaryDirectory() as scratch, quiet():
@@ -167,7 +166,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
     with quiet():
         rows, seconds = _time_task(data, mesh)
     hours = max(steps - done, 0) * seconds * settings.batch_size / rows / 3600
-    per_run = f'; for one of {runs} runs' if runs > 1 else ''
+    per_run = f'; for one of {len(runs)} runs' if len(runs) > 1 else ''
     longest = f'{rows} rows padded to the longest of {min(_RECORDS, train):,} records'
     yield _hours(hours, steps, f'from steps timed on this machine, {longest} in {seconds:.3g} s{per_run}')
 

@@ -138,8 +138,7 @@ def learning_obstacles(report: dict[str, Any]) -> dict[str, str]:
     if unknown > UNKNOWN:
         obstacles[f'{unknown:.0%} of the tokens are [UNK]'] = 'use a vocabulary trained on this text'
     elif pieces > PIECES_PER_WORD:
-        fix = (
-            "train a vocabulary on this text (--config.tokenizer='') or, with config.init, add words (config.vocab.add)"
-        )
+        fix = 'raise config.vocab.size if the vocabulary was trained on this text; else train one on it '
+        fix += "(--config.tokenizer='') or, with config.init, add words (config.vocab.add)"
         obstacles[f'the vocabulary cuts words into {pieces:.1f} pieces on average'] = fix
     return obstacles

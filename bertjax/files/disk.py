@@ -107,7 +107,7 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
         fix = 'make room there, or set TMPDIR to another folder; then the same command continues'
         return UserError('TMPDIR', 'no folder for temporary files', 'a folder that can be written to', fix)
     if error.errno in _FULL:
-        folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
+        folder = nearest_folder(path)
         free = shutil.disk_usage(folder).free
         found = 'a used-up disk quota' if error.errno == errno.EDQUOT else f'a full disk with {free:,} bytes free'
         size = getattr(error, 'write_size', 0)
@@ -116,6 +116,11 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
     if error.errno in _FIXES:
         return UserError(str(path), error.strerror.lower(), 'a path that can be read and written', _FIXES[error.errno])
     return None
+
+
+def nearest_folder(path: pathlib.Path) -> pathlib.Path:
+    """Returns the path if it is a folder, else its nearest existing parent."""
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
 
 
 def check_open_files() -> None:

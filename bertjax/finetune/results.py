@@ -20,7 +20,7 @@ from bertjax.finetune.task_model import TaskModel
 from bertjax.tasks.embedding.head import exported_module
 from bertjax.tasks.reading.texts import Blank
 from bertjax.tasks.task import Outputs, Task
-from bertjax.terminal import Console
+from bertjax.terminal import BOXED, Console, make_table
 from bertjax.training.health.goodput import read_goodput
 from bertjax.workdir import exports
 from bertjax.workdir.exports import push_export, write_exports
@@ -260,10 +260,8 @@ def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
 def results_table(results: Mapping[str, Any]) -> Table:
     """Returns a table with a column for each split and a row for each metric."""
     splits, parts = results['splits'], results.get('parts', {})
-    table = Table(title=f'{results["task"]}', title_justify='left')
-    table.add_column('')
-    for name in splits:
-        table.add_column(f'{name}\n({parts[name]})' if name in parts else name, justify='right')
+    names = [f'{name}\n({parts[name]})' if name in parts else name for name in splits]
+    table = make_table(results['task'], '', *names, **BOXED)
     for metric in next(iter(splits.values())):
         marked = f'{metric} *' if metric == results['score'] else metric
         table.add_row(marked, *(format_value(values.get(metric)) for values in splits.values()))

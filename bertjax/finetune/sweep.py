@@ -41,7 +41,7 @@ from bertjax.parallel.distributed import (
     remove_on_all,
 )
 from bertjax.terminal import Console
-from bertjax.training.caller import current_caller
+from bertjax.training.caller import CALLER
 from bertjax.training.compiled_steps import StepLowering
 from bertjax.training.health.interrupt import Interrupt
 from bertjax.training.phase import Experiment, Phase
@@ -107,7 +107,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
             logging.info('attention: %s', task_model.attention)
             for first in range(0, len(members), size):
                 if broadcast_from_primary(interrupt.requested()):
-                    word = current_caller().word
+                    word = CALLER.get().word
                     raise PreemptedError(f'stopped on request; the same {word} continues with the remaining runs')
                 TrialGroup(members[first : first + size], task_model, train, folder).run(interrupt)
     remove_on_all(folder / _UNFINISHED)  # left if an earlier process was killed after its last result

@@ -113,7 +113,6 @@ def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> di
 
 def sweep_table(summary: Mapping[str, Any]) -> Table:
     """Returns a table with a row for each group of runs that differ only in their seed."""
-    # The table must fit in 80 columns, the width that rich assumes for a pipe or a file.
     names = ('trainable', 'batch', 'epochs', 'rate', 'runs', 'median', 'mean', 'sd', 'best', 'collapsed')
     table = make_table(f'{summary["score"]} on dev', *names)
     for line in summary['settings']:

@@ -25,7 +25,7 @@ from bertjax.pretrain.chance_baselines import ChanceBaselines, compute_chance_ba
 from bertjax.pretrain.heldout_pairs import SPLIT
 from bertjax.pretrain.heldout_texts import group_rows_by_text
 from bertjax.pretrain.run import Pretraining
-from bertjax.terminal import Console
+from bertjax.terminal import BOXED, Console, make_table
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.training.health.goodput import read_goodput
 from bertjax.training.step import make_forward
@@ -197,9 +197,7 @@ def _piece_text(tokenizer: Tokenizer, piece: int) -> str:
 def _print_heldout(console: Console, rows: list[dict[str, Any]], baselines: ChanceBaselines) -> None:
     """Prints a table of the first and the last held-out row, and then the chance baselines."""
     first, last = rows[0], rows[-1]
-    table = Table(title='held-out text', title_justify='left')
-    for heading in ('', f'step {first["step"]}', f'step {last["step"]}'):
-        table.add_column(heading, justify='right' if heading else 'left')
+    table = make_table('held-out text', '', f'step {first["step"]}', f'step {last["step"]}', **BOXED)
     for name in PRINTED_FIGURES:
         if last.get(name) is not None:
             table.add_row(name.replace('_', ' '), format_value(first.get(name)), format_value(last[name]))

@@ -1,9 +1,8 @@
 """The program that started a training: the command line, or Python code that continues after the training."""
 
-import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from bertjax.writers.writer import MetricRow
 
@@ -24,20 +23,5 @@ class Caller:
 
 
 _COMMAND_LINE = Caller()
-# The caller is a context variable, so that no function has to pass it on. Each thread has a separate value.
-_caller: contextvars.ContextVar[Caller] = contextvars.ContextVar('caller', default=_COMMAND_LINE)
-
-
-def current_caller() -> Caller:
-    """Returns the caller of this thread's training."""
-    return _caller.get()
-
-
-@contextlib.contextmanager
-def called_by(caller: Caller) -> Iterator[None]:
-    """A context in which trainings have this caller."""
-    token = _caller.set(caller)
-    try:
-        yield
-    finally:
-        _caller.reset(token)
+# The caller of the current training. The variable has a separate value in each thread, and no function passes it on.
+CALLER: contextvars.ContextVar[Caller] = contextvars.ContextVar('caller', default=_COMMAND_LINE)

@@ -10,7 +10,7 @@ from bertjax.data.loader import Loader
 from bertjax.errors import PreemptedError
 from bertjax.parallel.distributed import broadcast_from_primary
 from bertjax.training.any_process_flags import AnyProcessFlags
-from bertjax.training.caller import current_caller
+from bertjax.training.caller import CALLER
 from bertjax.training.early_stopping import EarlyStopping
 from bertjax.training.health.goodput_clock import DATA, EVALUATION, SAVE
 from bertjax.training.health.interrupt import Interrupt
@@ -120,11 +120,10 @@ class Loop:
 
     def _evaluate(self, phase: Phase) -> float | None:
         """Runs all evaluators of a phase. Returns the cost from `phase.evaluator`; None for no evaluator or no cost."""
-        main = [phase.evaluator] if phase.evaluator is not None else []
-        costs = []
-        for evaluator in (*main, *phase.other_evaluators):
-            costs.append(self._run_evaluator(evaluator))
-        return costs[0] if main else None
+        cost = None if phase.evaluator is None else self._run_evaluator(phase.evaluator)
+        for evaluator in phase.other_evaluators:
+            self._run_evaluator(evaluator)
+        return cost
 
     def _evaluate_new_splits(self) -> None:
         """Evaluates a finished run on the splits that were added after its end."""
@@ -158,8 +157,8 @@ class Loop:
             yield
 
     def _stopped(self) -> PreemptedError:
-        word = current_caller().word
-        return PreemptedError(f'stopped at step {self._position.step} as asked; the same {word} continues there')
+        step, word = self._position.step, CALLER.get().word
+        return PreemptedError(f'stopped at step {step} as asked; the same {word} continues there')
 
 
 def _is_due(step: int, every: int) -> bool:

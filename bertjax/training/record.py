@@ -15,7 +15,7 @@ from bertjax.data.loader import NumberedBatch
 from bertjax.errors import NonFiniteError
 from bertjax.metrics.rows import add_sums, finite_or_none
 from bertjax.parallel.distributed import is_primary
-from bertjax.training.caller import current_caller
+from bertjax.training.caller import CALLER
 from bertjax.training.health.goodput_clock import COMPILE, GoodputClock
 from bertjax.training.health.ledger import ledger_damage
 from bertjax.training.health.profiler import Profiler
@@ -63,7 +63,7 @@ class Recorder:
         failed: Sequence[bool] = (),
     ):
         folders, trackers = experiment.folders, _trackers(experiment)
-        on_row, self._writers = current_caller().on_row, []
+        on_row, self._writers = CALLER.get().on_row, []
         for m, folder in enumerate(folders):
             writers = [JsonLines(folder / 'metrics.jsonl'), TensorBoard(folder / 'tensorboard')] if is_primary() else []
             writers += trackers[m : m + 1]
@@ -241,7 +241,7 @@ def _non_finite_message(position: Position, scalars: Mapping[str, float]) -> str
         'no parameters, and all saved checkpoints are intact. Check the learning rate '
         f'({scalars["learning_rate"]:.3g} now; try half of it, or a longer warm-up), config.optimizer.clip_norm '
         '(1.0 is usual), and the vocabulary of the checkpoint in config.init; '
-        f'then start the same {current_caller().word} again.'
+        f'then start the same {CALLER.get().word} again.'
     )
 
 

@@ -109,8 +109,7 @@ def resume_or_start(
     """
     settings, total = experiment.settings, experiment.settings.steps
     position = saved.position if saved else Position()
-    profiled = profiled_steps(settings.profile)
-    if profiled and profiled[-1] > total:
+    if (profiled := profiled_steps(settings.profile)) and profiled[-1] > total:
         fix = f'for example --config.profile={max(total - 5, 1)}:{total}'
         raise UserError('config.profile', repr(settings.profile), f'steps up to {total}, the last of the run', fix)
     folder = experiment.folders[0]
@@ -129,8 +128,7 @@ def resume_or_start(
                 print(f'all {total} steps are done' if done else f'continuing at step {position.step}{of_total}')
             else:
                 state = experiment.init_state()
-        description = experiment.describe()
-        if description:
+        if description := experiment.describe():
             print(description)
         for line in experiment.details().splitlines() if is_primary() else ():
             logging.info('%s', line)

@@ -48,10 +48,8 @@ def check_kind(workdir: pathlib.Path, kind: str) -> None:
 
     `kind` is 'a pre-training', 'a fine-tuning', 'a sweep' or 'a benchmark'. Call the function before any computation.
     """
-    existing = None
-    if (workdir / TRIALS).exists() or (workdir / REQUEST).exists():
-        existing = 'a sweep' if (workdir / TRIALS).exists() else 'a benchmark'
-    elif has_checkpoints(workdir):
+    existing = 'a sweep' if (workdir / TRIALS).exists() else 'a benchmark' if (workdir / REQUEST).exists() else None
+    if existing is None and has_checkpoints(workdir):
         is_task = read_json_or_none(workdir / 'config.json', lambda config: 'task' in config)
         # Without a readable config, a single run may continue: `check_resume` compares it with the checkpoint.
         unknown = kind if kind in ('a pre-training', 'a fine-tuning') else 'a run'

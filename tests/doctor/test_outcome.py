@@ -53,7 +53,11 @@ CLEAN = {
         ({'neighbour_likeness': 0.9}, 'the sentences are shuffled', 'in order'),
         ({'neighbour_likeness_within': 1.0}, 'the sentences are shuffled', 'in order'),
         ({'unknown_rate': 0.2}, '20% of the tokens are [UNK]', 'trained on this text'),
-        ({'pieces_per_word': 2.6}, 'cuts words into 2.6 pieces on average', "config.tokenizer=''"),
+        (
+            {'pieces_per_word': 2.6},
+            'cuts words into 2.6 pieces on average',
+            "if the vocabulary was trained on this text; else train one on it (--config.tokenizer='')",
+        ),
         ({}, 'the text shows no reason', '--config.learning_rate=0.0002 or 5e-05'),
     ],
 )
@@ -144,6 +148,13 @@ def test_seeds_that_collapsed(tmp_path: pathlib.Path):
         (trial / 'results.json').write_text(json.dumps({**results, 'collapsed': seed == 1}))
     check = only(outcome.collapsed(run))
     assert check.status == WARN and check.message == '1 of 3 runs learned nothing: seed1'
+    assert check.fix.startswith('use the best run on dev; or a lower learning rate')
+    for path in tmp_path.glob('trials/*/results.json'):
+        path.write_text(json.dumps({**results, 'collapsed': True}))
+    check = only(outcome.collapsed(run))
+    assert check.status == FAIL and check.fix.startswith('a lower learning rate')
+    for path in tmp_path.glob('trials/*/results.json'):
+        path.write_text(json.dumps({**results, 'collapsed': path.parent.name == 'seed1'}))
     (tmp_path / 'trials' / 'seed1' / 'results.json').write_text(json.dumps({**results, 'collapsed': False}))
     assert only(outcome.collapsed(run)).status == OK
 

@@ -11,6 +11,7 @@ from bertjax.pages.charts import BarChart, Chart, Curve
 from bertjax.pages.page import Section, Token, render_page
 
 HOSTILE = '</script><script>document.title="taken"</script><img src=x onerror="document.title=1">&amp;'
+WORDS = 'a long label of several words that could fill a whole line of the page'
 LONG = 'pneumonoultramicroscopicsilicovolcanoconiosis' * 8
 
 
@@ -35,7 +36,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         'warnings': [HOSTILE],
     }
     errors = {
-        'classes': [['yes', *'12345']], 'titles': ['yes', HOSTILE], 'confusion': {'yes': [(0.5, '3'), (0, HOSTILE)]},
+        'classes': [['yes', *'12345']], 'titles': ['yes', HOSTILE], 'confusion': {WORDS: [(0.5, '3'), (0, HOSTILE)]},
         'records': 9, 'wrong': 1, 'worst': [(tokens, {'first': LONG, 'second': HOSTILE})],
     }  # fmt: skip
     sections = [
@@ -70,6 +71,9 @@ def test_a_page_fits_any_width_and_both_themes(path: pathlib.Path, browser: Brow
         )
         assert page.title() == f'A {HOSTILE}' and page.locator('main img, main script:not([type])').count() == 0
         assert page.locator('tr.marked td').first.inner_text() == HOSTILE
+        parts = ('.scroll:has(.shaded)', '.shaded td')
+        frame, cell = (page.locator(f'#errors {part}').first.bounding_box() for part in parts)
+        assert cell['x'] + cell['width'] <= frame['x'] + frame['width']  # Long labels do not hide the numbers.
         page.click('summary')
         assert page.locator('details .note').inner_text() == HOSTILE
         _check_buttons(page.locator('.chart').first)

@@ -45,6 +45,11 @@ def test_a_finished_run_is_checked(program: Program, trained: pathlib.Path, tmp_
     assert 'finished, step 24 of 24' in out and 'hours' not in checks and 'corpus' not in checks
     assert {'run', 'numbers', 'MLM loss', 'input', 'goodput'} <= set(checks) and 'a model without context' in out
     assert {path: path.stat().st_mtime_ns for path in trained.rglob('*')} == before
+    # A command that would be refused, and one that would train longer.
+    wider = program.run(f'--workdir={trained}', *RUN, '--config.model.width=48', DOCTOR, status=2).stdout
+    assert statuses(wider)['resume'] == 'FAIL' and 'config.model.width: found 48, expected 32 as in' in wider
+    longer = program.run(f'--workdir={trained}', *RUN, '--config.steps=30', DOCTOR, status=None).stdout
+    assert 'changed keys: steps: 24 -> 30' in longer and {'config', 'corpus', 'hours'} <= set(statuses(longer))
 
 
 def test_sizes_are_computed_with_the_vocabulary_of_the_initial_model(trained: pathlib.Path, tmp_path: pathlib.Path):

@@ -250,6 +250,7 @@ def test_help_of_a_recipe_lists_its_keys(program: Program):
         assert re.search(r"^  task.task +'(rte|mrpc)'  ", text, re.MULTILINE)
         keys = {line.split()[0] for line in text.partition('Keys of')[2].splitlines()[1:] if line}
         assert keys == set(flatten(load_recipe(find_recipe('glue'))))
+        assert '.; ' not in text
     assert 'did you mean glue?' in program.error('--help', '--config=gleu', recipe='', small=False)
 
 

@@ -20,7 +20,7 @@ from running import GLUE, NO_SAVES, ONE_LENGTH, PRETRAIN, RUN12, SMALL, SWEEP, T
 import bertjax
 from bertjax.config.recipes import phase
 from bertjax.program import FinishedRun
-from bertjax.training.caller import Caller, called_by
+from bertjax.training.caller import CALLER, Caller
 from bertjax.training.health.interrupt import Interrupt
 from bertjax.workdir.rows import write_rows
 
@@ -272,10 +272,14 @@ def test_a_call_in_one_of_several_processes_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_third_signal_interrupts_the_call():
-    with pytest.raises(KeyboardInterrupt), called_by(Caller('call', ends_process=False)), Interrupt() as interrupt:
-        for _ in range(3):
-            os.kill(os.getpid(), signal.SIGINT)
-            assert interrupt.requested()
+    token = CALLER.set(Caller('call', ends_process=False))
+    try:
+        with pytest.raises(KeyboardInterrupt), Interrupt() as interrupt:
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGINT)
+                assert interrupt.requested()
+    finally:
+        CALLER.reset(token)
 
 
 def test_every_public_name_can_be_used():

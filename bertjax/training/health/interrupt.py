@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from bertjax.training.caller import current_caller
+from bertjax.training.caller import CALLER
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LAST = 3  # this many signals end a training immediately
@@ -31,7 +31,7 @@ class Interrupt:
         self.doing = 'the run is being prepared'
         self._requested = False
         self._noted = 0  # the number of signals that the main thread has handled; more may have arrived
-        self._ends_process = current_caller().ends_process
+        self._ends_process = CALLER.get().ends_process
         self._handles_signals = threading.current_thread() is threading.main_thread()
         self._before: dict[int, object] = {}
 
