@@ -19,7 +19,7 @@ from bertjax.finetune.trials import make_trials
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.terminal import Console
 from bertjax.workdir.exports import LOADABLE
-from bertjax.workdir.lock import check_kind, lock_workdir
+from bertjax.workdir.lock import check_workdir_kind, lock_workdir
 from bertjax.writers.console import print_next_commands, print_output_files
 
 VERB = Verb(needs='task', teacher=False, trains=True)
@@ -42,7 +42,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         fix = 'leave it out, and push a model of your choice with --config.run=export'
         raise UserError('config.push_to', repr(config.push_to), 'nothing, because each task has its own model', fix)
     folder, console = pathlib.Path(workdir), Console(highlight=False, soft_wrap=True)
-    check_kind(folder, 'a benchmark')
+    check_workdir_kind(folder, 'a benchmark')
     tasks = benchmark.parse_tasks(config.task.task)
     overrides = benchmark.parse_task_overrides(config.benchmark, tasks)
     configs = {task: _task_config(config, task, overrides.get(task, {}), folder) for task in tasks}

@@ -25,7 +25,7 @@ from bertjax.training.settings import check_row_count
 from bertjax.training.state import without_aux
 from bertjax.training.trainer import fit
 from bertjax.workdir.exports import check_push_to
-from bertjax.workdir.lock import check_kind, lock_workdir
+from bertjax.workdir.lock import check_workdir_kind, lock_workdir
 
 VERB = Verb(needs='distill', trains=True, processes=True)
 
@@ -41,7 +41,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     distill = DistillationSettings(**config.distill)
     distill.check(config.init, flag_keys)
     folder = pathlib.Path(workdir)
-    check_kind(folder, 'a fine-tuning' if 'task' in config else 'a pre-training')
+    check_workdir_kind(folder, 'a fine-tuning' if 'task' in config else 'a pre-training')
     if 'task' in config:
         _distil_task(config, distill, folder, recipe)
     else:

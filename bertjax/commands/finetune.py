@@ -17,7 +17,7 @@ from bertjax.training.health.gradient_check import training_devices
 from bertjax.training.settings import check_row_count
 from bertjax.training.trainer import fit
 from bertjax.workdir.exports import check_push_to
-from bertjax.workdir.lock import check_kind, lock_workdir
+from bertjax.workdir.lock import check_workdir_kind, lock_workdir
 
 VERB = Verb(needs='task', teacher=False, trains=True, processes=True)
 
@@ -36,7 +36,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     for one in all_settings:
         one.check()
     check_push_to(settings.push_to, settings.formats)
-    check_kind(folder, 'a sweep' if trials else 'a fine-tuning')
+    check_workdir_kind(folder, 'a sweep' if trials else 'a fine-tuning')
     mesh = make_mesh(settings.mesh_axes, training_devices())
     for one in all_settings:
         check_row_count(one.batch_size, one.grad_accum_steps, row_shards(mesh))

@@ -20,7 +20,7 @@ from bertjax.training.state import TrainState
 from bertjax.training.time_limit import PhaseTimeError
 from bertjax.training.trainer import fit
 from bertjax.workdir.exports import check_push_to
-from bertjax.workdir.lock import check_kind, has_checkpoints, lock_workdir
+from bertjax.workdir.lock import check_workdir_kind, has_checkpoints, lock_workdir
 from bertjax.workdir.resolve_path import huggingface_directory
 
 VERB = Verb(needs='corpus', teacher=False, trains=True, processes=True)
@@ -33,7 +33,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
       UserError, PreemptedError, NonFiniteError: See `program.train`.
     """
     folder = pathlib.Path(workdir)
-    check_kind(folder, 'a pre-training')
+    check_workdir_kind(folder, 'a pre-training')
     settings = with_architecture(pretraining_settings(config), folder, flag_keys)
     settings.check()
     check_push_to(settings.push_to, settings.formats)

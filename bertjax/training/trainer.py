@@ -74,6 +74,9 @@ def _check_same_run(
 
     If the run is `timed`, the steps and phases are not printed, because the time decides them.
     """
+    if ('task' in saved.config) != ('task' in resolved):
+        kind = 'a fine-tuning' if 'task' in saved.config else 'a pre-training'
+        raise UserError('--workdir', f'{folder}, which has {kind}', 'another folder for this run', 'give a new folder')
     step, total = saved.position.step, settings.steps
     saved_config = {key: value for key, value in saved.config.items() if key != STATE_KEY}
     if step > total:

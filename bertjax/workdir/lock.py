@@ -1,4 +1,4 @@
-"""The lock of a workdir, and checks for a run or a sweep in it."""
+"""The lock of a workdir, and checks for trainings in it."""
 
 import contextlib
 import pathlib
@@ -43,18 +43,23 @@ def lock_workdir(*workdirs: pathlib.Path, results_only: bool = False) -> Iterato
             raise
 
 
-def check_kind(workdir: pathlib.Path, kind: str) -> None:
-    """Raises a UserError if the workdir has a training of another kind, whose files this training would replace.
+def check_workdir_kind(workdir: pathlib.Path, kind: str) -> None:
+    """Raises a UserError if the workdir has a training of another kind, because both would write the same files.
 
-    `kind` is 'a pre-training', 'a fine-tuning', 'a sweep' or 'a benchmark'. Call the function before any computation.
+    `kind` is 'a pre-training', 'a fine-tuning', 'a sweep' or 'a benchmark'. A pre-training and a benchmark may share a
+    workdir. Call the function before any computation.
     """
-    existing = 'a sweep' if (workdir / TRIALS).exists() else 'a benchmark' if (workdir / REQUEST).exists() else None
-    if existing is None and has_checkpoints(workdir):
+    existing = None
+    if (workdir / TRIALS).exists():
+        existing = 'a sweep'
+    elif has_checkpoints(workdir):
         is_task = read_json_or_none(workdir / 'config.json', lambda config: 'task' in config)
-        # Without a readable config, a single run may continue: `check_resume` compares it with the checkpoint.
+        # Without a readable config, a single run may continue: the trainer compares it with the checkpoint.
         unknown = kind if kind in ('a pre-training', 'a fine-tuning') else 'a run'
         existing = {True: 'a fine-tuning', False: 'a pre-training'}.get(is_task, unknown)
-    if existing not in (None, kind):
+    elif (workdir / REQUEST).exists():
+        existing = 'a benchmark'
+    if existing not in (None, kind) and {existing, kind} != {'a pre-training', 'a benchmark'}:
         expected = f'another folder for {kind}'
         raise UserError('--workdir', f'{workdir}, which has {existing}', expected, 'give a new folder')
 

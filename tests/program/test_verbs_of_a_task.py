@@ -203,13 +203,22 @@ def test_a_workdir_with_a_run_of_another_kind_is_refused(
     assert (workdir / 'config.json').read_bytes() == (trained / 'config.json').read_bytes()
     assert not (workdir / 'features').exists()
     workdir = copy_workdir(tuned, tmp_path / 'tuned')
-    before = sorted(workdir.rglob('*'))
+    before = {path: path.read_bytes() for path in workdir.rglob('*') if path.is_file()}
     tokenizer = f'--config.tokenizer={workdir / "tokenizer"}'
     for command in ((), (tokenizer,)):
         assert 'which has a fine-tuning' in program.error(f'--workdir={workdir}', *RUN, *command)
     benchmark = '--config.run=benchmark'
     assert 'another folder for a benchmark' in program.error(*tune, f'--workdir={workdir}', benchmark, **GLUE)
-    assert sorted(workdir.rglob('*')) == before
+    distil = {'recipe': 'configs/distilbert.py', 'small': False}
+    distilled = program.error(f'--workdir={workdir}', f'--config.distill.teacher={trained}', **distil)
+    assert 'which has a fine-tuning, expected another folder for a pre-training' in distilled
+    assert before == {path: path.read_bytes() for path in workdir.rglob('*') if path.is_file()}
+    (workdir / 'config.json').unlink()  # the checkpoint has a copy
+    assert 'which has a fine-tuning' in program.error(f'--workdir={workdir}', *RUN, tokenizer)
+    (tmp_path / 'benchmark').mkdir()
+    (tmp_path / 'benchmark' / 'benchmark.json').write_text('{}')
+    line = program.error(*tune, f'--workdir={tmp_path / "benchmark"}', **GLUE)
+    assert 'which has a benchmark, expected another folder for a fine-tuning' in line
 
 
 def test_baselines_are_compared_with_the_model(
