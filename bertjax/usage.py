@@ -4,6 +4,8 @@ import ast
 import importlib
 import pathlib
 import pkgutil
+import shutil
+import sys
 import textwrap
 import types
 
@@ -87,5 +89,10 @@ def recipe_help(recipe: str) -> str:
         (f'  {name}', format_literal(value), '; '.join(filter(None, descriptions.get(name, ()))))
         for name, value in flatten(config).items()
     ]
-    heading = f'Keys of --config={recipe}; change them with --config.KEY=VALUE:'
-    return '\n'.join([ast.get_docstring(ast.parse(text)) or '', '', heading, *align_columns(rows), ''])
+    heading, lines = f'Keys of --config={recipe}; change them with --config.KEY=VALUE:', align_columns(rows)
+    if sys.stdout.isatty():  # In a pipe, a line per key can be searched.
+        names, values, _ = zip(*rows, strict=True)
+        start = sum(2 + max(map(len, column)) for column in (names, values))
+        width = max(shutil.get_terminal_size().columns, start + 40)
+        lines = [textwrap.fill(line, width, subsequent_indent=' ' * start) for line in lines]
+    return '\n'.join([ast.get_docstring(ast.parse(text)) or '', '', heading, *lines, ''])

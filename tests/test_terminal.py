@@ -11,6 +11,7 @@ from rich.table import Table
 
 from bertjax.errors import UserError, printable
 from bertjax.terminal import Console, invocation, make_table
+from bertjax.usage import recipe_help
 
 # A small program that prints lines with print and with rich, and writes data.
 PROGRAM = """
@@ -184,3 +185,13 @@ def test_a_notebook_gets_no_moving_progress_bars(monkeypatch):
     assert Console(force_terminal=True).is_terminal
     monkeypatch.setenv('JPY_PARENT_PID', '1')
     assert not Console(force_terminal=True).is_terminal
+
+
+def test_the_help_of_a_recipe_is_wrapped_in_a_terminal(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, 'stdout', terminal := io.StringIO())
+    one_line_each = recipe_help('pretrain_tiny').partition('Keys of')[2]
+    monkeypatch.setattr(terminal, 'isatty', lambda: True)
+    monkeypatch.setenv('COLUMNS', '110')
+    text = recipe_help('pretrain_tiny').partition('Keys of')[2]
+    assert max(map(len, text.splitlines())) <= 110 < max(map(len, one_line_each.splitlines()))
+    assert text.split() == one_line_each.split()
