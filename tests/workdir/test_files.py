@@ -1,5 +1,6 @@
 """Tests that a damaged config.json, task.json or results.json gives an error of one line, never a traceback."""
 
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from ml_collections import ConfigDict
 
+from bertjax.checkpoint.steps import DAMAGED
 from bertjax.config.files import load_recipe
 from bertjax.config.plain import dump, to_plain
 from bertjax.config.recipes import pretraining_config, two_phases
@@ -19,6 +21,7 @@ from bertjax.finetune.settings import finetuning_settings
 from bertjax.model.config import BertConfig
 from bertjax.pretrain.chance_baselines import ChanceBaselines, read_chance_baselines
 from bertjax.workdir.files import read_recorded_config, read_recorded_results, read_recorded_task
+from bertjax.workdir.lock import check_workdir_kind
 
 RAW = [b'', b'{', b'[]', b'null', b'"text"', b'\xff{}', b'[' * 100_000, b'{"a":' * 5000 + b'1' + b'}' * 5000]
 ODD = [None, True, -1, 2**70, 1.5, float('nan'), '', 'x', [], ['a'], [None], {}, {'a': 1}, {'kind': 'squad'}]
@@ -165,3 +168,27 @@ def test_damaged_results_are_errors(splits: Any, tmp_path: pathlib.Path):
     (tmp_path / 'results.json').write_text(json.dumps({'splits': splits}))
     with pytest.raises(UserError, match=rf'results\.json: splits: found {re.escape(repr(splits))}'):
         read_recorded_results(tmp_path / 'results.json')
+
+
+def test_only_a_pre_training_and_a_benchmark_share_a_workdir(tmp_path: pathlib.Path):
+    kinds = ('a pre-training', 'a fine-tuning', 'a sweep', 'a benchmark')
+
+    def allowed() -> list[str]:
+        names = []
+        for kind in kinds:
+            with contextlib.suppress(UserError):
+                check_workdir_kind(tmp_path, kind)
+                names.append(kind)
+        return names
+
+    assert allowed() == [*kinds]
+    (tmp_path / 'benchmark.json').write_text('{}')
+    assert allowed() == ['a pre-training', 'a benchmark']
+    (tmp_path / 'checkpoints' / DAMAGED / '3').mkdir(parents=True)
+    assert allowed() == ['a pre-training', 'a fine-tuning']  # the trainer compares the run with its checkpoint
+    (tmp_path / 'config.json').write_text('{"steps": 3}')
+    assert allowed() == ['a pre-training', 'a benchmark']
+    (tmp_path / 'config.json').write_text('{"task": {}}')
+    assert allowed() == ['a fine-tuning']
+    (tmp_path / 'trials').mkdir()
+    assert allowed() == ['a sweep']
