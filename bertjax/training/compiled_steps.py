@@ -1,7 +1,7 @@
 """Lowering and compilation of the train step of a phase."""
 
 import concurrent.futures
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -102,7 +102,7 @@ def lower_in_two(lowering: StepLowering, batches: Mapping[int, BatchSpec]) -> Ca
     return lower
 
 
-class CompiledSteps:
+class CompiledSteps(Mapping[int, Program]):
     """The compiled train step for each padded length. A step is compiled at its first use or earlier.
 
     Args:
@@ -166,6 +166,9 @@ class CompiledSteps:
             usable = future is not None and not future.cancelled()
             self.ready[length] = future.result() if usable else self._lower(length)()
         return self.ready[length]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._lengths)
 
     def __len__(self) -> int:
         return len(self._lengths)

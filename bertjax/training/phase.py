@@ -16,7 +16,7 @@ from bertjax.data.batch import BatchSpec
 from bertjax.data.loader import Loader, NumberedBatch
 from bertjax.metrics.rows import WeightedSums
 from bertjax.parallel.partition import batch_sharding, replicated
-from bertjax.training.compiled_steps import CompiledSteps, compile_steps
+from bertjax.training.compiled_steps import CompiledSteps, Program, compile_steps
 from bertjax.training.evaluate import OnCompile
 from bertjax.training.setup import PhaseSettings, Setup
 from bertjax.training.state import TrainState
@@ -62,13 +62,22 @@ class TrainStep:
         self._programs, self._on_compile, self._constant = programs, on_compile, (rate, seed, *teacher)
 
     def __call__(self, state: TrainState, batch: NumberedBatch) -> tuple[TrainState, Any]:
-        length, programs = batch.arrays['input_ids'].shape[-1], self._programs
-        what = f'length {length} ({len(programs.ready) + 1} of {len(programs)})'
-        with contextlib.nullcontext() if programs.is_ready(length) else self._on_compile(what):
-            program = programs[length]
+        program = self._program(batch.arrays['input_ids'].shape[-1])
         result = program(state, batch.arrays, batch.number, *self._constant)
-        programs.compile_rest()
+        self._programs.compile_rest()
         return result
+
+    def prepare(self) -> None:
+        """Compiles the step for all lengths now."""
+        for length in self._programs:
+            self._program(length)
+
+    def _program(self, length: int) -> Program:
+        programs = self._programs
+        if programs.is_ready(length):
+            return programs[length]
+        with self._on_compile(f'length {length} ({len(programs.ready) + 1} of {len(programs)})'):
+            return programs[length]
 
 
 @dataclasses.dataclass(frozen=True)
