@@ -50,7 +50,7 @@ class TaskModel:
         self.setup: Setup = build_setup(
             module,
             data.task.objective,
-            make_optimizer(**vars(settings.optimizer)),
+            make_optimizer(**vars(settings.optimizer), dtype=data.encoder.dtype),
             mesh,
             trained=make_selection(settings.trainable, data.encoder.num_layers),
             layer_decay=settings.layer_decay,

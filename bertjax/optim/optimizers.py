@@ -94,16 +94,18 @@ def make_optimizer(
     clip_norm: float,
     momentum: float,
     adam_lr_ratio: float,
+    dtype: str = 'float32',
 ) -> optax.GradientTransformation:
     """Builds a chain of gradient clipping, moments, decoupled weight decay and a scaling for LAMB or Muon.
 
     The arguments are the keys of the group config.optimizer (see `config.run.Optimizer`). The decay leaves out biases
     and LayerNorm scales, see `masks.decay_mask`. StableAdamW and LAMB scale the whole update with its decay. With Muon,
-    `adam_lr_ratio` scales the updates of all parameters except the matrices of the blocks.
+    `adam_lr_ratio` scales the updates of all parameters except the matrices of the blocks, and `dtype` is the dtype of
+    its matrix products.
     """
     moments = {
         'bert_adam': scale_by_bert_adam,
-        'muon': functools.partial(scale_by_muon, momentum),
+        'muon': functools.partial(scale_by_muon, momentum, dtype=dtype),
         'stable_adamw': functools.partial(scale_by_stable_adam, weight_decay),
     }.get(name, optax.scale_by_adam)
     decay = 0.0 if name == 'stable_adamw' else weight_decay  # stable_adamw adds the decay before it divides

@@ -62,7 +62,7 @@ def build_pretraining_setup(
     return build_setup(
         BertForPreTraining(model_config),
         with_z_loss(_objective(objective, distillation), settings.z_loss),
-        make_optimizer(**vars(settings.optimizer)),
+        make_optimizer(**vars(settings.optimizer), dtype=model_config.dtype),
         mesh,
         ema_decay=settings.ema_decay,
         teacher=() if distillation is None else (distillation.abstract_params,),

@@ -243,13 +243,13 @@ def test_first_only_needs_fewer_flops_for_the_same_result(make_model, small_conf
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_gelu_and_its_gradient_equal_those_of_jax(dtype):
     x = jnp.concatenate([jnp.linspace(-12, 12, 4001), jnp.asarray([-1e4, 0.0, 1e4])]).astype(dtype)
-    tolerance = {'float32': 2e-6, 'bfloat16': 2e-2}[dtype]
+    tolerance = {'float32': 2e-6, 'bfloat16': 2**-8}[dtype]  # bfloat16: a single rounding
     exact = x.astype(jnp.float32)
     theirs = functools.partial(jax.nn.gelu, approximate=False)
-    np.testing.assert_allclose(gelu(x).astype(jnp.float32), theirs(exact), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(gelu(x).astype(jnp.float32), theirs(exact), rtol=tolerance, atol=2e-6)
     ours, expected = (jax.vmap(jax.grad(f)) for f in (gelu, theirs))
     assert ours(x).dtype == x.dtype
-    np.testing.assert_allclose(ours(x).astype(jnp.float32), expected(exact), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(ours(x).astype(jnp.float32), expected(exact), rtol=tolerance, atol=2e-6)
 
 
 def test_invalid_input_is_refused_or_gives_nan(make_model, inputs):

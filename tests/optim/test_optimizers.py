@@ -283,6 +283,18 @@ def test_the_first_update_of_muon_equals_optax(scanned):
     assert_trees_close(ours, unflat({names: -x for names, x in expected.items()}), rtol=0, atol=1e-4)
 
 
+def test_muon_in_bfloat16_is_close_to_float32(gated):
+    params = unstack_layers(gated)
+    grads = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), gradients(0, params))
+    updates = {}
+    for dtype in ('float32', 'bfloat16'):
+        optimizer = make_optimizer(**vars(Optimizer('muon', clip_norm=0.0)), dtype=dtype)
+        updates[dtype] = flat(optimizer.update(grads, optimizer.init(params), params)[0])
+    for names, expected in updates['float32'].items():
+        error = np.linalg.norm(updates['bfloat16'][names] - expected) / np.linalg.norm(expected)
+        assert 1e-3 < error < 0.05 if is_block_kernel(names) else error == 0, names
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('model', ['scanned', 'gated'])
 def test_muon_stacked_equals_muon_layer_by_layer(model, request):

@@ -145,3 +145,11 @@ def test_muon_works_without_trainable_matrices(single_device):
     optimizer = make_optimizer(**vars(Optimizer('muon', b2=0.98)))
     direction, state = optimizer.update(moving, optimizer.init(moving), moving)
     assert jax.tree.structure(direction) == jax.tree.structure(moving) and not state[1].muon.trace
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_muon_multiplies_in_the_dtype_of_the_model(dtype):
+    run = Run(tiny_config(model={**NO_DROPOUT, **GATED, 'dtype': dtype}, optimizer={'name': 'muon'}))
+    update, state = run.setup.optimizer.update, run.setup.state
+    text = str(jax.make_jaxpr(update)(state.params, state.opt_state, state.params))
+    assert 'dot_general' in text and ('new_dtype=bfloat16' in text) == (dtype == 'bfloat16')
