@@ -179,6 +179,7 @@ def test_the_page_shows_the_computed_weights(bert, measured, browser: Browser, w
         page.locator('.to li').nth(1).hover()  # shows the attention to this word
         np.testing.assert_allclose(shown_weights('from'), weights[1, 1, :, 1], atol=0.0045)
 
+        page.mouse.move(0, 0)  # a change of the layout would select a word under the mouse
         page.locator('.thumbs button[aria-checked=true]').focus()  # the same with the keyboard
         page.keyboard.press('ArrowLeft')
         page.keyboard.press('ArrowUp')
