@@ -65,8 +65,9 @@ class Rotary(struct.PyTreeNode):
 
 @jax.custom_vjp
 def _rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-    # With the halves of each head swapped, all values have one formula. XLA:CPU is slow with two formulas and a
-    # concatenation. Without the barrier, it would make the tables [1 or B, S, 1, K] again for each head.
+    """Rotates x [B, S, H, K] by cos and sin [1 or B, S, K / 2]; see `Rotary.rotate`."""
+    # One formula computes all values from x and from x with the halves of each head swapped. XLA:CPU is slow with two
+    # formulas and a concatenation. Without the barrier, it would make the tables [1 or B, S, 1, K] again for each head.
     tables = jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1)
     cos, sin = jax.lax.optimization_barrier(tuple(table[..., None, :] for table in tables))
     wide = x.astype(jnp.float32)

@@ -30,13 +30,11 @@ def is_block_kernel(names: tuple[str, ...]) -> bool:
     return names[0] == 'encoder' and names[1].startswith(STACKED) and names[-1] == 'kernel'
 
 
-def scale_by_muon(
-    momentum: float, b1: float, b2: float, eps: float, dtype: str = 'float32'
-) -> optax.GradientTransformation:
+def scale_by_muon(momentum: float, b1: float, b2: float, eps: float, dtype: str) -> optax.GradientTransformation:
     """Scales the updates of block kernels by Muon (orthogonalised Nesterov momentum), and all other updates by Adam.
 
     The update of a matrix with I inputs and O outputs is multiplied by sqrt(max(1, O / I)), as in optax.contrib.muon.
-    `dtype` is that of the factors of the matrix products; the reference implementation uses bfloat16.
+    The factors of the matrix products have `dtype`; the reference implementation uses bfloat16.
     """
     muon, adam = optax.trace(momentum, nesterov=True), optax.scale_by_adam(b1, b2, eps)
 
@@ -79,10 +77,10 @@ def orthogonalize_kernels(kernels: Any, dtype: str = 'float32') -> Any:
     return jax.tree_util.tree_unflatten(structure, results)
 
 
-def orthogonalize(x: jax.Array, dtype: str = 'float32') -> jax.Array:
+def orthogonalize(x: jax.Array, dtype: str) -> jax.Array:
     """Moves the singular values of float32 matrices x [N, I, O], I <= O, close to 1 (0.7 to 1.2).
 
-    The factors of all products have `dtype`, the sums are float32.
+    The factors of the matrix products have `dtype`, and the sums are float32.
     """
     iterate = functools.partial(_orthogonalize, dtype)
     # XLA:CPU multiplies single matrices faster than batches: 1.3 times in float32, two to four times in bfloat16.
@@ -95,11 +93,11 @@ def _orthogonalize(dtype: str, x: jax.Array) -> jax.Array:
     a, b, c = COEFFICIENTS
     x = x / (jnp.linalg.norm(x) + 1e-8)
     for _ in range(STEPS):
-        rows = x.astype(dtype)
-        gram = dot('ij,kj->ik', rows, rows)  # symmetric
-        columns = gram.astype(dtype)
-        gram = b * gram + c * dot('ij,kj->ik', columns, columns)
-        x = a * x + dot('ij,jk->ik', gram.astype(dtype), rows)
+        narrow = x.astype(dtype)
+        gram = dot('ij,kj->ik', narrow, narrow)
+        narrow_gram = gram.astype(dtype)  # symmetric, so this product is its square:
+        polynomial = b * gram + c * dot('ij,kj->ik', narrow_gram, narrow_gram)
+        x = a * x + dot('ij,jk->ik', polynomial.astype(dtype), narrow)
     return x
 
 

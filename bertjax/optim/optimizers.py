@@ -98,10 +98,10 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Builds a chain of gradient clipping, moments, decoupled weight decay and a scaling for LAMB or Muon.
 
-    The arguments are the keys of the group config.optimizer (see `config.run.Optimizer`). The decay leaves out biases
-    and LayerNorm scales, see `masks.decay_mask`. StableAdamW and LAMB scale the whole update with its decay. With Muon,
-    `adam_lr_ratio` scales the updates of all parameters except the matrices of the blocks, and `dtype` is the dtype of
-    its matrix products.
+    The arguments except `dtype` are the keys of the group config.optimizer (see `config.run.Optimizer`). The decay
+    leaves out biases and LayerNorm scales, see `masks.decay_mask`. StableAdamW and LAMB scale the whole update with its
+    decay. With Muon, `adam_lr_ratio` scales the updates of all parameters except the matrices of the blocks, and the
+    factors of its matrix products have `dtype`.
     """
     moments = {
         'bert_adam': scale_by_bert_adam,
