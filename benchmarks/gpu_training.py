@@ -92,7 +92,9 @@ class Ours:
             self._state = setup.create(seed=0)
             self.attention = describe_attention(self.config, row.rows, row.seq_len, row.packed)
         self._batch = jax.device_put(self.batch, batch_sharding(mesh))
-        self._numbers = jax.device_put((np.uint32(0), np.float32(phase.learning_rate), np.uint32(0)), replicated(mesh))
+        self._numbers = jax.device_put(
+            (np.uint32(0), phase.make_schedule(phase.learning_rate), np.uint32(0)), replicated(mesh)
+        )
         began = time.perf_counter()
         self._program = compile_steps(setup, phase, phase.batches)[phase.seq_len]
         self.compiling = time.perf_counter() - began

@@ -143,7 +143,7 @@ def our_step(folder: str, batch: Mapping[str, np.ndarray]) -> Callable[[], float
         state = setup.create(seed=0)
         state = state.replace(params=put_params(imported.params, setup.state))
     arrays = jax.device_put(batch, batch_sharding(mesh))
-    numbers = jax.device_put((np.uint32(0), np.float32(LEARNING_RATE), np.uint32(0)), replicated(mesh))
+    numbers = jax.device_put((np.uint32(0), phase.make_schedule(LEARNING_RATE), np.uint32(0)), replicated(mesh))
     program = compile_steps(setup, phase, phase.batches)[phase.seq_len]
 
     def step() -> float:

@@ -54,7 +54,7 @@ class Side:
         with mesh_context(self._mesh):
             self._state = setup.create(seed=0)
         self._numbers = jax.device_put(
-            (np.uint32(0), np.float32(phase.learning_rate), np.uint32(0)), replicated(self._mesh)
+            (np.uint32(0), phase.make_schedule(phase.learning_rate), np.uint32(0)), replicated(self._mesh)
         )
         self._program = compile_steps(setup, phase, phase.batches)[phase.seq_len]
 

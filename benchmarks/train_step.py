@@ -111,7 +111,7 @@ def ours(config: ConfigDict, dtype: str, rows: list[Batch]) -> Callable[[int], N
     with mesh_context(mesh):
         state = setup.create(seed=0)
     on_mesh = [jax.device_put(batch, batch_sharding(mesh)) for batch in rows]
-    numbers = jax.device_put((np.uint32(0), np.float32(phase.learning_rate), np.uint32(0)), replicated(mesh))
+    numbers = jax.device_put((np.uint32(0), phase.make_schedule(phase.learning_rate), np.uint32(0)), replicated(mesh))
     program = compile_steps(setup, phase, phase.batches)[phase.seq_len]
 
     def step(number: int) -> None:

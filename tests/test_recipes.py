@@ -123,7 +123,7 @@ def test_recipe_takes_a_step(path: pathlib.Path, argument: str):
     ones = {name: np.ones(shape, dtype) for name, (shape, dtype) in phase.batches[phase.seq_len].items()}
     batch = jax.device_put(ones, batch_sharding(mesh))
     step = compile_steps(setup, phase, phase.batches)[phase.seq_len]
-    new, metrics = step(state, batch, jnp.uint32(0), jnp.float32(phase.learning_rate), jnp.uint32(0))
+    new, metrics = step(state, batch, jnp.uint32(0), phase.make_schedule(phase.learning_rate), jnp.uint32(0))
     assert int(new.step) == 1 and int(new.skipped) == 0
     assert np.isfinite(float(metrics['scalars']['grad_norm']))
 

@@ -59,9 +59,11 @@ def _train(
     settings = split_batch(settings, plan, mesh, flag_keys)
     plan.apply(settings).check_memory(mesh)
     print(plan.describe(settings))
+    setup = None
     while True:
         with primary_first():
-            training = Pretraining(plan.apply(settings), folder, mesh)
+            training = Pretraining(plan.apply(settings), folder, mesh, setup=setup)
+        setup = training.setup  # its compiled step also serves the last phase
         limit = plan.time_limit(settings)
         try:
             return training, fit(folder, training, time_limit=limit)[0]

@@ -37,6 +37,12 @@ def _mix(x: jax.Array) -> jax.Array:
     return x ^ (x >> _SHIFTS[-1])
 
 
+def fold_in(seed: jax.Array, index: int | jax.Array) -> jax.Array:
+    """Derives the dropout seed of a phase, a layer or a `Site`, given its index from 0. Returns uint32 values."""
+    index = jnp.asarray(index).astype(jnp.uint32)
+    return _mix(seed + (index + 1) * jnp.uint32(_GOLDEN))
+
+
 class Dropout(struct.PyTreeNode):
     """The inputs of the hash that decides which values of a batch are dropped.
 
@@ -57,9 +63,8 @@ class Dropout(struct.PyTreeNode):
         return cls(jax.random.bits(key), jnp.arange(rows, dtype=jnp.uint32))
 
     def fold_in(self, index: int | jax.Array) -> 'Dropout':
-        """Derives the dropout of a phase, a layer or a `Site`, given its index from 0."""
-        index = jnp.asarray(index).astype(jnp.uint32)
-        return self.replace(seed=_mix(self.seed + (index + 1) * jnp.uint32(_GOLDEN)))
+        """Derives the dropout of a layer or a `Site`, given its index from 0; see `fold_in`."""
+        return self.replace(seed=fold_in(self.seed, index))
 
     def repeat(self, count: int) -> 'Dropout':
         """Derives the dropout of B·count sequences from the dropout of B examples with `count` sequences each."""

@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flax import struct
 
 from bertjax.errors import UserError
 
-Schedule = Callable[[jax.Array], jax.Array]
 # {decay of 'wsd': (passed fraction of the decay) -> learning rate as a fraction of the peak}.
-DECAYS: dict[str, Schedule] = {
+DECAYS: dict[str, Callable[[jax.Array], jax.Array]] = {
     'sqrt': lambda passed: 1 - jnp.sqrt(passed),
     'linear': lambda passed: 1 - passed,
     'cosine': lambda passed: 0.5 * (1 + jnp.cos(jnp.pi * passed)),
@@ -23,6 +24,44 @@ _AFTER_WARMUP: dict[str, Callable[[jax.Array, float], jax.Array]] = {
     'slanted_triangular': lambda remaining, power: remaining,
 }
 SCHEDULES = (*_AFTER_WARMUP, 'wsd')
+
+
+class Schedule(struct.PyTreeNode):
+    """A learning rate schedule. `make_schedule` makes it.
+
+    The numbers are arguments of the compiled train step, so that phases and runs of other lengths share it.
+
+    Attributes:
+      peak: float32, the highest learning rate.
+      first_step: int32, the number of steps of the run before the schedule.
+      steps: float32, the length of the schedule in steps.
+      warmup_steps: float32, the length of the warm-up in steps.
+      decay_steps: float32, the length of the decay of 'wsd' in steps.
+      name, power, decay: See `make_schedule`. They are not arguments of the step.
+    """
+
+    peak: jax.Array
+    first_step: jax.Array
+    steps: jax.Array
+    warmup_steps: jax.Array
+    decay_steps: jax.Array
+    name: str = struct.field(pytree_node=False)
+    power: float = struct.field(pytree_node=False)
+    decay: str = struct.field(pytree_node=False)
+
+    def __call__(self, step: jax.Array) -> jax.Array:
+        """Computes the learning rate, a float32 scalar. `step` is the number of finished steps of the run, int32."""
+        step = jnp.asarray(step - self.first_step, jnp.float32)
+        warmup = step / jnp.maximum(self.warmup_steps, 1)
+        share = jnp.where(step < self.warmup_steps, warmup, self._after_warmup(step))
+        return self.peak * (1 + share * 31) / 32 if self.name == 'slanted_triangular' else self.peak * share
+
+    def _after_warmup(self, step: jax.Array) -> jax.Array:
+        if self.name == 'wsd':
+            passed = (step - (self.steps - self.decay_steps)) / self.decay_steps
+            return DECAYS[self.decay](jnp.clip(passed, 0.0, 1.0))
+        remaining = (self.steps - step) / jnp.maximum(self.steps - self.warmup_steps, 1)
+        return _AFTER_WARMUP[self.name](jnp.clip(remaining, 0.0, 1.0), self.power)
 
 
 def check_schedule(
@@ -51,12 +90,13 @@ def check_schedule(
 def make_schedule(
     name: str,
     *,
-    peak: float | jax.Array,
+    peak: float | np.ndarray,
     steps: int,
     warmup_fraction: float,
     power: float = 1.0,
     decay: str = 'sqrt',
     decay_fraction: float = 0.1,
+    first_step: int = 0,
 ) -> Schedule:
     """Builds a schedule: linear warm-up from 0 to `peak`, then a decay to 0 at `steps`. 'constant' does not decay.
 
@@ -72,27 +112,15 @@ def make_schedule(
 
     Args:
       name: One of SCHEDULES.
-      peak: The highest learning rate.
+      peak: The highest learning rate. For members that are trained together, an array of one rate per member; all
+        numbers of the schedule then have this shape.
       steps: The length of the phase in steps.
       warmup_fraction: The fraction of `steps` for the warm-up, in [0, 1).
       power: The exponent of 'polynomial' (0.5 in configs/pretrain_large_lamb.py).
       decay: The decay of 'wsd', one of DECAYS.
       decay_fraction: The fraction of `steps` for the decay of 'wsd', in [0, 1].
-
-    Returns:
-      step (int32 scalar, 0 for the first update) -> learning rate (float32 scalar).
+      first_step: The number of steps of the run before the schedule.
     """
-    warmup = round(warmup_fraction * steps)
-
-    def after_warmup(step: jax.Array) -> jax.Array:
-        if name == 'wsd':
-            decay_steps = max(round(decay_fraction * steps), 1)
-            return DECAYS[decay](jnp.clip((step - (steps - decay_steps)) / decay_steps, 0.0, 1.0))
-        return _AFTER_WARMUP[name](jnp.clip((steps - step) / max(steps - warmup, 1), 0.0, 1.0), power)
-
-    def rate(step: jax.Array) -> jax.Array:
-        step = jnp.asarray(step, jnp.float32)
-        share = jnp.where(step < warmup, step / max(warmup, 1), after_warmup(step))
-        return peak * (1 + share * 31) / 32 if name == 'slanted_triangular' else peak * share
-
-    return rate
+    warmup, decay_steps = round(warmup_fraction * steps), max(round(decay_fraction * steps), 1)
+    peak, *lengths = (np.float32(x) for x in np.broadcast_arrays(peak, steps, warmup, decay_steps))
+    return Schedule(peak, np.full_like(peak, first_step, np.int32), *lengths, name, power, decay)

@@ -1,7 +1,7 @@
 """Chooses the sizes and steps of a pre-training run with config.budget.
 
-The size and the dtype follow from the speed of matrix products on this machine. From 20 minutes on, the number of steps
-and the batch follow from the time of a real step.
+The size and the dtype follow from the speed of matrix products on this machine. The steps and the batch follow from the
+time of a real step.
 """
 
 import dataclasses
@@ -35,14 +35,15 @@ SIZES = (
 # {dtype: the minimum speed of its matrix products, relative to float32, at which the dtype is chosen}.
 _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 _EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large matrix product
-_MIN_TIMED_SECONDS = 1_200  # in shorter budgets, the compilation of a step for `step_seconds` takes too large a part
 # The constants of `expected_loss`, from a fit to runs with 0.4 to 3.2 million parameters (benchmarks/ladder_report.py).
 # For larger models they are an extrapolation. With a budget in time, they and _EFFICIENCY determine only the size and,
 # if no step is timed, the batch, the warm-up and the intervals in percent.
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.447, 11.7, 0.2, 2800.0, 0.493
 _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, so that tiny models do not warm up for too long
-# See `choose_batch_size`. With 4 layers of width 256 and a learning rate of 0.02, 5,500 steps of 128 rows of 64 train
-# better than 10,000 of 64 rows. With a changed objective, 3,500 steps of 512 rows train as well as 12,500 of 128
+# See `choose_batch_size`. The loss depends little on it: in 5 minutes on a busy Intel Xeon, 2 layers of width 128 reach
+# 1.364 in 4,598 steps of 32 rows of 64, 1.339 in 2,600 of 64 and 1.309 in 1,622 of 128 (`budget.py:5m`, Python's
+# documentation). With 4 layers of width 256 and a learning rate of 0.02, 5,500 steps of 128 rows of 64 train better
+# than 10,000 of 64 rows. With a changed objective, 3,500 steps of 512 rows train as well as 12,500 of 128
 # (docs/results/batch.json). With 3 layers of width 192, 2,277 steps of 256 rows reach a lower loss than 4,546 of 128
 # (docs/pretraining.md). With 12 layers of width 512, 512 rows were also stable (docs/results/h200.json). Larger batches
 # were not tried.
@@ -111,7 +112,7 @@ def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Col
         decay = max(round(settings.schedule.decay_fraction * plan.estimate), 1)
         return dataclasses.replace(plan, stable=max(plan.estimate - plan.warmup - decay, 1), decay=decay)
     # Only the first process makes the plan, but a step needs all processes.
-    if not from_budget or seconds < _MIN_TIMED_SECONDS or jax.process_count() > 1:
+    if not from_budget or jax.process_count() > 1:
         return plan
     timed = plan.apply(split_batch(settings, plan, mesh, flag_keys))
     return make(size, *count_steps(seconds / step_seconds(timed, mesh) * timed.batch_size, _MAX_STEPS))

@@ -18,7 +18,7 @@ from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.training.health.goodput import Goodput, read_goodput
-from bertjax.training.health.goodput_clock import COMPILE, DATA, EVALUATION, SAVE, STEP
+from bertjax.training.health.goodput_clock import DATA, EVALUATION, SAVE, STEP
 from bertjax.training.time_limit import TimeLimit
 
 FILE = 'budget.json'  # the file in the workdir with the plan
@@ -102,10 +102,7 @@ class BudgetPlan:
         goodput = read_goodput(folder) or Goodput({STEP: elapsed}, processes=1)  # the log may have failed
         kinds = (STEP, DATA, SAVE, EVALUATION) if evaluates else (STEP, DATA, SAVE)
         per_step = sum(goodput.seconds.get(kind, 0.0) for kind in kinds) / step
-        # The third phase compiles the train step once more. So far, each process of the run (a restart is a new
-        # process) has compiled it once, and one of them again for the second phase.
-        compilation = goodput.seconds.get(COMPILE, 0.0) / (goodput.processes + 1)
-        decay = max(round((seconds - elapsed - compilation) / per_step), 1)
+        decay = max(round((seconds - elapsed) / per_step), 1)
         dataclasses.replace(self, stable=step - self.warmup, decay=decay).save(folder)
 
     def save(self, folder: pathlib.Path) -> None:

@@ -79,6 +79,7 @@ class Pretraining(Experiment):
 
     Args:
       distillation: The teacher and its losses; None without a teacher.
+      setup: The setup of another training with the same model, with its compiled steps; None for a new one.
 
     Attributes:
       settings: The settings of the run, with all durations in steps.
@@ -88,7 +89,12 @@ class Pretraining(Experiment):
     """
 
     def __init__(
-        self, settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh, distillation: Distillation | None = None
+        self,
+        settings: PretrainingSettings,
+        folder: pathlib.Path,
+        mesh: Mesh,
+        distillation: Distillation | None = None,
+        setup: Setup | None = None,
     ):
         self.settings, self.folders, self._distillation = settings, [folder], distillation
         check_texts(settings, folder)
@@ -104,7 +110,7 @@ class Pretraining(Experiment):
         if settings.embeddings and not has_checkpoints(folder):
             self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model_config.width)
         stores = prepare_stores(settings, folder, self.tokenizer)
-        self.setup = build_pretraining_setup(settings, self.model_config, mesh, distillation)
+        self.setup = setup or build_pretraining_setup(settings, self.model_config, mesh, distillation)
         self.values = (
             functools.partial(pretraining_values, pair=pair_name(settings.pair_options.mode))
             if distillation is None

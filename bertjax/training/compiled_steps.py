@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from bertjax.data.batch import BatchSpec
 from bertjax.parallel.mesh import is_cpu
@@ -15,7 +15,7 @@ from bertjax.training.state import TrainState, shardings_of
 from bertjax.training.step import make_gradients, make_train_step, make_update
 from bertjax.training.vmapped_runs import stacked_template
 
-# (state, arrays of a batch, number of its first row, peak learning rate, dropout seed) -> (state, metrics), compiled.
+# (state, arrays of a batch, number of its first row, schedule, dropout seed) -> (state, metrics), compiled.
 # The state is donated. If the objective has a teacher_fn, the parameters of the teacher are a sixth argument.
 Program = Callable[..., tuple[TrainState, Any]]
 
@@ -23,40 +23,42 @@ Program = Callable[..., tuple[TrainState, Any]]
 class StepLowering:
     """Lowers the train step of a phase, as one program or as two programs for gradients and update.
 
-    The peak learning rate and the dropout seed are arguments of the program, so that runs with other values share it.
+    The numbers of the schedule and the dropout seed are arguments of the program, so that other phases and runs share
+    it.
 
     Args:
       members: If > 0, the number of runs (members) that the step trains together. The members are along the first axis
-        of states, rates and seeds, and along the second axis of the arrays of a batch.
+        of states, schedules and seeds, and along the second axis of the arrays of a batch.
     """
 
     def __init__(self, setup: Setup, phase: PhaseSettings, members: int = 0):
-        self._setup, self._phase, self._members = setup, phase, members
+        self._setup, self._members = setup, members
+        self._options = (phase.grad_accum_steps, phase.layout)
         self._state = stacked_template(setup.state, members) if members else setup.state
         self._replicated = replicated(setup.mesh)
         shape = (members,) if members else ()
-        self._first = jax.ShapeDtypeStruct((), jnp.uint32, sharding=self._replicated)
-        self._rate = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=self._replicated)
-        self._seed = jax.ShapeDtypeStruct(shape, jnp.uint32, sharding=self._replicated)
+        numbers = (np.uint32(0), phase.make_schedule(np.zeros(shape)), np.zeros(shape, np.uint32))
+        self._first, self._schedule, self._seed = self._abstract(numbers)
 
     def step(self, batch: BatchSpec) -> jax.stages.Lowered:
         """Lowers the step as one program. `batch` has the shapes and dtypes of the batch of one member."""
-        arguments = (self._state, self._arrays(batch), self._first, self._rate, self._seed, *self._setup.teacher)
-        return self._lower_update(make_train_step(self._setup, self._phase), (0, 1, None, 0, 0), arguments)
+        arguments = (self._state, self._arrays(batch), self._first, self._schedule, self._seed, *self._setup.teacher)
+        return self._lower_update(make_train_step(self._setup, *self._options), (0, 1, None, 0, 0), arguments)
 
     def gradients(self, batch: BatchSpec) -> jax.stages.Lowered:
         """Lowers (parameters, arrays of a batch, number of its first row, dropout seed, *teacher) -> Gradients."""
         arguments = (self._state.params, self._arrays(batch), self._first, self._seed, *self._setup.teacher)
-        function = make_gradients(self._setup, self._phase)
+        function = make_gradients(self._setup, *self._options)
         return self._lower(function, (0, 1, None, 0), arguments, out_shardings=self._replicated)
 
     def update(self, gradients: jax.stages.Lowered) -> jax.stages.Lowered:
-        """Lowers (state, Gradients, peak learning rate) -> (state, metrics) for the output of a lowered `gradients`."""
-        abstract_gradients = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._replicated), gradients.out_info
-        )
-        arguments = (self._state, abstract_gradients, self._rate)
-        return self._lower_update(make_update(self._setup, self._phase), (0, 0, 0), arguments)
+        """Lowers (state, Gradients, schedule) -> (state, metrics) for the output of a lowered `gradients`."""
+        arguments = (self._state, self._abstract(gradients.out_info), self._schedule)
+        return self._lower_update(make_update(self._setup), (0, 0, 0), arguments)
+
+    def _abstract(self, tree: Any) -> Any:
+        """Returns the shapes and dtypes of a tree of replicated arrays."""
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._replicated), tree)
 
     def _lower_update(self, function: Callable[..., Any], axes: Any, arguments: Any) -> jax.stages.Lowered:
         """Lowers a function of (state, ...) that returns the new state and replicated metrics."""
@@ -92,8 +94,8 @@ def lower_in_two(lowering: StepLowering, batches: Mapping[int, BatchSpec]) -> Ca
             if not updates:
                 updates.append(lowering.update(lowered).compile())
 
-            def program(state: TrainState, batch: Any, first: Any, rate: Any, seed: Any, *teacher: Any) -> Any:
-                return updates[0](state, gradients(state.params, batch, first, seed, *teacher), rate)
+            def program(state: TrainState, batch: Any, first: Any, schedule: Any, seed: Any, *teacher: Any) -> Any:
+                return updates[0](state, gradients(state.params, batch, first, seed, *teacher), schedule)
 
             return program
 
@@ -177,14 +179,15 @@ class CompiledSteps(Mapping[int, Program]):
 def compile_steps(
     setup: Setup, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
 ) -> CompiledSteps:
-    """Returns the steps of a phase; see `CompiledSteps`. The setup caches the steps of the latest phase.
+    """Returns the steps of a phase; see `CompiledSteps`. The setup caches them until a phase needs other steps.
 
     Args:
       batches: {padded length: shapes and dtypes of a batch of one run}. On a single CPU device, several lengths share
         one update program.
       members: See `StepLowering`.
     """
-    key = (phase, tuple(batches), members)
+    shapes = tuple((length, *spec.items()) for length, spec in batches.items())
+    key = (phase.grad_accum_steps, phase.layout, phase.schedule, phase.power, phase.decay, shapes, members)
     if key not in setup.compiled:
         setup.compiled.clear()  # programs of an earlier phase would stay in device memory
         lowering = StepLowering(setup, phase, members)

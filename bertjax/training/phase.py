@@ -15,6 +15,8 @@ from bertjax.config.run import RunKeys
 from bertjax.data.batch import BatchSpec
 from bertjax.data.loader import Loader, NumberedBatch
 from bertjax.metrics.rows import WeightedSums
+from bertjax.model.dropout import fold_in
+from bertjax.optim.schedules import Schedule
 from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.training.compiled_steps import CompiledSteps, Program, compile_steps
 from bertjax.training.evaluate import OnCompile
@@ -46,20 +48,20 @@ class TrainStep:
     """The compiled train step, (state, batch) -> (state, metrics). It donates the state.
 
     Args:
-      rate: The peak learning rate, float32: a scalar, or one per member.
-      seed: The dropout seed, uint32: a scalar, or one per member.
+      schedule: The learning rate schedule on the devices.
+      seed: The dropout seed of the phase, uint32: a scalar, or one per member.
       teacher: (teacher parameters,) if the objective has a `teacher_fn`, else ().
     """
 
     def __init__(
         self,
         programs: CompiledSteps,
-        rate: jax.Array,
+        schedule: Schedule,
         seed: jax.Array,
         on_compile: OnCompile = contextlib.nullcontext,
         teacher: tuple[Any, ...] = (),
     ):
-        self._programs, self._on_compile, self._constant = programs, on_compile, (rate, seed, *teacher)
+        self._programs, self._on_compile, self._constant = programs, on_compile, (schedule, seed, *teacher)
 
     def __call__(self, state: TrainState, batch: NumberedBatch) -> tuple[TrainState, Any]:
         program = self._program(batch.arrays['input_ids'].shape[-1])
@@ -112,11 +114,12 @@ class Phase:
 
     def compile(self, on_compile: OnCompile = contextlib.nullcontext) -> TrainStep:
         """Returns the train step, which compiles its programs at their first use or earlier; see `CompiledSteps`."""
-        rates = np.asarray([member.learning_rate for member in self.members], np.float32)
+        peaks = np.asarray([member.learning_rate for member in self.members], np.float32)
         seeds = np.asarray([member.dropout_seed for member in self.members], np.uint32)
         if not self.stacked:
-            (rates,), (seeds,) = rates, seeds
-        numbers = jax.device_put((rates, seeds), replicated(self.setup.mesh))
+            (peaks,), (seeds,) = peaks, seeds
+        seeds = np.asarray(fold_in(seeds, self.settings.number))
+        numbers = jax.device_put((self.settings.make_schedule(peaks), seeds), replicated(self.setup.mesh))
         return TrainStep(self._programs(), *numbers, on_compile, self.teacher)
 
     @contextlib.contextmanager

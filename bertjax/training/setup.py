@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from flax import linen as nn
 from jax.sharding import Mesh
 
 from bertjax.losses import AUX, Objective
 from bertjax.model.row_packing import PackedLayout
+from bertjax.optim.schedules import Schedule, make_schedule
 from bertjax.optim.trainable import Selection, partition, select_all
 from bertjax.parallel.mesh import describe_mesh
 from bertjax.parallel.partition import mesh_context
@@ -42,6 +44,9 @@ class PhaseSettings:
       layout: The arrangement of packed sequences if it is the same in every batch, else None.
       schedule_steps: The steps of the run at which the schedule begins and ends; None for `first_step` and `last_step`.
         It is set if these settings describe only a part of a phase.
+
+    The train step depends only on `grad_accum_steps`, `layout`, the names and the power of the schedule, and the shapes
+    of the batches. Phases with the same values share a compiled step.
     """
 
     number: int
@@ -57,6 +62,20 @@ class PhaseSettings:
     reset_optimizer: bool = False
     layout: PackedLayout | None = None
     schedule_steps: tuple[int, int] | None = None
+
+    def make_schedule(self, peak: float | np.ndarray) -> Schedule:
+        """Makes the schedule of the phase for a peak learning rate; see `optim.schedules.make_schedule`."""
+        first, last = self.schedule_steps or (self.first_step, self.last_step)
+        return make_schedule(
+            self.schedule,
+            peak=peak,
+            steps=last - first,
+            warmup_fraction=self.warmup_fraction,
+            power=self.power,
+            decay=self.decay,
+            decay_fraction=self.decay_fraction,
+            first_step=first,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +93,7 @@ class Setup:
       exchange: The gradient exchange if the state is sharded over the data axis (ZeRO-1, see parallel/zero1.py), else
         None.
       moment_params: The abstract trained parameters if only their moments are sharded over the data axis, else None.
-      compiled: The cached programs of the most recent phase, see `compiled_steps.compile_steps`.
+      compiled: The cached programs of the most recent phases, see `compiled_steps.compile_steps`.
     """
 
     module: nn.Module

@@ -12,11 +12,12 @@ from flax import struct
 from bertjax.losses import AUX, Objective
 from bertjax.model.capture import apply_capturing
 from bertjax.model.dropout import Dropout
-from bertjax.optim.schedules import make_schedule
+from bertjax.model.row_packing import PackedLayout
+from bertjax.optim.schedules import Schedule
 from bertjax.optim.trainable import combine, layer_rates, partition
 from bertjax.parallel.partition import platform
 from bertjax.parallel.zero1 import shard_like_moments
-from bertjax.training.setup import PhaseSettings, Setup
+from bertjax.training.setup import Setup
 from bertjax.training.state import TrainState, update_ema
 from bertjax.training.whole_batch import sum_over_parts, whole_batch_gradients
 
@@ -42,28 +43,32 @@ class Gradients(struct.PyTreeNode):
     counts: dict[str, jax.Array]
 
 
-def make_train_step(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[TrainState, Metrics]]:
-    """Makes a train step to be jitted: (state, batch, first, rate, seed, *teacher) -> (new state, metrics).
+def make_train_step(
+    setup: Setup, grad_accum_steps: int = 1, layout: PackedLayout | None = None
+) -> Callable[..., tuple[TrainState, Metrics]]:
+    """Makes a train step to be jitted: (state, batch, first, schedule, seed, *teacher) -> (new state, metrics).
 
-    `rate` is the peak learning rate, called `peak` in `make_update`. See `make_gradients` for the other arguments. The
-    metrics are `sums`, {name: (sum, weight)}, and `scalars`, {name: float32 or int32}.
+    See `make_gradients` for the arguments. The metrics are `sums`, {name: (sum, weight)}, and `scalars`,
+    {name: float32 or int32}.
     """
-    gradients, update = make_gradients(setup, phase), make_update(setup, phase)
+    gradients, update = make_gradients(setup, grad_accum_steps, layout), make_update(setup)
 
     def step(
-        state: TrainState, batch: Batch, first: jax.Array, rate: jax.Array, seed: jax.Array, *teacher: Any
+        state: TrainState, batch: Batch, first: jax.Array, schedule: Schedule, seed: jax.Array, *teacher: Any
     ) -> tuple[TrainState, Metrics]:
-        return update(state, gradients(state.params, batch, first, seed, *teacher), rate)
+        return update(state, gradients(state.params, batch, first, seed, *teacher), schedule)
 
     return step
 
 
-def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradients]:
+def make_gradients(
+    setup: Setup, grad_accum_steps: int = 1, layout: PackedLayout | None = None
+) -> Callable[..., Gradients]:
     """Makes a function: (params, batch, first, seed, *teacher) -> Gradients.
 
     `first` is the number of the first row of the batch, a uint32 scalar. Row i has the number first + i. `seed` is the
-    seed of all dropout, a uint32 scalar. `teacher` has the teacher's parameters if the objective has a `teacher_fn`,
-    else it is empty.
+    seed of all dropout in the phase, a uint32 scalar. `teacher` has the teacher's parameters if the objective has a
+    `teacher_fn`, else it is empty. For `grad_accum_steps` and `layout`, see `PhaseSettings`.
 
     Each loss is a weighted mean over the whole batch. The minimised loss is the sum of the losses times their factors.
     To save memory, the `grad_accum_steps` parts of a batch are processed one after the other. Their gradients add up to
@@ -72,7 +77,7 @@ def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradient
     gradients of its rows and receives the summed gradients of its part of the parameters.
     """
     objective, trained, exchange = setup.objective, setup.trained, setup.exchange
-    module = setup.module if phase.layout is None else setup.module.clone(packing=phase.layout)
+    module = setup.module if layout is None else setup.module.clone(packing=layout)
     specs = None if exchange is None else partition(exchange.specs, trained)[0]
 
     def local_gradients(
@@ -93,7 +98,7 @@ def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradient
             if objective.whole_batch:
                 compared = {name: x for name, x in rows.items() if name not in (*objective.inputs, 'example_ids')}
                 sums, grads = whole_batch_gradients(
-                    forward, loss, trained_params, rows, compared, phase.grad_accum_steps, exchange
+                    forward, loss, trained_params, rows, compared, grad_accum_steps, exchange
                 )
             else:
                 rows = with_teacher_outputs(objective, rows, *teacher)
@@ -101,7 +106,7 @@ def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradient
             # Kernels may be gathered in bfloat16. The gradients of the parts add up in the dtype of the parameters.
             return sums, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, stored)
 
-        return gradients(batch) if objective.whole_batch else sum_over_parts(gradients, batch, phase.grad_accum_steps)
+        return gradients(batch) if objective.whole_batch else sum_over_parts(gradients, batch, grad_accum_steps)
 
     def device_gradients(params: Any, batch: Batch, *values: Any) -> LossAndGradients:
         sums, grads = local_gradients(params, batch, *values)
@@ -110,10 +115,9 @@ def make_gradients(setup: Setup, phase: PhaseSettings) -> Callable[..., Gradient
 
     def batch_gradients(params: Any, batch: Batch, first: jax.Array, seed: jax.Array, *teacher: Any) -> Gradients:
         example_ids = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]
-        phase_seed = Dropout(jnp.asarray(seed, jnp.uint32), example_ids).fold_in(phase.number).seed
         compute = exchange.over_devices(device_gradients, specs, 2 + len(teacher)) if exchange else local_gradients
         rows = {**batch, 'example_ids': example_ids}
-        (loss, sums), grads = compute(params, rows, phase_seed, objective.weights(batch), *teacher)
+        (loss, sums), grads = compute(params, rows, seed, objective.weights(batch), *teacher)
         counts = {'tokens': batch['attention_mask'].sum()}
         if 'sequence_ids' in batch:  # packed rows hold several sequences
             counts['sequences'] = batch['sequence_ids'].max(-1).sum()
@@ -140,26 +144,15 @@ def mean_loss(
     return sum(scaled_mean(name) for name in weights if name in sums), sums
 
 
-def make_update(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[TrainState, Metrics]]:
-    """Makes a function: (state, gradients, peak) -> (new state, metrics), independent of the batch shape.
+def make_update(setup: Setup) -> Callable[..., tuple[TrainState, Metrics]]:
+    """Makes a function: (state, gradients, schedule) -> (new state, metrics), independent of the batch shape.
 
-    `gradients` are the `Gradients` of a batch. `peak` is the peak learning rate of the phase, a float32 scalar. If the
-    loss, the gradient norm or the square of the update norm is not finite, a step changes only `step` and the counters
-    of skipped steps.
+    `gradients` are the `Gradients` of a batch. If the loss, the gradient norm or the square of the update norm is not
+    finite, a step changes only `step` and the counters of skipped steps.
     """
-    first_step, last_step = phase.schedule_steps or (phase.first_step, phase.last_step)
     optimizer, moment_params = setup.optimizer, setup.moment_params
 
-    def update(state: TrainState, gradients: Gradients, peak: jax.Array) -> tuple[TrainState, Metrics]:
-        schedule = make_schedule(
-            phase.schedule,
-            peak=peak,
-            steps=last_step - first_step,
-            warmup_fraction=phase.warmup_fraction,
-            power=phase.power,
-            decay=phase.decay,
-            decay_fraction=phase.decay_fraction,
-        )
+    def update(state: TrainState, gradients: Gradients, schedule: Schedule) -> tuple[TrainState, Metrics]:
         old, frozen = partition(state.params, setup.trained)
         grads = gradients.grads
         grad_norm = optax.tree.norm(grads)
@@ -174,7 +167,7 @@ def make_update(setup: Setup, phase: PhaseSettings) -> Callable[..., tuple[Train
         if setup.layer_decay != 1:
             rates = layer_rates(old, setup.layer_decay, setup.module.config.num_layers)
             direction = jax.tree.map(jnp.multiply, direction, rates)
-        rate = schedule(state.step - first_step)
+        rate = schedule(state.step)
         update_norm = rate * optax.tree.norm(direction)
         # The square of the update norm must be finite too, because an update whose square overflows is useless.
         finite = jnp.isfinite(gradients.loss) & jnp.isfinite(grad_norm) & jnp.isfinite(jnp.square(update_norm))

@@ -36,7 +36,8 @@ def time_phase(setup: Setup, phase: PhaseSettings, batches: Mapping[int, BatchSp
     program = compile_steps(setup, phase, batches)[length]
     sharding = batch_sharding(setup.mesh)
     batch = {name: jax.device_put(np.ones(shape, dtype), sharding) for name, (shape, dtype) in spec.items()}
-    number, *constants = jax.device_put((np.uint32(0), np.float32(1e-4), np.uint32(0)), replicated(setup.mesh))
+    numbers = (np.uint32(0), phase.make_schedule(1e-4), np.uint32(0))
+    number, *constants = jax.device_put(numbers, replicated(setup.mesh))
     with mesh_context(setup.mesh):
         step = lambda state, batch: program(state, batch, number, *constants)  # noqa: E731
         seconds = time_steps(step, setup.create(0), [batch] * (1 + TIMED_STEPS))

@@ -92,7 +92,7 @@ class DistillationRun:
 
     def steps(self, state, count):
         programs = compile_steps(self.setup, self.phase, self.batches)
-        numbers = (np.float32(self.phase.learning_rate), np.uint32(0))
+        numbers = (self.phase.make_schedule(self.phase.learning_rate), np.uint32(0))
         step = TrainStep(programs, *jax.device_put(numbers, replicated(self.mesh)), teacher=(self.teacher,))
         state = jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), state, self.setup.state)
         values, sharding = [], batch_sharding(self.mesh)

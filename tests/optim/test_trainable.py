@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
-from train_fakes import phase_of, setup_of
+from train_fakes import constant_rate, setup_of
 
 from bertjax.config.run import Optimizer
 from bertjax.errors import UserError
@@ -68,7 +68,7 @@ def _setup(model, optimizer='adamw', trained=select_all, layer_decay=1.0, **chan
 def _step(model, trained, optimizer='adamw', **changes):
     """Returns a function (state, batch) -> (new state, metrics)."""
     setup = _setup(model, optimizer, trained, **changes)
-    step, numbers = make_train_step(setup, phase_of()), (jnp.uint32(0), jnp.float32(RATE), jnp.uint32(0))
+    step, numbers = make_train_step(setup), (jnp.uint32(0), constant_rate(RATE), jnp.uint32(0))
     return jax.jit(lambda state, batch: step(state, batch, *numbers))
 
 
@@ -194,8 +194,8 @@ def test_layer_decay_scales_the_updates_of_stacked_and_unrolled_layers():
             state = state.replace(params=unstack_layers(start))
         gradients = Gradients(state.params, jnp.float32(1), {}, {})
         for decay in (1.0, DECAY):
-            update = jax.jit(make_update(_setup(model, layer_decay=decay), phase_of()))
-            after = update(state, gradients, jnp.float32(RATE))[0].params
+            update = jax.jit(make_update(_setup(model, layer_decay=decay)))
+            after = update(state, gradients, constant_rate(RATE))[0].params
             moved[scan, decay] = jax.tree.map(jnp.subtract, after if scan else stack_layers(after), start)
     for decay in (1.0, DECAY):
         close = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7)  # noqa: E731

@@ -1,6 +1,7 @@
 """The train step is compiled for each length, and compilations are reported."""
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from train_fakes import fake_experiment, host
 from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import task_values
 from bertjax.training import record
-from bertjax.training.compiled_steps import CompiledSteps, StepLowering, lower_in_two
+from bertjax.training.compiled_steps import CompiledSteps, StepLowering, compile_steps, lower_in_two
 from bertjax.training.health.goodput_clock import GoodputClock
 from bertjax.training.phase import TrainStep
 from bertjax.training.record import Recorder
@@ -122,6 +123,17 @@ def test_a_background_error_is_raised_at_the_first_use():
     with pytest.raises(ValueError, match='cannot do 64'):
         steps[64]
     steps.stop()
+
+
+def test_phases_with_other_schedules_share_a_compiled_step(plain_run):
+    """The numbers of a schedule are arguments. The phases of a budget therefore compile one step."""
+    phase = plain_run.phase
+    other = dataclasses.replace(phase, number=2, first_step=50, last_step=90, warmup_fraction=0.0, reset_optimizer=True)
+    texts = [StepLowering(plain_run.setup, each).step(each.batches[each.seq_len]).as_text() for each in (phase, other)]
+    assert texts[0] == texts[1]
+    assert compile_steps(plain_run.setup, other, other.batches) is plain_run.programs
+    parts = dataclasses.replace(phase, grad_accum_steps=2)
+    assert compile_steps(plain_run.setup, parts, parts.batches) is not plain_run.programs
 
 
 @pytest.mark.slow

@@ -1,17 +1,20 @@
 """The results and metrics of the train step, and steps that are not finite."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from flax import linen as nn
-from train_fakes import B, P, RandomExamples, Run, host, loss_of, phase_of, setup_of, tiny_config
+from train_fakes import B, P, RandomExamples, Run, constant_rate, host, loss_of, setup_of, tiny_config
 
 from bertjax.config.run import Optimizer
 from bertjax.losses import PRETRAINING, Objective, pretraining_losses
 from bertjax.model.config import BertConfig
 from bertjax.optim.optimizers import make_optimizer
+from bertjax.training.setup import PhaseSettings
 from bertjax.training.step import make_forward, make_train_step
 
 
@@ -141,22 +144,22 @@ class Toy(nn.Module):
         return {'mlm_logits': jnp.broadcast_to(kernel, (*masked_positions.shape, 8))}
 
 
-def toy_step(steps, rate, first_step=0):
+def toy_step(steps, rate):
     """Takes one step of a toy run; returns the states before and after, and the scalars."""
     rows = {name: jnp.asarray(x) % 8 for name, x in RandomExamples().batch(np.arange(4)).items()}
     optimizer = make_optimizer(**vars(Optimizer('adamw', weight_decay=0.0, clip_norm=0.0)))
     setup = setup_of(Toy(), PRETRAINING, optimizer)
-    phase = phase_of(first_step=first_step, last_step=first_step + 100, schedule='linear', warmup_fraction=0.5)
-    step = make_train_step(setup, phase)
+    step = make_train_step(setup)
     before = setup.create(0).replace(step=jnp.int32(steps))
-    after, metrics = jax.jit(step)(before, rows, jnp.uint32(0), jnp.float32(rate), jnp.uint32(0))
+    after, metrics = jax.jit(step)(before, rows, jnp.uint32(0), constant_rate(rate), jnp.uint32(0))
     return before, after, host(metrics['scalars'])
 
 
-def test_the_rate_counts_from_the_start_of_the_phase():
-    _, after, scalars = toy_step(1005, rate=1e-2, first_step=1000)
-    np.testing.assert_allclose(scalars['learning_rate'], 1e-2 * 5 / 50, rtol=1e-6)
-    assert int(after.step) == 1006
+def test_the_schedule_counts_from_the_start_of_the_phase():
+    phase = PhaseSettings(1, 1000, 1100, B, 1, 'linear', warmup_fraction=0.5, power=1.0)
+    part = dataclasses.replace(phase, first_step=1020, schedule_steps=(1000, 1100))
+    for schedule in (phase.make_schedule(2.0), part.make_schedule(2.0)):
+        assert [float(schedule(step)) for step in (1000, 1025, 1050, 1075)] == [0, 1, 2, 1]
 
 
 def test_an_update_that_overflows_is_skipped():
@@ -241,11 +244,11 @@ def test_rows_with_small_weights_still_have_a_mean(grad_accum_steps):
 
     objective = Objective(('labels',), losses, lambda batch: {'loss': batch['weights'].sum()})
     setup = setup_of(Squared(), objective, optax.sgd(1.0))
-    step = jax.jit(make_train_step(setup, phase_of(grad_accum_steps=grad_accum_steps)))
+    step = jax.jit(make_train_step(setup, grad_accum_steps))
 
     def grad_norm(weights):
         batch = {'labels': jnp.arange(4.0), 'weights': jnp.float32(weights), 'attention_mask': jnp.ones((4, 1))}
-        numbers = (jnp.uint32(0), jnp.float32(1), jnp.uint32(0))
+        numbers = (jnp.uint32(0), constant_rate(1.0), jnp.uint32(0))
         return float(step(setup.create(0), batch, *numbers)[1]['scalars']['grad_norm'])
 
     assert grad_norm([1, 1, 0, 0]) == grad_norm([0.125, 0.125, 0, 0]) == 1.0  # two rows of label 0, none of label 1

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from train_fakes import phase_of, setup_of
+from train_fakes import setup_of
 
 from bertjax.data.loader import global_arrays
 from bertjax.data.strata import choose_layout
@@ -56,7 +56,7 @@ def gradients(axes, parts=1, sharded='off', loss='info_nce', layout=None, pool='
     batch = make_batch()
     objective = build_objective(loss, **options)
     setup = build_setup(BertForEmbedding(MODEL, pool=pool), objective, optax.identity(), mesh, zero1=sharded)
-    compute = make_gradients(setup, phase_of(grad_accum_steps=parts, layout=layout))
+    compute = make_gradients(setup, parts, layout)
     assert (setup.exchange is not None) == (sharded == 'on')
     arrays, fresh = global_arrays(batch, batch_sharding(mesh), B), initial_params()
     with mesh_context(mesh):
@@ -144,7 +144,7 @@ def test_microbatches_need_less_memory():
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), setup.state.params)
     sizes = []
     for parts in (1, 8):
-        compute = make_gradients(setup, phase_of(grad_accum_steps=parts))
+        compute = make_gradients(setup, parts)
         compiled = jax.jit(compute).lower(params, batch, np.uint32(0), np.uint32(0)).compile()
         sizes.append(compiled.memory_analysis().temp_size_in_bytes)
     assert sizes[1] < sizes[0] / 3

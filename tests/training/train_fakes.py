@@ -10,13 +10,14 @@ from bertjax.config.recipes import pretraining_config
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.loader import global_arrays, make_numbered_batch
 from bertjax.model.config import BertConfig
+from bertjax.optim.schedules import make_schedule
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.training.compiled_steps import compile_steps
 from bertjax.training.phase import TrainStep
-from bertjax.training.setup import PhaseSettings, build_setup
+from bertjax.training.setup import build_setup
 
 S, P, B, VOCABULARY = 16, 4, 16, 200
 NO_DROPOUT = {'dropout': 0.0, 'attention_dropout': 0.0}
@@ -86,8 +87,8 @@ class Run:
         self.phase = settings.resolve_phases(config.steps)[0]
         self.sharding = batch_sharding(self.mesh)
         self.programs = compile_steps(self.setup, self.phase, self.phase.batches)
-        numbers = (np.float32(self.phase.learning_rate), np.uint32(settings.run_seeds.dropout))
-        self.numbers = jax.device_put(numbers, replicated(self.mesh))  # the rate and the seed
+        numbers = (self.phase.make_schedule(self.phase.learning_rate), np.uint32(settings.run_seeds.dropout))
+        self.numbers = jax.device_put(numbers, replicated(self.mesh))  # the schedule and the seed
         self.compiled = TrainStep(self.programs, *self.numbers)
 
     @property
@@ -136,7 +137,6 @@ def setup_of(module, objective, optimizer, **options):
     return build_setup(module, objective, optimizer, mesh, **options)
 
 
-def phase_of(**changes):
-    """Returns the settings of a phase of 100 steps with a constant learning rate."""
-    settings = {'number': 0, 'first_step': 0, 'last_step': 100, 'batch_size': B, 'grad_accum_steps': 1}
-    return PhaseSettings(**{**settings, 'schedule': 'constant', 'warmup_fraction': 0.0, 'power': 1.0, **changes})
+def constant_rate(rate):
+    """Returns a schedule with a constant learning rate."""
+    return make_schedule('constant', peak=rate, steps=100, warmup_fraction=0.0)
