@@ -33,7 +33,7 @@ class Trial:
 
     @property
     def shape(self) -> tuple:
-        """The fields that the compiled step depends on. Trials of the same shape share the compiled step."""
+        """The fields that trials must share to train together, with one compiled step."""
         return self.trainable, self.batch_size, self.epochs
 
     def settings(self, base: FinetuningSettings) -> FinetuningSettings:

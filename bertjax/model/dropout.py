@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 _GOLDEN = 0x9E3779B9  # 2^32 / the golden ratio: multiplication by it spreads neighbouring integers
@@ -37,7 +38,7 @@ def _mix(x: jax.Array) -> jax.Array:
     return x ^ (x >> _SHIFTS[-1])
 
 
-def fold_in(seed: jax.Array, index: int | jax.Array) -> jax.Array:
+def fold_seed(seed: jax.Array | np.ndarray, index: int | jax.Array) -> jax.Array:
     """Derives the dropout seed of a phase, a layer or a `Site`, given its index from 0. Returns uint32 values."""
     index = jnp.asarray(index).astype(jnp.uint32)
     return _mix(seed + (index + 1) * jnp.uint32(_GOLDEN))
@@ -47,7 +48,7 @@ class Dropout(struct.PyTreeNode):
     """The inputs of the hash that decides which values of a batch are dropped.
 
     Attributes:
-      seed: uint32 scalar: the seed of the run, with the phase, layer and site folded in by `fold_in`.
+      seed: uint32 scalar: the seed of the run, with the phase, layer and site folded in by `fold_seed`.
       example_ids: uint32 [B], the low 32 bits of each row's example number in the phase. For fixed slots, [B, S], the
         example number of each position.
       positions: uint32 [B, S], for fixed slots only: the index of each position within its sequence.
@@ -63,8 +64,8 @@ class Dropout(struct.PyTreeNode):
         return cls(jax.random.bits(key), jnp.arange(rows, dtype=jnp.uint32))
 
     def fold_in(self, index: int | jax.Array) -> 'Dropout':
-        """Derives the dropout of a layer or a `Site`, given its index from 0; see `fold_in`."""
-        return self.replace(seed=fold_in(self.seed, index))
+        """Derives the dropout of a layer or a `Site`, given its index from 0; see `fold_seed`."""
+        return self.replace(seed=fold_seed(self.seed, index))
 
     def repeat(self, count: int) -> 'Dropout':
         """Derives the dropout of B·count sequences from the dropout of B examples with `count` sequences each."""

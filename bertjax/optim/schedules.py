@@ -1,4 +1,4 @@
-"""Learning rate schedules, as functions of the step within a phase."""
+"""Learning rate schedules, as functions of the step of a run."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ SCHEDULES = (*_AFTER_WARMUP, 'wsd')
 class Schedule(struct.PyTreeNode):
     """A learning rate schedule. `make_schedule` makes it.
 
-    The numbers are arguments of the compiled train step, so that phases and runs of other lengths share it.
+    The arrays are arguments of the compiled train step, so that phases and runs with other numbers of steps share it.
 
     Attributes:
       peak: float32, the highest learning rate.
@@ -37,7 +37,7 @@ class Schedule(struct.PyTreeNode):
       steps: float32, the length of the schedule in steps.
       warmup_steps: float32, the length of the warm-up in steps.
       decay_steps: float32, the length of the decay of 'wsd' in steps.
-      name, power, decay: See `make_schedule`. They are not arguments of the step.
+      name, power, decay: See `make_schedule`. They are part of the compiled step.
     """
 
     peak: jax.Array

@@ -1,7 +1,7 @@
 """Chooses the sizes and steps of a pre-training run with config.budget.
 
-The size and the dtype follow from the speed of matrix products on this machine. The steps and the batch follow from the
-time of a real step.
+The size and the dtype follow from the speed of matrix products on this machine. With a budget in time, a run of one
+process also times a real step. The batch and the estimated number of steps follow from this time.
 """
 
 import dataclasses
@@ -40,13 +40,12 @@ _EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large m
 # if no step is timed, the batch, the warm-up and the intervals in percent.
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.447, 11.7, 0.2, 2800.0, 0.493
 _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, so that tiny models do not warm up for too long
-# See `choose_batch_size`. The loss depends little on it: in 5 minutes on a busy Intel Xeon, 2 layers of width 128 reach
-# 1.364 in 4,598 steps of 32 rows of 64, 1.339 in 2,600 of 64 and 1.309 in 1,622 of 128 (`budget.py:5m`, Python's
-# documentation). With 4 layers of width 256 and a learning rate of 0.02, 5,500 steps of 128 rows of 64 train better
-# than 10,000 of 64 rows. With a changed objective, 3,500 steps of 512 rows train as well as 12,500 of 128
-# (docs/results/batch.json). With 3 layers of width 192, 2,277 steps of 256 rows reach a lower loss than 4,546 of 128
-# (docs/pretraining.md). With 12 layers of width 512, 512 rows were also stable (docs/results/h200.json). Larger batches
-# were not tried.
+# See `choose_batch_size`. With 2 layers of width 128, the loss after 5 minutes on a busy Intel Xeon is 1.364 (4,598
+# steps of 32 rows of 64), 1.339 (2,600 of 64) or 1.309 (1,622 of 128; `budget.py:5m`, Python's documentation). With 4
+# layers of width 256 and a learning rate of 0.02, 5,500 steps of 128 rows of 64 train better than 10,000 of 64 rows.
+# With a changed objective, 3,500 steps of 512 rows train as well as 12,500 of 128 (docs/results/batch.json). With 3
+# layers of width 192, 2,277 steps of 256 rows reach a lower loss than 4,546 of 128 (docs/pretraining.md). With 12
+# layers of width 512, 512 rows were also stable (docs/results/h200.json). Larger batches were not tried.
 _MAX_STEPS, _MAX_CPU_POSITIONS, _MAX_DEVICE_POSITIONS = 4_000, 32_768, 16_384
 # On an Intel Xeon with AMX, the estimate from `product_rate` was 1.3 to 2.9 times the real number of steps
 # (docs/results/budget-60m.json).
@@ -111,7 +110,8 @@ def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Col
     if seconds == math.inf:
         decay = max(round(settings.schedule.decay_fraction * plan.estimate), 1)
         return dataclasses.replace(plan, stable=max(plan.estimate - plan.warmup - decay, 1), decay=decay)
-    # Only the first process makes the plan, but a step needs all processes.
+    # Only the first process makes the plan, but a step needs all processes. If the batch and the vocabulary stay as
+    # here, the run loads the compiled step from the cache on disk.
     if not from_budget or jax.process_count() > 1:
         return plan
     timed = plan.apply(split_batch(settings, plan, mesh, flag_keys))

@@ -79,7 +79,8 @@ class Pretraining(Experiment):
 
     Args:
       distillation: The teacher and its losses; None without a teacher.
-      setup: The setup of another training with the same model, with its compiled steps; None for a new one.
+      setup: The setup of a training whose settings differ only in steps and phases, with its compiled steps; None for
+        a new one.
 
     Attributes:
       settings: The settings of the run, with all durations in steps.

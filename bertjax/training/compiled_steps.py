@@ -187,7 +187,7 @@ def compile_steps(
       members: See `StepLowering`.
     """
     shapes = tuple((length, *spec.items()) for length, spec in batches.items())
-    key = (phase.grad_accum_steps, phase.layout, phase.schedule, phase.power, phase.decay, shapes, members)
+    key = (phase.grad_accum_steps, phase.layout, jax.tree.structure(phase.make_schedule(0.0)), shapes, members)
     if key not in setup.compiled:
         setup.compiled.clear()  # programs of an earlier phase would stay in device memory
         lowering = StepLowering(setup, phase, members)

@@ -15,7 +15,7 @@ from bertjax.config.run import RunKeys
 from bertjax.data.batch import BatchSpec
 from bertjax.data.loader import Loader, NumberedBatch
 from bertjax.metrics.rows import WeightedSums
-from bertjax.model.dropout import fold_in
+from bertjax.model.dropout import fold_seed
 from bertjax.optim.schedules import Schedule
 from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.training.compiled_steps import CompiledSteps, Program, compile_steps
@@ -118,7 +118,7 @@ class Phase:
         seeds = np.asarray([member.dropout_seed for member in self.members], np.uint32)
         if not self.stacked:
             (peaks,), (seeds,) = peaks, seeds
-        seeds = np.asarray(fold_in(seeds, self.settings.number))
+        seeds = np.asarray(jax.jit(fold_seed)(seeds, self.settings.number))
         numbers = jax.device_put((self.settings.make_schedule(peaks), seeds), replicated(self.setup.mesh))
         return TrainStep(self._programs(), *numbers, on_compile, self.teacher)
 

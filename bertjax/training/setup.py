@@ -45,8 +45,8 @@ class PhaseSettings:
       schedule_steps: The steps of the run at which the schedule begins and ends; None for `first_step` and `last_step`.
         It is set if these settings describe only a part of a phase.
 
-    The train step depends only on `grad_accum_steps`, `layout`, the names and the power of the schedule, and the shapes
-    of the batches. Phases with the same values share a compiled step.
+    The compiled step depends only on `grad_accum_steps`, `layout`, `schedule`, `power`, `decay` and the shapes of the
+    batches. Phases with the same values share it.
     """
 
     number: int

@@ -72,8 +72,12 @@ def test_a_replay_has_the_same_bits(program, timed, tmp_path):
 @pytest.mark.slow
 def test_a_killed_run_resumes_with_the_remaining_time(program, tmp_path):
     # The warm-up has 25 steps: the kill comes within it, and the clock ends the constant rate.
+    plan = """
+    from bertjax.pretrain import budget_choice
+    budget_choice.step_seconds = lambda settings, mesh: 2e-3
+    """
     flags = ('--config.checkpoint_every=10', '--config.schedule.decay_fraction=0.2', '--config.warmup_fraction=0.005')
-    slow = program.with_startup(tmp_path / 'startup', SLOW_STEPS)
+    slow = program.with_startup(tmp_path / 'startup', SLOW_STEPS + plan)
     arguments = _arguments(program, tmp_path / 'run', *flags)
     process = slow.start(*arguments, recipe='configs/budget.py:10s', small=False)
     wait_for_step(process, tmp_path / 'run', 12)

@@ -9,15 +9,16 @@ from collections.abc import Callable
 import jax
 import numpy as np
 import pytest
-from train_fakes import fake_experiment, host
+from train_fakes import fake_experiment, host, loss_of
 
 from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import task_values
 from bertjax.training import record
 from bertjax.training.compiled_steps import CompiledSteps, StepLowering, compile_steps, lower_in_two
 from bertjax.training.health.goodput_clock import GoodputClock
-from bertjax.training.phase import TrainStep
+from bertjax.training.phase import Phase, TrainStep
 from bertjax.training.record import Recorder
+from bertjax.training.vmapped_runs import VmappedRun
 from bertjax.writers.console import TrainingConsole
 
 
@@ -29,7 +30,7 @@ class Lowered:
 
     def compile(self):
         self.events.append(f'compile {self.length}')
-        return lambda state, arrays, first, rate, seed: ([*state, self.length], {})
+        return lambda state, arrays, first, schedule, seed: ([*state, self.length], {})
 
 
 def batch(length: int) -> NumberedBatch:
@@ -134,6 +135,22 @@ def test_phases_with_other_schedules_share_a_compiled_step(plain_run):
     assert compile_steps(plain_run.setup, other, other.batches) is plain_run.programs
     parts = dataclasses.replace(phase, grad_accum_steps=2)
     assert compile_steps(plain_run.setup, parts, parts.batches) is not plain_run.programs
+
+
+def test_a_phase_has_its_own_dropout_and_rates(dropout_run, fresh):
+    """The loss depends on the number of the phase, the rate on the step within the phase."""
+
+    def train(number):
+        settings = dataclasses.replace(
+            dropout_run.phase, number=number, first_step=50, last_step=150, warmup_fraction=0.1
+        )
+        phase = Phase(settings, dropout_run.setup, [VmappedRun(None, 0.5, 7)], settings.batches)
+        state = dropout_run.place(fresh.replace(step=np.int32(55)))
+        return host(phase.compile()(state, dropout_run.batch(0))[1])
+
+    first, again, second = train(0), train(0), train(1)
+    assert first['scalars']['learning_rate'] == second['scalars']['learning_rate'] == 0.25
+    assert loss_of(first) == loss_of(again) != loss_of(second)
 
 
 @pytest.mark.slow
