@@ -124,7 +124,8 @@ def test_the_teacher_is_neither_in_the_state_nor_a_constant(one_device):
         before = functools.reduce(lambda tree, name: tree[name], path_names(path), first.params)
         assert (x != before).any(), path_names(path)
     lowered = StepLowering(run.setup, run.phase).step(run.batches[16])
-    arguments = (first, run.teacher, RandomExamples().batch(np.arange(2)), 'first', 'rate', 'seed')
+    schedule = run.phase.make_schedule(0.0)
+    arguments = (first, run.teacher, RandomExamples().batch(np.arange(2)), 'first', schedule, 'seed')
     assert len(jax.tree.leaves(lowered.args_info)) == len(jax.tree.leaves(arguments))
     widest = max(len(line) for line in lowered.as_text().splitlines() if 'stablehlo.constant' in line)
     assert widest < 1000

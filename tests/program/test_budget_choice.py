@@ -25,7 +25,7 @@ def test_the_size_follows_from_the_operations(tmp_path, monkeypatch):
     few = pretraining_settings(budget_config('1e3'))  # the smallest model needs more for one token
     assert make_plan(few, tmp_path / 'few', mesh, ()).model['width'] == 128
     assert make_plan(settings, tmp_path / 'set', mesh, ('model.width', 'model.dtype')).model == {}
-    monkeypatch.setattr('bertjax.pretrain.budget_choice.product_rate', lambda mesh, dtype: 1e11)  # on an idle machine
+    monkeypatch.setattr('bertjax.pretrain.budget_choice.step_seconds', lambda settings, mesh: 1e-6)
     fast = {'budget': '4s', 'batch_size': 1, 'seq_len': 8, 'max_predictions': 1}
     plan = make_plan(dataclasses.replace(settings, **fast), tmp_path / 'fast', mesh, ('model.width', 'model.dtype'))
     assert plan.warmup == 100  # 5 % of the steps that fit into four seconds if there is hardly anything to compute
