@@ -23,8 +23,7 @@ Program = Callable[..., tuple[TrainState, Any]]
 class StepLowering:
     """Lowers the train step of a phase, as one program or as two programs for gradients and update.
 
-    The numbers of the schedule and the dropout seed are arguments of the program, so that other phases and runs share
-    it.
+    The numbers of the schedule and the dropout seed are arguments of the program. Other phases and runs can share it.
 
     Args:
       members: If > 0, the number of runs (members) that the step trains together. The members are along the first axis

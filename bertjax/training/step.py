@@ -48,8 +48,8 @@ def make_train_step(
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Makes a train step to be jitted: (state, batch, first, schedule, seed, *teacher) -> (new state, metrics).
 
-    See `make_gradients` for the arguments. The metrics are `sums`, {name: (sum, weight)}, and `scalars`,
-    {name: float32 or int32}.
+    `schedule` gives the learning rate. See `make_gradients` for the other arguments. The metrics are `sums`,
+    {name: (sum, weight)}, and `scalars`, {name: float32 or int32}.
     """
     gradients, update = make_gradients(setup, grad_accum_steps, layout), make_update(setup)
 
@@ -147,8 +147,8 @@ def mean_loss(
 def make_update(setup: Setup) -> Callable[..., tuple[TrainState, Metrics]]:
     """Makes a function: (state, gradients, schedule) -> (new state, metrics), independent of the batch shape.
 
-    `gradients` are the `Gradients` of a batch. If the loss, the gradient norm or the square of the update norm is not
-    finite, a step changes only `step` and the counters of skipped steps.
+    `gradients` are the `Gradients` of a batch. `schedule` gives the learning rate. If the loss, the gradient norm or
+    the square of the update norm is not finite, a step changes only `step` and the counters of skipped steps.
     """
     optimizer, moment_params = setup.optimizer, setup.moment_params
 
