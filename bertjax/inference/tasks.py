@@ -95,8 +95,8 @@ def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> l
     `texts` contains the queries. `pairs` contains the text to score for each query.
 
     Returns:
-      N scores, or None if the model does not score pairs. Higher is more relevant. The scores equal those of
-      CrossEncoder and MultiVectorEncoder in sentence-transformers.
+      N scores, or None if the model does not score pairs. Higher is more relevant. The scores of rerankers
+      and late-interaction models equal those of CrossEncoder and MultiVectorEncoder in sentence-transformers.
 
     Raises:
       UserError: The model is a regression of single texts.

@@ -98,7 +98,7 @@ def make_schedule(
     decay_fraction: float = 0.1,
     first_step: int = 0,
 ) -> Schedule:
-    """Builds a schedule: linear warm-up from 0 to `peak`, then a decay to 0 at `steps`. 'constant' does not decay.
+    """Builds a schedule: a linear warm-up from 0 to `peak`, then a decay to 0 at the end. 'constant' does not decay.
 
     Except for 'wsd', the decay starts at the end of the warm-up, from `peak`, as in transformers. In the original code
     (google-research/bert, optimization.py) and in NVIDIA's LAMB scripts, the decay starts at step 0, so the rate drops

@@ -1,7 +1,7 @@
 """Chooses the sizes and steps of a pre-training run with config.budget.
 
-The size and the dtype follow from the speed of matrix products on this machine. With a budget in time, a run of one
-process also times a real step. The batch and the estimated number of steps follow from this time.
+The dtype follows from the speed of matrix products on this machine, and so does the size for a budget in time. For such
+a budget, a run of one process also times a real step, which determines the batch and the estimated number of steps.
 """
 
 import dataclasses
@@ -36,16 +36,13 @@ SIZES = (
 _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 _EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large matrix product
 # The constants of `expected_loss`, from a fit to runs with 0.4 to 3.2 million parameters (benchmarks/ladder_report.py).
-# For larger models they are an extrapolation. With a budget in time, they and _EFFICIENCY determine only the size and,
-# if no step is timed, the batch, the warm-up and the intervals in percent.
+# For larger models they are an extrapolation. If a step is timed, they and _EFFICIENCY determine only the size.
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.447, 11.7, 0.2, 2800.0, 0.493
 _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, so that tiny models do not warm up for too long
 # See `choose_batch_size`. With 2 layers of width 128, the loss after 5 minutes on a busy Intel Xeon is 1.364 (4,598
-# steps of 32 rows of 64), 1.339 (2,600 of 64) or 1.309 (1,622 of 128; `budget.py:5m`, Python's documentation). With 4
-# layers of width 256 and a learning rate of 0.02, 5,500 steps of 128 rows of 64 train better than 10,000 of 64 rows.
-# With a changed objective, 3,500 steps of 512 rows train as well as 12,500 of 128 (docs/results/batch.json). With 3
-# layers of width 192, 2,277 steps of 256 rows reach a lower loss than 4,546 of 128 (docs/pretraining.md). With 12
-# layers of width 512, 512 rows were also stable (docs/results/h200.json). Larger batches were not tried.
+# steps of 32 rows of 64), 1.339 (2,600 of 64) or 1.309 (1,622 of 128; `budget.py:5m`, Python's documentation). Longer
+# runs also gain from larger batches (docs/results/batch.json, and docs/pretraining.md for an hour). More than 512 rows
+# were not tried (docs/results/h200.json).
 _MAX_STEPS, _MAX_CPU_POSITIONS, _MAX_DEVICE_POSITIONS = 4_000, 32_768, 16_384
 # On an Intel Xeon with AMX, the estimate from `product_rate` was 1.3 to 2.9 times the real number of steps
 # (docs/results/budget-60m.json).
@@ -76,17 +73,18 @@ def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Col
     """Returns a new plan for config.budget. A key in `flag_keys` keeps its value.
 
     Raises:
-      UserError: The budget allows too many steps. Or, if a step is timed, the model does not fit the devices or the
+      UserError: The budget allows too many steps. If a step is timed, also: the model does not fit the devices, or the
         row shards do not divide the batch.
     """
     seconds, operations = parse_budget(settings.budget)
     chosen: dict[str, Any] = {}
+    rate = functools.cache(functools.partial(product_rate, mesh))
     from_budget = settings.architecture_from == 'budget'
     chooses_batch = from_budget and 'batch_size' not in flag_keys
     if from_budget and 'model.dtype' not in flag_keys:
-        chosen['dtype'] = max(DTYPES, key=lambda dtype: product_rate(mesh, dtype) / _MIN_SPEEDUP[dtype])
+        chosen['dtype'] = max(DTYPES, key=lambda dtype: rate(dtype) / _MIN_SPEEDUP[dtype])
     if operations == math.inf:
-        operations = _EFFICIENCY * seconds * product_rate(mesh, chosen.get('dtype', settings.model.dtype))
+        operations = _EFFICIENCY * seconds * rate(chosen.get('dtype', settings.model.dtype))
     length, _ = settings.first_shape
 
     def count_steps(sequences: float, max_steps: int) -> tuple[int, float]:
@@ -110,8 +108,8 @@ def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Col
     if seconds == math.inf:
         decay = max(round(settings.schedule.decay_fraction * plan.estimate), 1)
         return dataclasses.replace(plan, stable=max(plan.estimate - plan.warmup - decay, 1), decay=decay)
-    # Only the first process makes the plan, but a step needs all processes. If the batch and the vocabulary stay as
-    # here, the run loads the compiled step from the cache on disk.
+    # Only the first process makes the plan, but a step needs all processes. The run loads the step that is compiled
+    # here from the cache on disk, if its batch and vocabulary are the same.
     if not from_budget or jax.process_count() > 1:
         return plan
     timed = plan.apply(split_batch(settings, plan, mesh, flag_keys))

@@ -96,6 +96,10 @@ class PretrainingPhase(PhaseSettings):
         check_grad_accum_steps(self.batch_size, self.grad_accum_steps, self.keys['grad_accum_steps'])
         schedule_keys = {'warmup_key': self.keys['warmup_fraction'], 'decay_key': self.keys['decay_fraction']}
         check_schedule(self.schedule, self.warmup_fraction, self.decay_fraction, **schedule_keys)
+        if self.schedule != 'wsd' and self.keys['decay_fraction'].startswith('phases'):
+            found = f'{self.decay_fraction:g} with the schedule {self.schedule!r}'
+            fix = f'leave it out, or set --config.{self.keys["schedule"]}=wsd'
+            fail('decay_fraction', found, 'no value, because it has no effect', fix)
         if bool(ramp) != bool(start):
             found = f'{ramp:g} with batch_size_start={start}'
             fail('batch_ramp', found, 'both above 0, or both 0', 'set both keys, or none')

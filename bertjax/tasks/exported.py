@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ _KINDS = {
     'ForMultipleChoice': 'multiple_choice',
 }
 
+_ENTITY_TAG = re.compile(r'O|[BIESLUM]-.+')
 _OUTPUTS = integer(1, MANY)  # the allowed numbers of outputs of a head
 
 
@@ -88,7 +90,7 @@ def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) ->
         return kind and build_task(kind, data='', seq_len=seq_len)
     labels = _labels(values, where)
     if kind == 'tagging':
-        scheme = 'auto' if all(label == 'O' or label[:2] in ('B-', 'I-') for label in labels) else 'plain'
+        scheme = 'auto' if all(map(_ENTITY_TAG.fullmatch, labels)) else 'plain'
         task = build_task(kind, data='', seq_len=seq_len, scheme=scheme)
         task.restore({'labels': labels, 'scheme': ''})
         return task

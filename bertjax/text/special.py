@@ -146,10 +146,25 @@ def pair_template(ids: Mapping[str, int], names: Mapping[str, str], separators: 
     }
 
 
+def processor_steps(post_processor: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
+    """Returns the steps of the `post_processor` of a tokenizer.json."""
+    return post_processor.get('processors', [post_processor]) if post_processor else []
+
+
+def adds_special_tokens(post_processor: Mapping[str, Any] | None, cls: str, sep: str) -> bool:
+    """Returns whether a `post_processor` puts `cls` before a text, and `sep` after it."""
+    for step in processor_steps(post_processor):
+        if step.get('type') in ('BertProcessing', 'RobertaProcessing'):
+            return True
+        if step.get('type') == 'TemplateProcessing':
+            names = [part['SpecialToken']['id'] if 'SpecialToken' in part else '' for part in step['single']]
+            return (names[0], names[-1]) == (cls, sep)
+    return False
+
+
 def count_separators(post_processor: Mapping[str, Any] | None) -> int:
     """Returns the number of [SEP] between the texts of a pair: 2 as in RoBERTa, else 1."""
-    steps = post_processor or {}
-    for step in steps.get('processors') or [steps]:
+    for step in processor_steps(post_processor):
         if step.get('type') == 'RobertaProcessing':
             return 2
         kinds = ['A' if 'Sequence' in part else '' for part in step.get('pair') or ()]

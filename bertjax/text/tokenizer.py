@@ -10,7 +10,7 @@ from bertjax.errors import UserError
 from bertjax.files.paths import existing_files
 from bertjax.files.small_files import MAX_SETTINGS_BYTES, read_bytes, read_json_object, read_text
 from bertjax.remote.paths import user_path
-from bertjax.text.bert_settings import bert_settings, looks_lowercase, override_normalizer
+from bertjax.text.bert_settings import PREFIX, bert_settings, looks_lowercase, override_normalizer
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces, wrap_tokenizer_errors
 from bertjax.text.tokenizer_base import Tokenizer as Tokenizer
@@ -115,10 +115,21 @@ def _from_json(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
         *(token['content'] for token in added),
     }
     where, names = str(file), _special_names(config, pieces)
-    settings = {**settings, 'added_tokens': added}
+    decoder = settings.get('decoder') or _default_decoder(settings)
+    settings = {**settings, 'added_tokens': added, 'decoder': decoder}
     if model.get('type', 'WordPiece') != 'WordPiece' or 'merges' in model:
         return JsonTokenizer(settings, where, names)
     return WordPieceTokenizer(override_normalizer(settings, config, where), where, names)
+
+
+def _default_decoder(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns a decoder for a file without one. Without a decoder, `tokenizers` separates pieces with spaces."""
+    model = settings['model']
+    if model.get('type', 'WordPiece') == 'WordPiece' and 'merges' not in model:
+        return {'type': 'WordPiece', 'prefix': model.get('continuing_subword_prefix', PREFIX), 'cleanup': True}
+    splitter = settings.get('pre_tokenizer') or {}
+    # The same settings make a byte-level splitter and its decoder.
+    return next((step for step in splitter.get('pretokenizers', [splitter]) if step.get('type') == 'ByteLevel'), None)
 
 
 def _added_tokens(settings: dict[str, Any], config: dict[str, Any]) -> list[dict[str, Any]]:
@@ -167,6 +178,9 @@ def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
     vocab = read_json_object(file, _ORIGINAL)
     if not all(type(number) is int for number in vocab.values()):
         raise UserError(str(file), 'a piece whose id is not a number', 'an id for each piece', _ORIGINAL)
+    if any(piece.endswith('</w>') for piece in vocab):
+        fix = "use its tokenizer.json, which transformers' AutoTokenizer and save_pretrained write"
+        raise UserError(str(file), "pieces that end in '</w>'", 'a byte-level BPE', fix)
     names = {**ROBERTA_NAMES, **_special_names(config, vocab)}
     check_pieces(sorted(vocab, key=vocab.__getitem__), str(file), names)
     mask = config.get('mask_token')

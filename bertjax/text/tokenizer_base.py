@@ -10,7 +10,21 @@ from etils import epath
 
 from bertjax.files.atomic import write_atomic
 from bertjax.text.offsets import PieceOffsets
-from bertjax.text.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, check_ids, check_pieces, is_unused, to_json
+from bertjax.text.special import (
+    CLS,
+    MASK,
+    PAD,
+    SEP,
+    SPECIAL_TOKENS,
+    UNK,
+    adds_special_tokens,
+    check_ids,
+    check_pieces,
+    is_unused,
+    pair_template,
+    processor_steps,
+    to_json,
+)
 
 # Ranges of the scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han, and full-width forms.
 UNSPACED = (
@@ -115,7 +129,18 @@ class Tokenizer(abc.ABC):
 
     def _files(self) -> dict[str, str | bytes]:
         """Returns the content of each file that `save` writes."""
-        return {'tokenizer.json': to_json(self._settings), 'tokenizer_config.json': to_json(self._config())}
+        settings = self._settings
+        processor, (cls, sep) = settings.get('post_processor'), (self.pieces[i] for i in (self.cls_id, self.sep_id))
+        if not adds_special_tokens(processor, cls, sep):
+            others = [step for step in processor_steps(processor) if step.get('type') != 'TemplateProcessing']
+            steps = [*others, self.pair_template()]
+            settings = {**settings, 'post_processor': {'type': 'Sequence', 'processors': steps} if others else steps[0]}
+        return {'tokenizer.json': to_json(settings), 'tokenizer_config.json': to_json(self._config())}
+
+    def pair_template(self) -> dict[str, Any]:
+        """Returns the `post_processor` of a tokenizer.json that gives [CLS] A [SEP] B [SEP] and its segments."""
+        ids = {self.pieces[i]: i for i in (self.cls_id, self.sep_id)}
+        return pair_template(ids, dict(zip((CLS, SEP), ids, strict=True)), self.separators)
 
     def _config(self, **settings: Any) -> dict[str, Any]:
         """Returns a tokenizer_config.json with the special tokens, BERT's inputs and `settings`."""

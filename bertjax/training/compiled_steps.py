@@ -23,7 +23,7 @@ Program = Callable[..., tuple[TrainState, Any]]
 class StepLowering:
     """Lowers the train step of a phase, as one program or as two programs for gradients and update.
 
-    The numbers of the schedule and the dropout seed are arguments of the program. Other phases and runs can share it.
+    The numbers of the schedule and the dropout seed are arguments, so that other phases and runs can use the program.
 
     Args:
       members: If > 0, the number of runs (members) that the step trains together. The members are along the first axis
@@ -79,7 +79,7 @@ class StepLowering:
 
 
 def lower_in_two(lowering: StepLowering, batches: Mapping[int, BatchSpec]) -> Callable[[int], Callable[[], Program]]:
-    """Returns the argument `lower` of CompiledSteps for steps of two programs: the gradients and the update.
+    """Returns the `lower` of `CompiledSteps` for steps of two programs: the gradients and the update.
 
     All lengths share the update. On CPU, it takes nearly half of the compile time of a step.
     """
@@ -131,7 +131,7 @@ class CompiledSteps(Mapping[int, Program]):
         compiled.
         """
         if not self._in_parallel:
-            self._postponed = list(lengths)  # never empty, because a finished phase is not started
+            self._postponed = list(lengths)  # not empty: the phase has steps left
             self._submit_next()
 
     def compile_rest(self) -> None:

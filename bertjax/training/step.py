@@ -83,7 +83,7 @@ def make_gradients(
     def local_gradients(
         params: Any, batch: Batch, seed: jax.Array, weights: Mapping[str, jax.Array], *teacher: Any
     ) -> LossAndGradients:
-        """Computes the contribution of the rows in `batch`, in the dtypes of the trained parameters."""
+        """Computes the share of the rows of `batch` in loss and gradients, in the dtypes of the trained parameters."""
         stored, _ = partition(params, trained)
         trained_params, frozen = partition(exchange.gather(params) if exchange else params, trained)
 
@@ -97,21 +97,21 @@ def make_gradients(
         def gradients(rows: Batch) -> LossAndGradients:
             if objective.whole_batch:
                 compared = {name: x for name, x in rows.items() if name not in (*objective.inputs, 'example_ids')}
-                sums, grads = whole_batch_gradients(
+                losses, grads = whole_batch_gradients(
                     forward, loss, trained_params, rows, compared, grad_accum_steps, exchange
                 )
             else:
                 rows = with_teacher_outputs(objective, rows, *teacher)
-                sums, grads = jax.value_and_grad(lambda x: loss(forward(x, rows), rows), has_aux=True)(trained_params)
+                losses, grads = jax.value_and_grad(lambda x: loss(forward(x, rows), rows), has_aux=True)(trained_params)
             # Kernels may be gathered in bfloat16. The gradients of the parts add up in the dtype of the parameters.
-            return sums, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, stored)
+            return losses, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, stored)
 
         return gradients(batch) if objective.whole_batch else sum_over_parts(gradients, batch, grad_accum_steps)
 
     def device_gradients(params: Any, batch: Batch, *values: Any) -> LossAndGradients:
-        sums, grads = local_gradients(params, batch, *values)
+        losses, grads = local_gradients(params, batch, *values)
         # If the loss compares the rows of the batch, each device already has the sums over all rows.
-        return sums if objective.whole_batch else exchange.sum(sums), exchange.reduce_scatter(grads, specs)
+        return losses if objective.whole_batch else exchange.sum(losses), exchange.reduce_scatter(grads, specs)
 
     def batch_gradients(params: Any, batch: Batch, first: jax.Array, seed: jax.Array, *teacher: Any) -> Gradients:
         example_ids = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]
@@ -147,7 +147,7 @@ def mean_loss(
 def make_update(setup: Setup) -> Callable[..., tuple[TrainState, Metrics]]:
     """Makes a function: (state, gradients, schedule) -> (new state, metrics), independent of the batch shape.
 
-    `gradients` are the `Gradients` of a batch. `schedule` gives the learning rate. If the loss, the gradient norm or
+    `gradients` has the class `Gradients`. `schedule` gives the learning rate. If the loss, the gradient norm or
     the square of the update norm is not finite, a step changes only `step` and the counters of skipped steps.
     """
     optimizer, moment_params = setup.optimizer, setup.moment_params
@@ -171,7 +171,10 @@ def make_update(setup: Setup) -> Callable[..., tuple[TrainState, Metrics]]:
         update_norm = rate * optax.tree.norm(direction)
         # The square of the update norm must be finite too, because an update whose square overflows is useless.
         finite = jnp.isfinite(gradients.loss) & jnp.isfinite(grad_norm) & jnp.isfinite(jnp.square(update_norm))
-        keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)  # noqa: E731
+
+        def keep(new: Any, old: Any) -> Any:
+            return jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+
         new = keep(jax.tree.map(lambda p, d: (p - rate * d).astype(p.dtype), old, direction), old)
         new_state = state.replace(
             step=state.step + 1,
@@ -197,14 +200,14 @@ def make_update(setup: Setup) -> Callable[..., tuple[TrainState, Metrics]]:
     return update
 
 
-def make_forward(model: nn.Module, objective: Objective) -> Callable[[Any, Batch], Any]:
+def make_forward(module: nn.Module, objective: Objective) -> Callable[[Any, Batch], Any]:
     """Makes a function: (params, batch) -> the outputs of the model without dropout."""
-    return lambda params, batch: _apply(model, objective, params, batch)
+    return lambda params, batch: _apply(module, objective, params, batch)
 
 
-def make_eval_step(model: nn.Module, objective: Objective) -> Callable[..., Sums]:
+def make_eval_step(module: nn.Module, objective: Objective) -> Callable[..., Sums]:
     """Makes a function: (params, batch, *teacher) -> {name: (sum, weight)} without dropout."""
-    forward = make_forward(model, objective)
+    forward = make_forward(module, objective)
     return lambda params, batch, *teacher: objective.losses(
         forward(params, batch), with_teacher_outputs(objective, batch, *teacher)
     )
@@ -215,10 +218,10 @@ def with_teacher_outputs(objective: Objective, batch: Batch, *teacher: Any) -> B
     return {**batch, 'teacher': objective.teacher_fn(*teacher, batch)} if objective.teacher_fn else batch
 
 
-def _apply(model: nn.Module, objective: Objective, params: Any, batch: Batch, **options: Any) -> Any:
+def _apply(module: nn.Module, objective: Objective, params: Any, batch: Batch, **options: Any) -> Any:
     inputs = [batch[name] for name in objective.inputs]
     options |= {name: batch[name] for name in objective.keywords}
     if not objective.capture:
-        return model.apply({'params': params}, *inputs, **options)
-    outputs, captured = apply_capturing(model, params, *inputs, capture=objective.capture, **options)
+        return module.apply({'params': params}, *inputs, **options)
+    outputs, captured = apply_capturing(module, params, *inputs, capture=objective.capture, **options)
     return {**outputs, **captured, AUX: params.get(AUX)}

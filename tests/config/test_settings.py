@@ -139,6 +139,15 @@ def test_the_warmup_and_decay_of_a_phase_must_fit():
         pretraining_settings(config).check()
 
 
+def test_a_decay_of_a_phase_needs_a_schedule_with_a_decay():
+    config = pretraining_config('tiny', phases=(phase(steps='50%'), phase(steps='50%', decay_fraction=0.5)))
+    found = r"config\.phases\[1\]\.decay_fraction: found 0\.5 with the schedule 'linear', .*schedule\.name=wsd"
+    with pytest.raises(UserError, match=found):
+        pretraining_settings(config).check()
+    config.phases[1].schedule = 'wsd'
+    pretraining_settings(config).check()
+
+
 def test_the_warmup_and_decay_of_a_fine_tuning_must_fit():
     config = finetuning_config('glue', task='rte')
     config.warmup_fraction = 0.6

@@ -107,6 +107,15 @@ def test_vocab_json_and_merges_txt_are_read(trained, tmp_path):
         load_tokenizer(tmp_path)
 
 
+def test_a_bpe_that_marks_the_ends_of_words_is_refused(trained, tmp_path):
+    """HerBERT has the files of RoBERTa, but no byte-level pieces."""
+    _as_two_files(trained, tmp_path)
+    vocab = json.loads((tmp_path / 'vocab.json').read_text())
+    (tmp_path / 'vocab.json').write_text(json.dumps({**vocab, 'cat</w>': len(vocab)}))
+    with pytest.raises(UserError, match=r"vocab\.json: found pieces that end in '</w>', expected a byte-level BPE"):
+        load_tokenizer(tmp_path)
+
+
 def test_files_that_transformers_saves_are_read(trained, tmp_path):
     """RobertaTokenizer writes a different tokenizer.json."""
     transformers = pytest.importorskip('transformers', reason='compares with transformers')

@@ -1,8 +1,10 @@
-"""Tests that invalid vocabularies are errors of one line with a fix."""
+"""Tests that unusual tokenizer files are read, and that invalid ones are errors of one line with a fix."""
 
 import json
 
 import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
 
 from bertjax.errors import UserError
@@ -197,3 +199,49 @@ def test_japanese_tokenizers_that_need_a_dictionary_are_refused(tmp_path, kind, 
     (tmp_path / 'tokenizer_config.json').write_text(json.dumps({f'{kind}_tokenizer_type': value}))
     with pytest.raises(UserError, match=f"{value}.* expected BERT's"):
         load_tokenizer(tmp_path)
+
+
+def _train_wordpiece() -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token='[UNK]'))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.train_from_iterator(['the cat sat'] * 9, trainers.WordPieceTrainer(vocab_size=60, special_tokens=SPECIAL))
+    return tokenizer
+
+
+def _train_byte_bpe() -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=['<s>', '<pad>', '</s>', '<unk>', '<mask>'])
+    tokenizer.train_from_iterator(['the cat sat'] * 9, trainer)
+    return tokenizer
+
+
+_ONLY_CLS = processors.TemplateProcessing(single='<s> $A', pair='<s> $A $B', special_tokens=[('<s>', 0)])
+
+
+@pytest.mark.parametrize(
+    ('train', 'processor'),
+    [
+        (_train_wordpiece, None),
+        (_train_byte_bpe, None),
+        (_train_byte_bpe, processors.ByteLevel()),
+        (_train_byte_bpe, _ONLY_CLS),
+        (_train_byte_bpe, processors.Sequence([processors.ByteLevel(), _ONLY_CLS])),
+    ],
+)
+def test_a_saved_tokenizer_adds_cls_and_sep_and_decodes_text(tmp_path, train, processor):
+    """The library `tokenizers` saves files without these steps."""
+    tokenizer = train()
+    if processor is not None:
+        tokenizer.post_processor = processor
+    tokenizer.save(str(tmp_path / 'tokenizer.json'))
+    ours = load_tokenizer(tmp_path)
+    a, b = ours.encode(['the cat', 'sat'])
+    assert ours.decode(a) == 'the cat'
+    ours.save(tmp_path / 'saved')
+    saved = tokenizers.Tokenizer.from_file(str(tmp_path / 'saved' / 'tokenizer.json'))
+    pair = saved.encode('the cat', 'sat')
+    assert pair.ids == [ours.cls_id, *a, ours.sep_id, *b, ours.sep_id]
+    assert pair.type_ids == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+    assert saved.decode(pair.ids) == ('the cat sat' if train is _train_wordpiece else 'the catsat')
+    assert load_tokenizer(tmp_path / 'saved').fingerprint == ours.fingerprint

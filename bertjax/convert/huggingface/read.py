@@ -17,6 +17,7 @@ from bertjax.convert.huggingface.sentence_transformers import FILES, MODULES, re
 from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.convert.source import CheckpointSource
 from bertjax.files.small_files import read_json_object, read_json_or_none
+from bertjax.text.special import processor_steps
 
 CONFIG = 'config.json'
 _FURTHER = ('tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json')
@@ -57,12 +58,11 @@ def _gives_segments(directory: epath.Path, family: Family) -> bool:
 
 def gives_segments(settings: Mapping[str, Any]) -> bool:
     """Returns whether a tokenizer with the settings of a tokenizer.json puts the second text into segment 1."""
-    processor = settings['post_processor'] or {}
-    for part in processor.get('processors', [processor]):
-        if part['type'] == 'RobertaProcessing':
+    for step in processor_steps(settings['post_processor']):
+        if step['type'] == 'RobertaProcessing':
             return False
-        if part['type'] == 'TemplateProcessing':
-            return any(piece['Sequence']['type_id'] for piece in part['pair'] if 'Sequence' in piece)
+        if step['type'] == 'TemplateProcessing':
+            return any(piece['Sequence']['type_id'] for piece in step['pair'] if 'Sequence' in piece)
     return True
 
 

@@ -20,7 +20,6 @@ from bertjax.convert.trees import HostParams, stacked_shapes
 from bertjax.errors import UserError
 from bertjax.files.atomic import writes_are_disabled
 from bertjax.files.safetensors import Tensor, write_tensors
-from bertjax.text.special import CLS, SEP, pair_template
 from bertjax.text.special import to_json as to_text
 from bertjax.text.tokenizer_base import Tokenizer
 
@@ -138,6 +137,5 @@ def _adapt_tokenizer(directory: epath.Path, tokenizer: Tokenizer, max_length: in
     path.write_text(to_text(facts))
     path = directory / 'tokenizer.json'
     if segments and path.exists() and not gives_segments(settings := json.loads(path.read_text())):
-        ids = {tokenizer.pieces[i]: i for i in (tokenizer.cls_id, tokenizer.sep_id)}
-        settings['post_processor'] = pair_template(ids, dict(zip((CLS, SEP), ids, strict=True)), tokenizer.separators)
+        settings['post_processor'] = tokenizer.pair_template()
         path.write_text(to_text(settings))

@@ -86,7 +86,7 @@ class Step(beam.DoFn):
 def missing_results_error(folder: pathlib.Path, missing: int, total: int) -> UserError:
     """Returns the error for a pipeline that finished without writing all results to the folder of the job."""
     found = f'{missing:,} of {total:,} results missing in {folder}'
-    fix = 'mount one file system for all workers and this process; the same command continues'
+    fix = 'mount one file system for all workers and this process, then repeat the command'
     return UserError(KEY, found, 'a folder that all workers share', fix)
 
 
@@ -130,4 +130,4 @@ def run_pipeline(
     if failed:
         found = f'a failure of {options.view_as(StandardOptions).runner or "DirectRunner"}: {failed}'
         expected = f'a pipeline that succeeds, and workers that share {folder}'
-        raise UserError(KEY, found, expected, 'see the log of the runner; the same command continues')
+        raise UserError(KEY, found, expected, 'see the log of the runner, then repeat the command')
