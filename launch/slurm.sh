@@ -41,12 +41,14 @@ job=$(
 #SBATCH --output=bertjax-%j.log
 
 source $(printf '%q' "$activate") || exit 2
-# If a preemption signals these scripts as well, they wait until the processes have saved.
+# If a preemption signals this script as well, it waits until the processes have saved.
 trap : TERM
 status=0
-# If a process ends with 1, 2 or 3, the others lose it and end with 4. srun returns the highest status. Adding 200 to 1,
-# 2 and 3 therefore makes srun return them.
-srun --kill-on-bad-exit=0${cpus:+ --cpus-per-task=$cpus} bash -c 'trap : TERM; "\$@"; status=\$?; exit \$((status < 1 || status > 3 ? status : 200 + status))' - \\
+# If a process ends with 1, 2 or 3, the others lose it and end with 4. srun returns the highest status. bertjax adds 200
+# to 1, 2 and 3, so that srun returns them. No shell runs bertjax, because Slurm may signal only the program that it
+# starts.
+export BERTJAX_STATUS_OFFSET=200
+srun --kill-on-bad-exit=0${cpus:+ --cpus-per-task=$cpus} \\
   python -m bertjax.main $quoted || status=\$?
 ((status < 200)) || status=\$((status - 200))
 # 75: saved after a signal; 4: another process was lost; 137, 143: a process was killed. The requeued job continues.

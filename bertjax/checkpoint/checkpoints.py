@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
-import shutil
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -240,8 +239,8 @@ class Checkpoints:
                 for old in self._steps.superseded(self._keep):
                     steps.mark(self.directory, old)
                     # Orbax deletes a step only if all processes take part, but the other processes are training.
-                    shutil.rmtree(self.directory / str(old))
-                    steps.unmark(self.directory, old)
+                    if steps.remove_if_possible(self.directory / str(old), self._log):
+                        steps.unmark(self.directory, old)
         except BaseException as error:  # raised by wait(), in the training loop's thread
             self._failure = error
 

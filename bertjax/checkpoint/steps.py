@@ -60,14 +60,25 @@ def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> No
         mark_match, temporary_match = _MARK.fullmatch(path.name), _TEMPORARY.fullmatch(path.name)
         if temporary_match and path.is_dir():
             log(f'checkpoint {temporary_match[1]} is incomplete: it is removed')
-            shutil.rmtree(path)
+            remove_if_possible(path, log)
         elif mark_match and path.is_file():
             step = directory / mark_match[1]
             # A sealed, undamaged step is kept: the process had written the seal, or had not yet begun to remove files.
             if step.is_dir() and not (checksums.is_finished(step) and checksums.find_damage(step) is None):
                 log(f'checkpoint {step.name} is incomplete: it is removed')
-                shutil.rmtree(step)
+                if not remove_if_possible(step, log):
+                    continue
             path.unlink()
+
+
+def remove_if_possible(path: pathlib.Path, log: Callable[[str], None]) -> bool:
+    """Removes a folder. Returns False if a file cannot be removed, for example because a program on NFS reads it."""
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        log(f'{path} cannot be removed now ({error.strerror}): a later start of the run removes it')
+        return False
+    return True
 
 
 def unknown_folders(directory: pathlib.Path) -> list[pathlib.Path]:

@@ -133,7 +133,8 @@ class TextPart:
 def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
     """Splits 'A=0.7,B=0.3' into [('A', 0.7), ('B', 0.3)], 'A=auto' into [('A', AUTO)], and 'A,B' into [('A,B', None)].
 
-    Each component with a weight becomes a separate store. Components without weights become one store.
+    Each component with a weight becomes a separate store. Components without weights become one store. A single
+    URL has no weight.
 
     Raises:
       UserError: A component is empty, a weight is invalid, only some components have weights, or only some are AUTO.
@@ -145,7 +146,8 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
     weighted: list[tuple[str, float | str | None]] = []
     for part in parts:
         match = re.fullmatch(r'(.+)=([-+0-9.eE]+|nan|inf|auto)', part)
-        if not match or os.path.exists(os.path.expanduser(part)):
+        is_url = len(parts) == 1 and '://' in part  # perhaps a folder such as s3://texts/year=2024
+        if not match or (is_url and match[2] != AUTO) or os.path.exists(os.path.expanduser(part)):
             weighted.append((part, None))
             continue
         if match[2] == AUTO:

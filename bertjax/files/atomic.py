@@ -157,7 +157,7 @@ def atomic_directory(target: epath.PathLike) -> Iterator[str]:
         with tempfile.TemporaryDirectory() as scratch:
             yield scratch
         return
-    path = os.path.abspath(os.fspath(target))
+    path = os.path.realpath(os.fspath(target))  # a symbolic link to the directory stays
     parent, name = os.path.split(path)
     make_directory(parent)
     recover_directory(path)
@@ -178,6 +178,8 @@ def replace_directory(fresh: str | os.PathLike, path: str | os.PathLike) -> None
     old = _backup_path(path)
     sync_tree(fresh)
     if os.path.isdir(path):
+        if os.path.lexists(old):  # a file in it could not be removed
+            old = tempfile.mkdtemp(prefix=f'{os.path.basename(old)}.', dir=os.path.dirname(old))
         os.rename(path, old)
     os.rename(fresh, path)
     sync_directory(os.path.dirname(path))

@@ -187,7 +187,8 @@ def describe_other_data(settings: FinetuningSettings, folder: pathlib.Path, resu
 
 
 def _describe_data(data: str, task: Mapping[str, Any]) -> str:
-    files = {name: task.get(name) for split in ('dev', 'test') for name in (split, f'{split}_file')}
+    names = ('dataset', 'candidates', *(name for split in ('dev', 'test') for name in (split, f'{split}_file')))
+    files = {name: task.get(name) for name in names}
     path = os.path.realpath(data) if os.path.exists(data) else data
     return ' '.join([path, *(f'task.{name}={value}' for name, value in files.items() if value)])
 

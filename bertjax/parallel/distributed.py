@@ -51,6 +51,8 @@ def join(flags: ProcessFlags) -> None:
     # JAX waits in compiled code, where no Python signal handler runs, so only the default handler ends the process on
     # Ctrl-C. Background processes of Bash also need this handler, because Bash makes them ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # JAX's handler of SIGTERM would only note the signal, also while a long preparation runs.
+    jax.config.update('jax_enable_preemption_service', False)
     jax.distributed.initialize(
         flags.coordinator_address,
         flags.num_processes,

@@ -87,7 +87,8 @@ def check_ids(settings: Mapping[str, Any], where: str) -> None:
     memory.
     """
     vocab, added = settings['model']['vocab'], settings.get('added_tokens') or []
-    count = len(vocab) + len(added)
+    names = vocab if isinstance(vocab, dict) else (row[0] for row in vocab)
+    count = len({*names, *(token['content'] for token in added)})
     for number in (*(vocab.values() if isinstance(vocab, dict) else ()), *(token['id'] for token in added)):
         if type(number) is not int or not 0 <= number < count:
             found = f'the id {format_value(number)} for one of {count:,} pieces'

@@ -12,9 +12,15 @@ from bertjax.files.small_files import MAX_SETTINGS_BYTES, read_bytes, read_json_
 from bertjax.remote.paths import user_path
 from bertjax.text.bert_settings import PREFIX, bert_settings, looks_lowercase, override_normalizer
 from bertjax.text.sentencepiece import SentencePieceTokenizer
-from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces, wrap_tokenizer_errors
+from bertjax.text.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, check_pieces, wrap_tokenizer_errors
 from bertjax.text.tokenizer_base import Tokenizer as Tokenizer
-from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer, byte_bpe_settings, read_merges
+from bertjax.text.tokenizer_json import (
+    ROBERTA_NAMES,
+    JsonTokenizer,
+    byte_bpe_settings,
+    read_merges,
+    with_roberta_names,
+)
 from bertjax.text.wordpiece import WordPieceTokenizer
 
 
@@ -136,14 +142,16 @@ def _added_tokens(settings: dict[str, Any], config: dict[str, Any]) -> list[dict
     """Returns the added tokens of `settings` and of the files beside the vocabulary.
 
     As in transformers, added_tokens.json counts only without `added_tokens_decoder`, and a token of either that is not
-    in the vocabulary gets the next free id. Other special tokens that `config` names count only if they are pieces.
+    in the vocabulary gets the next free id. Other special tokens that `config` names, and BERT's, count only if they
+    are pieces.
     """
     tokens = {token['content']: token for token in settings.get('added_tokens') or []}
     vocab = settings['model']['vocab']
     ids = {row[0]: i for i, row in enumerate(vocab)} if isinstance(vocab, list) else dict(vocab)
     ids |= {content: token['id'] for content, token in tokens.items()}
     further = {int(index): token for index, token in (config.get('added_tokens_decoder') or {}).items()}
-    special = dict(_special_tokens(config))
+    names = with_roberta_names(_special_names(config, ids), ids)
+    special = {names.get(token, token): {} for token in SPECIAL_TOKENS} | dict(_special_tokens(config))
     for content, flags in special.items():
         if content in ids and content not in tokens:
             token = {**_FLAGS, 'content': content, 'normalized': False, **flags, 'special': True}

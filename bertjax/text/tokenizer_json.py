@@ -1,7 +1,7 @@
 """The tokenizer of a tokenizer.json with a unigram, BPE or WordLevel model. The settings of a byte-level BPE."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -74,8 +74,7 @@ class JsonTokenizer(Tokenizer):
         self._tokenizer.post_processor = None
         ids_of = self._tokenizer.get_vocab(with_added_tokens=True)
         pieces = sort_pieces(ids_of, where)
-        if CLS not in ids_of and ids_of.keys() >= set(ROBERTA_NAMES.values()):
-            self._names = {**ROBERTA_NAMES, **self._names}
+        self._names = with_roberta_names(self._names, ids_of)
         mask = self._names.get(MASK, MASK)
         has_unk = UNK in self._names.keys() | ids_of or model.get('unk_token') or model.get('unk_id') is not None
         if mask in ids_of and not has_unk:
@@ -129,6 +128,12 @@ class JsonTokenizer(Tokenizer):
         if self.unk_id == self.mask_id:
             del config['unk_token']
         return config
+
+
+def with_roberta_names(names: Mapping[str, str], pieces: Collection[str]) -> dict[str, str]:
+    """Adds RoBERTa's names of special tokens to `names` if they are pieces of the vocabulary and [CLS] is not."""
+    is_roberta = CLS not in pieces and all(name in pieces for name in ROBERTA_NAMES.values())
+    return {**ROBERTA_NAMES, **names} if is_roberta else dict(names)
 
 
 def byte_bpe_settings(

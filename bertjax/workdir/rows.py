@@ -7,6 +7,7 @@ run with the same rows reads the same files. Different rows are written to new f
 
 import datetime
 import decimal
+import glob
 import hashlib
 import itertools
 import json
@@ -65,7 +66,9 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
                 expected = f'one of {", ".join(_CORPUS_FORMATS)} for rows'
                 raise UserError('config.corpus_options.format', repr(options.format), expected, 'leave it out')
             path = _write(folder, {'corpus': recipe.rows['corpus']}, text_key=options.text_key)
-            keys['corpus'] = str(path / 'corpus.jsonl')
+            # A comma separates corpora, so a path with commas is written as a pattern.
+            file = str(path / 'corpus.jsonl')
+            keys['corpus'] = glob.escape(file).replace(',', '?') if ',' in file else file
             if options.format == 'auto':
                 keys['corpus_options.format'] = 'jsonl'
     return recipe.with_keys(keys)

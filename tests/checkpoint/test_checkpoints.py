@@ -152,6 +152,26 @@ def test_an_error_of_the_background_thread_is_raised(open_checkpoints, monkeypat
     assert messages == ['checkpoint 1 is incomplete: it is removed']
 
 
+def test_a_checkpoint_that_cannot_be_removed_stays(open_checkpoints, monkeypatch):
+    """On NFS, the folder of a file that another program reads cannot be removed."""
+    checkpoints, messages = open_checkpoints(keep=1)
+
+    def busy(path):
+        raise OSError(16, 'Device or resource busy', str(path))
+
+    with monkeypatch.context() as nfs:
+        nfs.setattr(shutil, 'rmtree', busy)
+        for step in (1, 2):
+            checkpoints.save(state_at(step), Position(step), CONFIG, None)
+        checkpoints.close()
+        assert f'{checkpoints.directory / "1"} cannot be removed now (Device or resource busy)' in messages[-1]
+        assert open_checkpoints(keep=1)[0].latest().position == Position(2)
+    again, _ = open_checkpoints(keep=1)
+    again.save(state_at(3), Position(3), CONFIG, None)
+    again.close()
+    assert again.steps() == [3]
+
+
 def test_a_removal_that_was_killed_is_completed(saved_steps, open_checkpoints):
     """A marked step is removed even if its seal still exists. A marked step with all its files is kept."""
     directory = saved_steps({1: None, 2: None, 3: None})

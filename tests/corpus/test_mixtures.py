@@ -13,6 +13,8 @@ def test_mixtures_are_parsed_or_refused(tmp_path, monkeypatch):
     for path in (f'{tmp_path}/year=2024', '~/year=2024'):
         assert parse_mixture(path) == [(path, None)]
     assert parse_mixture('a.txt') == [('a.txt', None)]
+    assert parse_mixture('s3://a/year=2024') == [('s3://a/year=2024', None)]
+    assert parse_mixture('s3://a=1,s3://b=2') == [('s3://a', 1.0), ('s3://b', 2.0)]
     assert parse_mixture('a.txt, b.txt') == [('a.txt,b.txt', None)]
     assert parse_mixture('pydoc:=0.5,tfds:wiki40b/en@train#text=1.5') == [
         ('pydoc:', 0.5),

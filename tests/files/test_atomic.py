@@ -84,6 +84,26 @@ def test_a_directory_is_replaced_atomically(tmp_path):
     assert (target / 'config.json').read_text() == 'two' and os.listdir(tmp_path) == ['export']
 
 
+def test_a_directory_behind_a_link_is_replaced_there(tmp_path):
+    (tmp_path / 'disk' / 'export').mkdir(parents=True)
+    (tmp_path / 'export').symlink_to(tmp_path / 'disk' / 'export')
+    for text in ('one', 'two'):
+        with atomic_directory(tmp_path / 'export') as staging:
+            pathlib.Path(staging, 'a').write_text(text)
+        assert (tmp_path / 'export').is_symlink() and (tmp_path / 'disk' / 'export' / 'a').read_text() == text
+    assert os.listdir(tmp_path / 'disk') == ['export']
+
+
+def test_a_directory_is_replaced_although_an_old_one_cannot_be_removed(tmp_path, monkeypatch):
+    """On NFS, a file that another program reads stays in the folder."""
+    target = tmp_path / 'export'
+    monkeypatch.setattr(shutil, 'rmtree', lambda path, ignore_errors: None)
+    for text in ('one', 'two', 'three'):
+        with atomic_directory(target) as staging:
+            pathlib.Path(staging, 'a').write_text(text)
+        assert (target / 'a').read_text() == text
+
+
 @pytest.mark.parametrize('before', [None, 'old'])
 def test_a_kill_while_a_directory_is_replaced_leaves_a_complete_one(tmp_path, before):
     """A kill at any operation leaves the old or the new directory, or `recover_directory` restores one of them."""

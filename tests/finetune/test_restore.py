@@ -10,6 +10,8 @@ from bertjax.config.files import Recipe, load_recipe
 from bertjax.config.plain import dump, to_plain
 from bertjax.errors import UserError
 from bertjax.finetune.restore import merge_run_config, merge_task_file
+from bertjax.finetune.results import describe_other_data
+from bertjax.finetune.settings import finetuning_settings
 
 
 def recipe(repository: pathlib.Path, name: str, **changes) -> ConfigDict:
@@ -104,3 +106,10 @@ def test_a_model_in_init_brings_its_length_and_the_options_of_its_task(
     assert f"config.task.pool is 'cls', but '{model.task.pool}' in {path}" in capsys.readouterr().out
     with pytest.raises(UserError, match="found 'squad', expected 'embed', as in"):
         merge_task_file(recipe(repository, 'squad.py', init=str(tmp_path)))
+
+
+def test_the_results_of_another_dataset_are_kept_apart(repository: pathlib.Path, tmp_path: pathlib.Path):
+    results, config = {}, recipe(repository, 'classify.py', **{'task.dataset': 'imdb'})
+    assert describe_other_data(finetuning_settings(config), tmp_path, results) is None
+    config.task.dataset = 'yelp_polarity_reviews'
+    assert describe_other_data(finetuning_settings(config), tmp_path, results) == ' task.dataset=yelp_polarity_reviews'

@@ -93,7 +93,8 @@ def test_a_slurm_job_is_requeued_if_it_can_continue(cloud: Cloud, tmp_path: path
     job.write_text(call[-1])
     # This srun runs one task for each word of TASKS. Its status is the highest status of the tasks.
     run_all = 'for one in $TASKS; do STATUS=$one "${@:2}"; s=$?; ((s <= high)) || high=$s; done; exit ${high:-0}'
-    cloud.add_programs(srun=run_all, python='exit $STATUS', scontrol='echo "$@"')
+    python = 'exit $((STATUS < 1 || STATUS > 3 ? STATUS : STATUS + BERTJAX_STATUS_OFFSET))'
+    cloud.add_programs(srun=run_all, python=python, scontrol='echo "$@"')
     for tasks, count, status, requeued in (
         ('0 0', 0, 0, False),
         ('2 2', 0, 2, False),
@@ -117,8 +118,9 @@ def test_a_slurm_job_is_requeued_if_it_can_continue(cloud: Cloud, tmp_path: path
     assert 'nothing was queued' in refused.stderr
 
 
-def test_a_slurm_task_waits_for_the_process_that_saves(cloud: Cloud, tmp_path: pathlib.Path):
-    """Slurm signals all processes of a task, including the shell that reports how the program ended."""
+@pytest.mark.parametrize('whole_group', [True, False])
+def test_a_slurm_job_waits_for_the_process_that_saves(cloud: Cloud, tmp_path: pathlib.Path, whole_group: bool):
+    """A preemption signals all processes of a job, or only the program that srun starts."""
     cloud.launch('slurm.sh', '--nodes=2', '--gpus=8', '--activate=/dev/null', *TRAINING)
     job = tmp_path / 'job'
     job.write_text(cloud.calls[0][-1])
@@ -129,7 +131,10 @@ def test_a_slurm_task_waits_for_the_process_that_saves(cloud: Cloud, tmp_path: p
         ['bash', job], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == 'started\n'
-        os.killpg(process.pid, signal.SIGTERM)
+        if whole_group:
+            os.killpg(process.pid, signal.SIGTERM)
+        else:
+            psutil.Process(process.pid).children()[0].terminate()
         assert process.stdout.read() == 'requeue 17\n'
     assert process.returncode == 75
 

@@ -1,6 +1,10 @@
 """Tests the detection of multi-process runs from the environment and from the metadata server of TPU VMs."""
 
+import signal
 import socket
+import subprocess
+import sys
+import textwrap
 import time
 
 import pytest
@@ -76,3 +80,26 @@ def test_without_a_server_the_process_is_single(tpu_here: None, caplog: pytest.L
         assert not ProcessFlags().is_one_of_several({'GCE_METADATA_IP': f'127.0.0.1:{taken.getsockname()[1]}'})
     assert time.monotonic() - start < 5
     assert 'assuming 1' in caplog.text
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_process_that_has_joined_but_does_not_train_yet():
+    """Preparing a corpus may take hours."""
+    with socket.socket() as free:
+        free.bind(('localhost', 0))
+        address = f'localhost:{free.getsockname()[1]}'
+    code = f"""
+        import time
+        from bertjax.parallel import distributed
+        from bertjax.parallel.process_flags import ProcessFlags
+
+        distributed.join(ProcessFlags({address!r}, 1, 0))
+        print('joined', flush=True)
+        time.sleep(60)
+    """
+    with subprocess.Popen(
+        [sys.executable, '-c', textwrap.dedent(code)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == 'joined\n'
+        process.terminate()
+        assert process.wait(20) == -signal.SIGTERM

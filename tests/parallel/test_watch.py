@@ -61,6 +61,13 @@ def test_each_signal_is_forwarded_once(supervised: subprocess.Popen, number: int
     assert supervised.stdout.read() == '' and supervised.wait(30) == 75
 
 
+@pytest.mark.parametrize(('status', 'expected'), [(0, 0), (2, 202), (75, 75)])
+def test_an_offset_is_added_to_the_status_of_a_mistake(status: int, expected: int):
+    program = f'from bertjax.parallel.supervisor import supervise; supervise(); raise SystemExit({status})'
+    environment = os.environ | {'BERTJAX_STATUS_OFFSET': '200'}
+    assert subprocess.run([sys.executable, '-c', program], env=environment, check=False).returncode == expected
+
+
 @pytest.mark.slow
 def test_both_processes_suspend_and_continue(supervised: subprocess.Popen):
     (child,) = psutil.Process(supervised.pid).children()

@@ -1,6 +1,9 @@
 """Tests that rows from a Python program are written as files that the task reads."""
 
+import pytest
+
 import bertjax
+from bertjax.corpus.sources import CorpusOptions, parse_mixture, resolve_sources
 from bertjax.tasks.sentence.glue import GlueTask
 from bertjax.workdir.rows import write_rows
 
@@ -10,3 +13,11 @@ def test_rows_can_be_the_diagnostic_set_of_glue(tmp_path):
     recipe = write_rows(bertjax.recipe('glue:mnli', data={'train': rows, 'ax': rows}), tmp_path)
     (record,) = GlueTask(recipe.config.data, 32, task='mnli').records('ax')
     assert (record.first, record.second) == ('it rains', 'it pours')
+
+
+@pytest.mark.parametrize('name', ['bs=32', 'lr=1e-4,bs=32', '[a],*'])
+def test_a_workdir_of_any_name_can_have_the_rows_of_a_corpus(tmp_path, name: str):
+    recipe = write_rows(bertjax.recipe('pretrain_tiny', corpus=[{'text': 'it rains'}]), tmp_path / name)
+    ((spec, _),) = parse_mixture(recipe.config.corpus)
+    (source,) = resolve_sources(spec, CorpusOptions())
+    assert source.path.startswith(str(tmp_path / name))

@@ -21,7 +21,7 @@ STEMS: Mapping[str, tuple[str, ...]] = {
     'test': ('test',),
 }
 _FIX = 'check the path'
-_SHARD = re.compile(r'(.+?)-(\d{5})-of-(\d{5})')
+_SHARD = re.compile(r'(.+?)-(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?')  # the Hub once added a hash
 # Metadata files that `datasets` and the Hugging Face Hub store in the folder of the data.
 _METADATA_FILES = ('dataset_info.json', 'dataset_infos.json', 'dataset_dict.json', 'state.json')
 

@@ -196,7 +196,12 @@ def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Rel
 
 
 def _read_marked_lines(lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:
+    blanks: list[Blank] = []
     for number, line in lines:
         location = f'{where}:{number}'
-        is_blank = not line.strip()
-        yield Blank(location) if is_blank else Relation(*parse_marked_text(line, location), None, location)
+        if not line.strip():
+            blanks.append(Blank(location))
+            continue
+        yield from blanks  # so blank lines at the end of the file are dropped
+        blanks = []
+        yield Relation(*parse_marked_text(line, location), None, location)

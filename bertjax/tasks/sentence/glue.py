@@ -78,9 +78,10 @@ class GlueTask(TextTask):
             except UserError as error:
                 return f'{self.row.splits["train"].tfds[0]}: {error.found}'
             return ''
-        folder = data_directory(self.data, 'the parent folder of all tasks') / self.name
-        if not folder.is_dir():
-            return f'no {folder}'
+        parent = data_directory(self.data, 'the parent folder of all tasks')
+        folder = self._task_folder(parent)
+        if folder is None:
+            return f'no {parent / self.name}'
         missing = [self.row.splits[split].files[0] for split in ('train', 'dev') if not self._find(split)[0]]
         return f'no {" and no ".join(missing)} in {folder}' if missing else ''
 
@@ -154,7 +155,11 @@ class GlueTask(TextTask):
 
     def _folder(self) -> epath.Path:
         data = data_directory(self.data, f'a folder with the files of {self.name}')
-        return data / self.name if (data / self.name).is_dir() else data
+        return self._task_folder(data) or data
+
+    def _task_folder(self, parent: epath.Path) -> epath.Path | None:
+        """Returns the folder of the task, such as STS-B or, as on the Hugging Face Hub, stsb; None without one."""
+        return next((path for name in (self.name, _normalize(self.name)) if (path := parent / name).is_dir()), None)
 
     def _find(self, split: str) -> tuple[Files, bool]:
         """Returns the files of a split, or () if there are none, and whether they are official files.

@@ -190,7 +190,8 @@ def _paragraphs(root: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[s
 
 
 def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> SquadQuestion:
-    name, question = (json_field(qa, at, key, str) for key in ('id', 'question'))
+    name = _identifier(qa['id'], f'{at}.id') if 'id' in qa else json_field(qa, at, 'id', str)
+    question = json_field(qa, at, 'question', str)
     impossible = json_value(qa.get('is_impossible') or False, f'{at}.is_impossible', bool)
     if labels == 'ignored' or (labels == 'optional' and 'answers' not in qa and not impossible):
         return SquadQuestion(name, question, context, where=at)

@@ -17,8 +17,8 @@ _LETTER = rf'[^\W{UNSPACED}]'  # a character of a word, in scripts with spaces b
 def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
     """Finds an answer in its context.
 
-    White space may differ. If the answer is not at `start`, its nearest occurrence as whole words is used. A wrong
-    `start` is often a number of bytes or UTF-16 units instead of characters.
+    White space may differ. If the answer is not at `start`, which may be a number of bytes or UTF-16 units instead of
+    characters, its nearest occurrence as whole words is used.
 
     Returns:
       (kind, first character, end) of the match. The kind is 'exact'; 'spaces' if the white space differs; 'elsewhere'
@@ -31,6 +31,10 @@ def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
         match = re.compile(rf'\s*({words})').match(context, start)
         if match:
             return 'spaces', match.start(1), match.end(1)
+        for encoding, size in (('utf-8', 1), ('utf-16-le', 2)):
+            begin = context.encode(encoding, 'surrogatepass')[: size * start].decode(encoding, 'ignore')
+            if context.startswith(answer, len(begin)):
+                return 'elsewhere', len(begin), len(begin) + len(answer)
         occurrences = [match.span() for match in re.finditer(rf'(?<!{_LETTER}){words}(?!{_LETTER})', context)]
         if occurrences:
             return 'elsewhere', *min(occurrences, key=lambda span: abs(span[0] - start))

@@ -66,6 +66,12 @@ def test_text_files_take_precedence_over_parquet_of_the_same_split(tmp_path: pat
     with pytest.raises(UserError, match=r'train-\*-of-00001.csv.gz and train.csv'):
         split_files(tmp_path, 'train')
     (tmp_path / 'train-00000-of-00001.csv.gz').unlink()
+    shards = [tmp_path / f'dev-0000{i}-of-00002-{i}0123456789abcde.parquet' for i in (0, 1)]
+    for shard in shards:
+        shard.touch()
+    assert split_files(tmp_path, 'dev') == tuple(shards)
+    for shard in shards:
+        shard.unlink()
     assert [split_files(tmp_path, split) for split in STEMS] == [
         (tmp_path / 'train.csv',), (), (tmp_path / 'test.parquet',),
     ]  # fmt: skip

@@ -222,6 +222,10 @@ def test_json_lines_of_the_hub_have_numbers_as_labels(tmp_path):
         (tmp_path / f'{name}.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
     task = GlueTask(str(tmp_path), 32, task='rte')
     assert [record.label for record in task.records('train')] == ['entailment', 'not_entailment'] == list(task.labels)
+    (tmp_path / 'all').mkdir()
+    shutil.copytree(tmp_path, tmp_path / 'all' / 'rte', ignore=shutil.ignore_patterns('all'))
+    of_all = GlueTask(str(tmp_path / 'all'), 32, task='rte')  # as in a clone of the Hub's repository
+    assert list(of_all.records('dev')) == list(task.records('dev')) and not of_all.describe_missing()
     (tmp_path / 'train.jsonl').write_text(json.dumps({**rows[0], 'label': 2}) + '\n')
     with pytest.raises(UserError, match="found the label '2', expected one of entailment, not_entailment"):
         task.records('train')

@@ -89,7 +89,7 @@ def test_odd_labels_are_reported(tmp_path, capsys):
     assert f"warning: labels that occur in only one of 1,204 records: 'once' ({tmp_path}/train.tsv:5)" in output
 
 
-@pytest.mark.parametrize('no_label', ['', '-1'])
+@pytest.mark.parametrize('no_label', ['', '-1', '-1.0'])
 def test_a_test_file_may_have_no_labels(mails, no_label: str):
     task = learned(mails)
     (mails / 'test.csv').write_text(f'id,text,label\n7,a b,{no_label}\n8,c,{no_label}\n')

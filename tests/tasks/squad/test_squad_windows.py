@@ -197,6 +197,8 @@ def test_empty_texts_have_a_row(letters):
         ('😀東京は2010年', '京', 3, ('elsewhere', 2, 3)),
         ('😀東京は2010年', '2010', 0, ('elsewhere', 4, 8)),
         ('東京は2010年', '10', 0, ('missing', 0, 0)),
+        ('北京是首都。人住在北京。', '北京', 27, ('elsewhere', 9, 11)),  # bytes
+        ('北京是首都。人住在北京。北京很大。', '北京', 27, ('elsewhere', 9, 11)),
     ],
 )
 def test_find_answer_corrects_the_start(context, answer, start, expected):

@@ -182,10 +182,10 @@ def test_wrong_columns_are_errors(options: dict, parts: tuple[str, ...]):
 
 
 def test_the_file_of_each_split_is_recognized(tmp_path: pathlib.Path):
-    for name in ('eng.train', 'valid.conll', 'test.txt', 'README.txt', 'train.json'):
+    for name in ('eng.train', 'valid.conll', 'test.bmes', 'README.txt', 'train.json'):
         (tmp_path / name).write_text('a B-X\n')
     assert [files_of(tmp_path).find(split)[0].name for split in ('train', 'dev', 'test')] == [
-        'eng.train', 'valid.conll', 'test.txt',
+        'eng.train', 'valid.conll', 'test.bmes',
     ]  # fmt: skip
     (tmp_path / 'dev.txt').write_text('a O\n')
     with pytest.raises(UserError, match=r'dev\.txt and valid\.conll'):
@@ -220,6 +220,8 @@ def test_test_files_may_lack_tags(tmp_path: pathlib.Path, test: str, labelled: b
         ('John\n', [('John',)]),
         ('[{"tokens": ["John", "lives"]}, {"tokens": ["Yes"]}]', [('John', 'lives'), ('Yes',)]),
         ('[\nJohn\n]\n', [('[', 'John', ']')]),
+        ('我在北京。\n你好！\n', [tuple('我在北京。'), tuple('你好！')]),
+        ('我\n在\n北京\n。\n', [('我', '在', '北京', '。')]),
     ],
 )
 def test_the_format_of_an_input_file_is_detected(text: str, words: list[tuple[str, ...]]):
