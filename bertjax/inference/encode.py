@@ -92,12 +92,17 @@ def resolve_encoding(
       **options: The fields `layers`, `combine`, `weights` and `truncate_dim` of the Encoding.
 
     Raises:
-      UserError: The modules are not supported or need other layers, the Encoding is invalid, or, with pool='auto', the
-        model is a reranker or a late-interaction model.
+      UserError: The modules are not supported or need other layers, the Encoding is invalid, `prompt` is the usual name
+        of a prompt that the model does not have, or, with pool='auto', the model is a reranker or a late-interaction
+        model.
     """
     modules = model.sentence_modules if pool == 'auto' else None
-    if prompt is not None and model.sentence_modules:
-        prompt = model.sentence_modules.prompts.get(prompt, prompt)
+    prompts = model.sentence_modules.prompts if model.sentence_modules else {}
+    if prompt in {*QUERY, *DOCUMENT} - prompts.keys():
+        found = f'{prompt!r}, which is not the name of a prompt of {model.where}'
+        expected = f'one of {", ".join(prompts)}, or a prefix' if prompts else 'a prefix of every text'
+        raise UserError('prompt', found, expected, "for example prompt='query: '")
+    prompt = prompts.get(prompt, prompt) if prompt is not None else None
     if modules is None:
         if pool == 'auto' and isinstance(model.task, LateInteractionTask | RerankTask):
             fix = "use rerank, or encode the texts with a pooling such as pool='mean'"

@@ -67,6 +67,9 @@ def test_search_uses_the_prompts(bert):
         assert all(hit['text'] == TEXTS[hit['index']] for hit in hits)
     (alone,) = bert.search(QUERIES[0], TEXTS, top_k=1)
     assert alone['text'] == found[0][0]['text'] and alone['score'] == pytest.approx(found[0][0]['score'], abs=1e-6)
+    np.testing.assert_array_equal(bert.encode(TEXTS[:2], prompt='the '), bert.encode(TEXTS[:2], prompt='query'))
+    with pytest.raises(UserError, match=r"prompt: found 'passage', .*, expected one of query, document, or a prefix"):
+        bert.encode(TEXTS, prompt='passage')
     without = bert.search(queries, documents, top_k=4)
     assert without == [[{'index': hit['index'], 'score': hit['score']} for hit in hits] for hits in found]
     assert bert.search(QUERIES, documents, top_k=4) == without
