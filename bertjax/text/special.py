@@ -159,7 +159,7 @@ def adds_special_tokens(post_processor: Mapping[str, Any] | None, cls: str, sep:
             return True
         if step.get('type') == 'TemplateProcessing':
             names = [part['SpecialToken']['id'] if 'SpecialToken' in part else '' for part in step['single']]
-            return (names[0], names[-1]) == (cls, sep)
+            return names[:1] == [cls] and names[-1:] == [sep]
     return False
 
 
