@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import absl.logging
 import rich.console
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -66,7 +67,7 @@ BOXED = {'box': box.HEAVY_HEAD, 'padding': (0, 1)}  # the style of a table with 
 def make_table(title: str, *columns: str, **style: Any) -> Table:
     """Makes a table. The first column is for names; the others are for numbers and aligned to the right."""
     style = {'box': box.SIMPLE_HEAD, 'padding': (0, 1, 0, 0), **style}
-    table = Table(title=title, title_justify='left', **style)
+    table = Table(title=escape(title), title_justify='left', **style)
     for number, name in enumerate(columns):
         table.add_column(name, justify='right' if number else 'left')
     return table

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from ml_collections import ConfigDict
+from rich.markup import escape
 from rich.table import Table
 
 from bertjax.attention_analysis.analysis_input import has_trees, inspect_input, parse_texts, read_chunks
@@ -140,7 +141,12 @@ def _relations_table(rows: Sequence[dict]) -> Table:
     for row in frequent:
         offset, head = f'{row["offset"]:+d}', f'{row["layer"]}-{row["head"]}'
         table.add_row(
-            row['relation'], f'{row["words"]:,}', head, f'{row["accuracy"]:.1%}', offset, f'{row["baseline"]:.1%}'
+            escape(row['relation']),
+            f'{row["words"]:,}',
+            head,
+            f'{row["accuracy"]:.1%}',
+            offset,
+            f'{row["baseline"]:.1%}',
         )
     table.caption = f'each relation by its best head: {best_heads_accuracy(rows):.1%}'
     table.caption_justify = 'left'

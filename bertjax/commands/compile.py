@@ -13,6 +13,7 @@ from bertjax.cost.memory_search import MemorySearch, format_flags
 from bertjax.cost.step_cost import cost_lines, cost_tables
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
+from bertjax.files.paths import display_path
 from bertjax.pretrain.budget import find_plan
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.settings import pretraining_settings
@@ -84,7 +85,7 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     }
     path = pathlib.Path(workdir) / 'compile.json'
     write_atomic(path, json.dumps(report, indent=2) + '\n')
-    console.print(f'written to {path}', markup=False)
+    console.print(f'written to {display_path(path)}', markup=False)
     if errors:
         raise errors[0]
 

@@ -1,10 +1,12 @@
 """run=corpus: build the token store WORKDIR/store from config.corpus, and print the corpus report."""
 
 import pathlib
+import shlex
 
 from ml_collections import ConfigDict
 
 from bertjax.config.verb import Verb
+from bertjax.files.paths import display_path
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer
 from bertjax.workdir.lock import lock_workdir
@@ -33,5 +35,5 @@ def run(config: ConfigDict, workdir: str) -> None:
             f'to train on, {heldout.num_documents:,} documents and {heldout.num_tokens:,} tokens held out'
         )
     if len(stores) == 1:
-        path = settings.data or folder / 'store'
-        print(f'use it with --config.data={path} --config.tokenizer={folder / "tokenizer"}')
+        store, tokenizer_folder = settings.data or display_path(folder / 'store'), display_path(folder / 'tokenizer')
+        print(f'use it with --config.data={shlex.quote(store)} --config.tokenizer={shlex.quote(tokenizer_folder)}')

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from ml_collections import ConfigDict
+from rich.markup import escape
 
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
@@ -71,7 +72,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
             section['alone'] = {**section.get('alone', {}), **member_scores}
             table = make_table(task.score, '', *measured)
             for member in next(iter(member_scores.values())):
-                table.add_row(member, *(format_value(scores[member]) for scores in member_scores.values()))
+                table.add_row(escape(member), *(format_value(scores[member]) for scores in member_scores.values()))
             together = (format_value(figures[task.score]) for figures in measured.values())
             table.add_row('together', *together, style='bold')
             # The table is as wide as its paths need, because a wrapped path cannot be copied.

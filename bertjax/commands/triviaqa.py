@@ -3,6 +3,7 @@
 import collections
 import json
 import pathlib
+import shlex
 
 from etils import epath
 from ml_collections import ConfigDict
@@ -57,7 +58,8 @@ def run(config: ConfigDict, workdir: str) -> None:
                 f'{target}: {counts["paragraphs"]:,} of {counts["documents"]:,} documents have an answer in their '
                 f'first {WORDS} words; {counts["answered"]:,} of {counts["questions"]:,} questions have such a document'
             )
-    print(f'train on it with --config.data={folder}, then on SQuAD with --config.init=WORKDIR of that run')
+    data = f'--config.data={shlex.quote(str(folder))}'
+    print(f'train on it with {data}, then on SQuAD with --config.init=WORKDIR of that run')
 
 
 def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: collections.Counter[str]) -> None:

@@ -1,12 +1,14 @@
 """run=vocab: train the vocabulary WORKDIR/tokenizer on config.corpus, or list words to add to an existing one."""
 
 import pathlib
+import shlex
 
 from ml_collections import ConfigDict
 
 from bertjax.config.verb import Verb
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
 from bertjax.errors import UserError
+from bertjax.files.paths import display_path
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.vocabulary import CANDIDATES, train_vocabulary, write_candidates
 from bertjax.terminal import Console
@@ -45,7 +47,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         tokenizer = train_vocabulary(settings, folder)
     print(f'{tokenizer.vocab_size:,} pieces in {directory}, fingerprint {tokenizer.fingerprint[:16]}')
     print(f'last learned pieces: {" ".join(tokenizer.pieces[-12:])}')
-    print(f'use it with --config.tokenizer={directory}')
+    print(f'use it with --config.tokenizer={shlex.quote(display_path(directory))}')
 
 
 def _list_candidates(settings: PretrainingSettings, folder: pathlib.Path) -> None:
@@ -62,6 +64,7 @@ def _list_candidates(settings: PretrainingSettings, folder: pathlib.Path) -> Non
         console.print(f'no words in {path}: the vocabulary splits no word that occurs more than once', markup=False)
         return
     console.print(
-        f'{len(candidates):,} words in {path}: remove entries that are not words, then use --config.vocab.add={path}',
+        f'{len(candidates):,} words in {path}: remove entries that are not words, then use '
+        f'--config.vocab.add={shlex.quote(display_path(path))}',
         markup=False,
     )

@@ -8,7 +8,7 @@ from bertjax.config.distillation import DistillationKeys, TaskDistillationKeys
 from bertjax.config.finetuning import FinetuningKeys
 from bertjax.config.inference import INFERENCE_KEYS
 from bertjax.config.plain import flatten
-from bertjax.config.pretraining import INHERITED, PhaseKeys, PretrainingKeys
+from bertjax.config.pretraining import INHERITED, UNSET, PhaseKeys, PretrainingKeys
 from bertjax.config.ranges import check_value, format_value, one_of
 from bertjax.config.run import ANY_RECIPE
 from bertjax.config.schema import Change, Key, Trained, keys_of
@@ -69,6 +69,7 @@ def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
     """
     values, known = flatten(config), config_keys(config)
     for name in sorted(known.keys() & values.keys() & {*flag_keys}):
+        _check_used_by_a_phase(name, config)
         if not known[name].used_with or values[name] == known[name].default:
             continue
         other, *used = known[name].used_with
@@ -78,8 +79,17 @@ def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
         if not has_effect:
             found = f'{format_value(values[name])} with config.{other}={format_value(values[other])}'
             fix = f'leave it out, or set --config.{other}'
-            fix += ' to ' + ' or '.join(value for value in used if value not in ANY_RECIPE) if used else ''
+            fix += ' to ' + ' or '.join(str(value) for value in used if value not in ANY_RECIPE) if used else ''
             raise UserError(f'config.{name}', found, 'no value, because it has no effect', fix)
+
+
+def _check_used_by_a_phase(name: str, config: Mapping[str, Any]) -> None:
+    """Raises a UserError if `name` is a key of the run of which every phase has its own value."""
+    phases = config.get('phases') or ()
+    for key, run_key in INHERITED.items():
+        if name == run_key and phases and all(phase[key] != UNSET[key] for phase in phases):
+            fix = f'set --config.phases[0].{key}, and in the same way that of each phase'
+            raise UserError(f'config.{name}', 'a value', 'none, because every phase has its own value', fix)
 
 
 def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:

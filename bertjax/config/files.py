@@ -92,8 +92,8 @@ class Recipe:
         path, config, keys = find_recipe(self.base), self.config, set(self.flag_keys)
         recipe, _, argument = path.partition(':')
         if argument and recipe != str(SAVED_CONFIG):
-            if 'distill' in config and 'task' in config:  # the argument is itself a recipe
-                return keys | Recipe(argument, load_recipe(find_recipe(argument))).command_line_keys
+            if 'distill' in config and 'task' in config and (inner := _recipe_in_argument(argument)):
+                return keys | Recipe(argument, load_recipe(inner)).command_line_keys
             values = flatten(load_recipe(path))
             try:
                 without = flatten(load_recipe(recipe))
@@ -109,12 +109,21 @@ class Recipe:
         """Returns a sentence about the default argument of the recipe, if it is used; '' otherwise."""
         name = self.base
         inner = name.partition(':')[2] if 'distill' in self.config else name
-        if 'task' not in self.config or ':' in inner or find_recipe(inner or name).startswith(str(SAVED_CONFIG)):
+        path = _recipe_in_argument(inner or name)
+        if 'task' not in self.config or ':' in inner or not path or path.startswith(str(SAVED_CONFIG)):
             return ''
         task = self.config.task
         named_options = [name for name, option in options(task.kind).items() if option.named and name in task]
         values = [f'task.{name}={task[name]}' for name in named_options if f'task.{name}' not in self.flag_keys]
         return f'--config={name} without an argument means {", ".join(values)}' if values else ''
+
+
+def _recipe_in_argument(argument: str) -> str | None:
+    """Returns `find_recipe(argument)`; None if the argument of the user's own recipe is not itself a recipe."""
+    try:
+        return find_recipe(argument)
+    except UserError:
+        return None
 
 
 def _is_phase(value: Any) -> bool:

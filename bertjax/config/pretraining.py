@@ -149,7 +149,7 @@ class PretrainingKeys(RunKeys):
     batch_size: int = key(
         256, ROWS, 'the number of sequences (rows if packed) per update, over all devices', change=TRAINING
     )
-    steps: int | str = key(1_000_000, duration('epochs'), 'the length of the run')
+    steps: int | str = key(1_000_000, duration('epochs'), 'the length of the run', used_with=('epochs', 0))
     epochs: float = key(0.0, EPOCHS, 'the length of the run in passes over the corpus, instead of `steps`; 0: `steps`')
     budget: str = key(
         '', _BUDGET, 'the wall time or the floating-point operations of the run, instead of `steps`', change=STATE

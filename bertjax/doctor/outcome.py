@@ -2,6 +2,8 @@
 
 import copy
 import functools
+import operator
+import re
 import statistics
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -85,8 +87,9 @@ def with_set_keys(run: Run, config: Mapping[str, Any], set_keys: Collection[str]
     names = {*set_keys, 'steps'} if 'epochs' in set_keys else {*set_keys}
     resolved, merged = flatten(resolve_like(config, run.config, set_keys)), copy.deepcopy(dict(run.config))
     for name in names & resolved.keys() & flatten(run.config).keys():
-        *groups, key = name.split('.')
-        functools.reduce(dict.__getitem__, groups, merged)[key] = resolved[name]
+        # An entry of a list has a number, such as phases[1].batch_size.
+        *groups, key = (int(part) if part.isdigit() else part for part in re.findall(r'[^.[\]]+', name))
+        functools.reduce(operator.getitem, groups, merged)[key] = resolved[name]
     return merged
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -47,7 +48,7 @@ def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[C
         yield Check('tokenizer', OK, f'{existing.family}, {existing.vocab_size:,} pieces, {case}')
     elif settings.data:
         path = pathlib.Path(settings.data).parent / FOLDER
-        fix = f'give the tokenizer of the store, perhaps --config.tokenizer={path}'
+        fix = f'give the tokenizer of the store, perhaps --config.tokenizer={shlex.quote(str(path))}'
         yield Check('tokenizer', FAIL, 'no tokenizer for the store in config.data', fix)
     else:
         yield Check('tokenizer', OK, f'a vocabulary of {settings.vocab.size:,} pieces will be trained on config.corpus')

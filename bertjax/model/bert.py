@@ -1,5 +1,7 @@
 """BERT for pre-training: encoder, pooler, masked language model head, sentence pair head."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -96,15 +98,6 @@ def _logits_gradient(residuals: tuple[jax.Array, ...], cotangent: jax.Array) -> 
 logits_on_cpu.defvjp(lambda *inputs: (logits_on_cpu(*inputs), inputs), _logits_gradient)
 
 
-class PairHead(Projection):
-    """A classifier of the pooled state. Class 0: the second segment follows the first; class 1: it does not."""
-
-    @nn.compact
-    def __call__(self, pooled: jax.Array) -> jax.Array:
-        """[..., D] -> float32 [..., 2]."""
-        return super().__call__(pooled).astype(jnp.float32)  # [..., 2]
-
-
 class BertForPreTraining(nn.Module):
     """An encoder with an MLM head and, if `config.nsp`, a pooler and a pair head. See BertEncoder for `packing`."""
 
@@ -119,7 +112,9 @@ class BertForPreTraining(nn.Module):
         self.mlm = MlmHead(c)
         if c.nsp:
             self.pooler = build_pooler(c)
-            self.nsp = PairHead(c, (2,), ('embed',), ('classes',), ('classes',), use_bias=True)
+            # Class 0: the second segment follows the first; class 1: it does not.
+            exact = dataclasses.replace(c, dtype='float32')  # as in heads.py
+            self.nsp = Projection(exact, (2,), ('embed',), ('classes',), ('classes',), use_bias=True)
 
     def __call__(
         self,

@@ -3,6 +3,7 @@
 The parameters `encoder` and `pooler` have the same tree as in pre-training. `head`, `mix` and `bilstm` are additional.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -84,7 +85,9 @@ class BertForTask(nn.Module):
             self.bilstm = BiLstm(self.config, self.bilstm_units)
         if self.config.pooler == 'transform':
             self.pooler = build_pooler(self.config)
-        self.head = Projection(self.config, (self.outputs,), ('embed',), ('classes',), ('classes',), use_bias=True)
+        # In bfloat16, close logits would be equal.
+        exact = dataclasses.replace(self.config, dtype='float32')
+        self.head = Projection(exact, (self.outputs,), ('embed',), ('classes',), ('classes',), use_bias=True)
 
     def _hidden(
         self,
@@ -107,7 +110,8 @@ class BertForTask(nn.Module):
             dropout=None if self.frozen else dropout,
             key_mask=key_mask,
             all_layers=not only_last,
-            first_only=first_only and only_last and not self.bilstm_units,
+            # The causal mask of a packed row needs all positions as queries.
+            first_only=first_only and only_last and not self.bilstm_units and not self.config.causal,
         )
         if self.frozen:
             last, states = jax.lax.stop_gradient((last, states))
@@ -130,7 +134,7 @@ class BertForTask(nn.Module):
 
     def _project(self, x: jax.Array, dropout: Dropout | None) -> jax.Array:
         """Applies dropout, then the output projection: [..., D] -> float32 [..., outputs]."""
-        return self.head(drop(x, self.config.dropout_elsewhere, dropout, Site.HEAD)).astype(jnp.float32)
+        return self.head(drop(x, self.config.dropout_elsewhere, dropout, Site.HEAD))
 
     def _transform(self, x: jax.Array) -> jax.Array:
         """Applies a 'transform' pooler to the states of all tokens [B, S, D]. Without one, returns the states."""
@@ -181,7 +185,7 @@ class BertForSpans(BertForTask):
         """
         hidden = self._hidden(*inputs, dropout)
         logits = self.head(self._transform(hidden))  # [B, S, 2]
-        start, end = jnp.moveaxis(logits.astype(jnp.float32), -1, 0)  # [B, S] each
+        start, end = jnp.moveaxis(logits, -1, 0)  # [B, S] each
         return {'start_logits': start, 'end_logits': end}
 
 

@@ -100,7 +100,7 @@ class PretrainingSettings(PretrainingKeys):
         per_epoch = examples_per_epoch / batch_size if examples_per_epoch else None
         if self.epochs > 0:
             if per_epoch is None:
-                expected, fix = 'config.steps instead, because no corpus is read', 'set config.steps'
+                expected, fix = '0, because no corpus is read', 'set --config.epochs=0 and --config.steps'
                 raise UserError('config.epochs', str(self.epochs), expected, fix)
             key, length = 'epochs', f'{self.epochs} epochs'
         else:
@@ -194,6 +194,9 @@ class PretrainingSettings(PretrainingKeys):
         """
         check_tracker(self.tracker)
         model_config = self.model_config(self.vocab.size)
+        if self.pair_options.paired and self.model.pooling != 'cls':
+            found = f'{self.model.pooling!r} with config.pairs.mode={self.pairs.mode}'
+            raise UserError('config.model.pooling', found, "'cls', which predicts pairs", 'change one of the two')
         if self.corpus_options.segments > model_config.num_segments:
             found, fix = str(self.corpus_options.segments), f'raise num_segments to {self.corpus_options.segments}'
             expected = f'at most config.model.num_segments = {model_config.num_segments}'

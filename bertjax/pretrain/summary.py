@@ -30,7 +30,7 @@ from bertjax.text.tokenizer import Tokenizer
 from bertjax.training.health.goodput import read_goodput
 from bertjax.training.step import make_forward
 from bertjax.workdir import exports
-from bertjax.workdir.exports import push_export, split_formats, write_exports
+from bertjax.workdir.exports import exported_model, push_export, split_formats, write_exports
 from bertjax.workdir.files import distillation_facts
 from bertjax.writers.console import format_value, print_next_commands, print_output_files
 from bertjax.writers.jsonl import read_rows
@@ -101,7 +101,11 @@ def finish_pretraining(
         console.print(f'{text}   (p {item["probability"]:.2f}, was: {item["was"]})', markup=False)
     if goodput:
         console.print(f'\ngoodput {goodput}', markup=False)
-    files = OUTPUT_FILES | ({'checkpoints': 'the state of the training'} if config['budget'] else {})
+    files = dict(OUTPUT_FILES)
+    if config['budget']:
+        files['checkpoints'] = 'the state of the training'
+    elif config['epochs'] > 0:
+        files['checkpoints'] = files['checkpoints'].replace('steps', 'epochs')
     print_output_files(console, folder, files, exported=config['export'])
     print_next_commands(console, _next_commands(folder, config, recipe))
     if config['export']:  # the upload is last, because it may fail
@@ -242,7 +246,7 @@ def _next_commands(folder: pathlib.Path, config: Mapping[str, Any], recipe: str)
         ('a page about this workdir', f'{same_run} --config.run=report', 'report'),
         ('a plot of the learning curve', f'{same_run} --config.run=plot', 'plot'),
     ]
-    if config['export']:
+    if config['export'] and exported_model(folder):
         flags = f'--workdir={shlex.quote(f"{name}_labels")} --config.init={workdir} --config.data=TABLE.csv'
         title = 'a classifier from your own table with the columns text and label'
         commands.append((title, f'--config={shlex.quote(str(classify))} {flags}'))

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import shlex
 
 from bertjax.corpus.backend import check_beam
 from bertjax.corpus.build import build_store
@@ -167,7 +168,9 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
             tokenizer,
             settings.corpus_options,
             replace=not has_checkpoints(workdir),
-            other_fix=f', or continue on this store with --config.data={directory}' if len(parts) == 1 else '',
+            other_fix=f', or continue on this store with --config.data={shlex.quote(str(directory))}'
+            if len(parts) == 1
+            else '',
             log=print_line,
             beam=settings.beam,
         )

@@ -122,7 +122,7 @@ def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, An
 
 
 def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Tokenizer | None:
-    """Returns the tokenizer of the workdir, else of config.tokenizer, else of config.init, or None if there is none.
+    """Returns the tokenizer of the workdir, of config.tokenizer, of config.init or of the teacher; None without one.
 
     Raises:
       UserError: The tokenizer cannot be read.
@@ -130,6 +130,8 @@ def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path)
     if (folder / FOLDER).exists():
         return load_tokenizer(folder / FOLDER)
     path = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
+    if not path and settings.distill is not None and settings.distill.teacher:
+        path = huggingface_directory(settings.distill.teacher, 'config.distill.teacher')
     return load_configured_tokenizer(settings, path) if path else None
 
 

@@ -164,7 +164,8 @@ class Mirror:
 
         def upload(remote: RemoteFolder, name: str) -> str | None:
             try:
-                written = remote.upload(name, self.folder / name)
+                grows = not self._rules.marker_of(name) and name.endswith('.jsonl')  # such as the ledger
+                written = remote.upload(name, self.folder / name, grows=grows)
             except FileNotFoundError:
                 return name
             self._published[name] = (*local[name], written.version)

@@ -188,18 +188,19 @@ class RemoteFolder(Requester):
         condition = {'ifGenerationMatch': version.rpartition(' ')[2]}
         self._system.call('POST', url, data=data, uploadType='media', name=key, **condition)
 
-    def upload(self, name: str, file: pathlib.Path) -> RemoteObject:
+    def upload(self, name: str, file: pathlib.Path, *, grows: bool = False) -> RemoteObject:
         """Writes the current content of a local file atomically.
 
-        The libraries send a large file in parts. A failed check stops the upload between two parts; see `with_check`.
+        With `grows`, data may be appended meanwhile, so the file is read into memory first. The libraries send another
+        large file in parts. A failed check stops the upload between two parts; see `with_check`.
 
         Raises:
           FileNotFoundError: The local file does not exist.
         """
         size = file.stat().st_size
-        if size <= ONE_REQUEST:
+        if size <= ONE_REQUEST or grows:
             with file.open('rb') as opened:
-                return self.write(name, opened.read(size))  # without data that is appended meanwhile
+                return self.write(name, opened.read(size))
 
         from fsspec.callbacks import Callback  # a dependency of s3fs and gcsfs
 

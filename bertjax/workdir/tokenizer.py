@@ -6,6 +6,7 @@ It is removed before the tokenizer's files change, and written after them. Its e
 
 import json
 import pathlib
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -159,7 +160,7 @@ def check_replaceable(workdir: pathlib.Path) -> None:
             'the tokenizer',
             f'another tokenizer in config.tokenizer or config.init, or other settings of config.vocab, than in {saved}',
             'the tokenizer of the checkpoints in this workdir',
-            f'set --config.tokenizer={saved} to continue with it, or start anew in another --workdir',
+            f'set --config.tokenizer={shlex.quote(str(saved))} to continue with it, or start anew in another --workdir',
         )
 
 

@@ -148,6 +148,15 @@ def test_a_decay_of_a_phase_needs_a_schedule_with_a_decay():
     pretraining_settings(config).check()
 
 
+def test_pairs_are_predicted_from_cls():
+    config = pretraining_config('tiny', export_formats='orbax')
+    config.model.pooling = 'mean'
+    with pytest.raises(UserError, match=r"config\.model\.pooling: found 'mean' with config\.pairs\.mode=nsp"):
+        pretraining_settings(config).check()
+    config.pairs.mode = 'doc_sentences'
+    pretraining_settings(config).check()
+
+
 def test_the_warmup_and_decay_of_a_fine_tuning_must_fit():
     config = finetuning_config('glue', task='rte')
     config.warmup_fraction = 0.6

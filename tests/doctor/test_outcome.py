@@ -1,5 +1,6 @@
 """Tests the lines of `bertjax doctor` about problems that users of other systems reported."""
 
+import copy
 import json
 import pathlib
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from bertjax.config.plain import to_plain
-from bertjax.config.recipes import finetuning_config, pretraining_config
+from bertjax.config.recipes import finetuning_config, phase, pretraining_config
 from bertjax.doctor import outcome
 from bertjax.doctor.check import FAIL, OK, WARN, Check
 from bertjax.doctor.text import learning_obstacles
@@ -30,6 +31,15 @@ def heldout_row(step: int, loss: float) -> dict[str, Any]:
 def pretraining(folder: pathlib.Path, rows: list[dict[str, Any]], **changes: Any) -> Run:
     config = to_plain(pretraining_config('tiny', steps=1000, **changes))
     return Run(folder, 'configs/pretrain_tiny.py', config, True, rows)
+
+
+def test_keys_of_a_phase_continue_a_run(tmp_path: pathlib.Path):
+    run = pretraining(tmp_path, [], phases=(phase(steps='50%'), phase(steps='50%', batch_size=64)))
+    config = copy.deepcopy(run.config)
+    config['phases'][1]['batch_size'], config['seq_len'] = 32, 64
+    continued = outcome.with_set_keys(run, config, ('phases[1].batch_size',))
+    assert [part['batch_size'] for part in continued['phases']] == [0, 32]
+    assert continued['seq_len'] == run.config['seq_len'] and run.config['phases'][1]['batch_size'] == 64
 
 
 def only(checks) -> Check:

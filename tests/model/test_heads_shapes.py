@@ -3,12 +3,14 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 from marks import slow
 
 from bertjax.errors import UserError
+from bertjax.model.attention.select import IMPLEMENTATIONS
 from bertjax.model.dropout import Dropout
 from bertjax.model.encoder import BertEncoder
 from bertjax.model.heads import (
@@ -78,6 +80,33 @@ def test_classification_depends_on_the_last_word(small_config, inputs, draw_head
     apply = jax.jit(lambda x: model.apply({'params': params}, x, segments, mask))
     one, two = apply(ids), apply(other)
     assert not np.array_equal(one['logits'], two['logits'])
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_the_logits_of_a_bfloat16_model_are_not_rounded(case, small_config, inputs, draw_head):
+    """Otherwise, close logits of candidates would be equal."""
+    head, options = CASES[case]
+    model = head(small_config(dtype='bfloat16'), **options)
+    params = draw_head(model)
+    for x in jax.jit(lambda params: model.apply({'params': params}, *_inputs(case, inputs)))(params).values():
+        real = np.asarray(x)[np.abs(x) > 1e-6]
+        assert np.mean(real == real.astype(jnp.bfloat16).astype(np.float32)) < 0.5
+
+
+def test_a_named_attention_without_single_queries_does_not_compute_the_last_one(
+    small_config, inputs, draw_head, monkeypatch
+):
+    """The last block of a classifier has only [CLS] as query."""
+    plain = BertForClassification(small_config(attention='dot_product', scan_layers=False), 3)
+    params = draw_head(plain)
+    expected = plain.apply({'params': params}, *inputs[:3])['logits']
+    monkeypatch.setattr(
+        IMPLEMENTATIONS['by_head_cpu'],
+        'supports',
+        lambda query, key, *_: None if query.shape == key.shape else 'it computes all positions',
+    )
+    named = BertForClassification(small_config(attention='by_head_cpu', scan_layers=False), 3)
+    np.testing.assert_allclose(named.apply({'params': params}, *inputs[:3])['logits'], expected, atol=1e-5)
 
 
 def test_head_dropout_needs_its_key_and_changes_the_logits(small_config, inputs, draw_head):

@@ -92,6 +92,18 @@ def test_a_saved_config_has_the_argument_of_its_recipe(tmp_path: pathlib.Path):
         assert bool(recipe.describe_default_argument()) is not argument
 
 
+def test_a_recipe_of_the_user_for_a_distillation_may_have_an_argument(tmp_path: pathlib.Path):
+    (tmp_path / 'mine.py').write_text(
+        'from bertjax.config.recipes import distillation, finetuning_config, parse_argument\n\n'
+        'def get_config(argument=""):\n'
+        '    config = distillation(finetuning_config("glue", task="rte"))\n'
+        '    config.seed = parse_argument(argument, seed=0).seed\n'
+        '    return config\n'
+    )
+    recipe = bertjax.recipe(f'{tmp_path}/mine.py:seed=4')
+    assert recipe.config.seed == 4 and recipe.command_line_keys == {'seed'} and not recipe.describe_default_argument()
+
+
 @pytest.mark.parametrize(
     ('text', 'named'),
     [

@@ -230,3 +230,19 @@ def test_a_mirror_and_its_lease_in_google_cloud_storage(google, monkeypatch, tmp
 
 def test_every_format_of_an_export_is_visible_only_when_it_is_complete():
     assert all(mirror._RULES.marker_of(f'export/{name}/README.md') for name in FORMATS)
+
+
+def test_a_ledger_that_grows_during_its_upload_is_published(bucket, monkeypatch, tmp_path):
+    """After half a million steps, the ledger is larger than a single request."""
+    monkeypatch.setattr(object_store, 'ONE_REQUEST', 1 << 20)
+    ledger, info = tmp_path / 'ledger.jsonl', RemoteFolder.info
+    ledger.write_bytes(b'{}\n' * 500_000)
+
+    def train_meanwhile(self, name):
+        with ledger.open('ab') as file:
+            file.write(b'{}\n')
+        return info(self, name)
+
+    monkeypatch.setattr(RemoteFolder, 'info', train_meanwhile)
+    Mirror(tmp_path, RemoteFolder('s3://bucket/run'), RULES).publish()
+    assert bucket.system.cat_file('bucket/run/ledger.jsonl') == b'{}\n' * 500_000
