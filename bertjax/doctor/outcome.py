@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from bertjax.checkpoint.steps import DAMAGED, finished_steps
-from bertjax.config.plain import flatten
+from bertjax.config.plain import flatten, from_plain
 from bertjax.config.resume import check_resume
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.doctor.text import learning_obstacles
@@ -17,6 +17,7 @@ from bertjax.errors import UserError
 from bertjax.finetune.advice import advise
 from bertjax.finetune.results import RESULTS, STOPPED
 from bertjax.pretrain.chance_baselines import read_chance_baselines
+from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.text_data import open_stores
 from bertjax.report.run_record import Run
 from bertjax.text.tokenizer import load_tokenizer
@@ -120,6 +121,13 @@ def not_finite(run: Run) -> Iterator[Check]:
         yield Check('numbers', WARN, message, fix)
 
 
+def _examples_until(config: Mapping[str, Any], step: int) -> int:
+    """Returns the number of examples (rows if packed) in the first `step` steps of a run."""
+    phases = pretraining_settings(from_plain(config)).resolve_phases(config['steps'])
+    parts = [part for phase in phases for part in phase.split()]
+    return sum(part.batch_size * (min(max(step, part.first_step), part.last_step) - part.first_step) for part in parts)
+
+
 @check('MLM loss')
 def mlm_loss(run: Run) -> Iterator[Check]:
     """Compares the held-out loss with the unigram entropy. If it is not clearly lower, looks for the reasons."""
@@ -136,7 +144,7 @@ def mlm_loss(run: Run) -> Iterator[Check]:
         return
     obstacles = _obstacles(run)
     reasons, fixes = ' and '.join(obstacles), ', '.join(obstacles.values())
-    examples, rate = step * run.config['batch_size'], run.config['learning_rate']
+    examples, rate = _examples_until(run.config, step), run.config['learning_rate']
     if examples < MIN_EXAMPLES:
         message += f', after only {examples:,} examples' + (f', and {reasons}' if reasons else '')
         key = 'budget' if run.config['budget'] else 'steps'

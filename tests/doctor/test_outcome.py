@@ -89,6 +89,9 @@ def test_a_loss_that_fell_rose_or_is_from_a_young_run(tmp_path: pathlib.Path, mo
     assert rose.status == FAIL and 'its lowest value was 6.500' in rose.message and 'learning_rate=5e-05' in rose.fix
     young = only(outcome.mlm_loss(pretraining(tmp_path, [heldout_row(100, 7.1)])))
     assert young.status == WARN and '25,600 examples' in young.message and 'train longer (config.steps)' in young.fix
+    phases = (phase(steps='5%', batch_size=32), phase(steps='95%', batch_size=512))
+    young = only(outcome.mlm_loss(pretraining(tmp_path, [heldout_row(100, 7.1)], phases=phases)))
+    assert '27,200 examples' in young.message
     young = only(outcome.mlm_loss(pretraining(tmp_path, [heldout_row(100, 7.1)], budget='5m')))
     assert 'train longer (config.budget)' in young.fix
     assert not list(outcome.mlm_loss(pretraining(tmp_path, [heldout_row(0, 10.4)])))
