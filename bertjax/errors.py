@@ -1,4 +1,6 @@
-"""The exceptions that end a run without being a bug of bertjax."""
+"""The exceptions that end a run without being a bug of bertjax, and the exit status."""
+
+import os
 
 _MAX_QUOTE = 600  # the maximum number of characters of `where`, `found` and `expected`, which may quote a whole file
 
@@ -10,6 +12,15 @@ def printable(text: str) -> str:
     file name become escapes such as `\xff`.
     """
     return ''.join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def process_status(status: int) -> int:
+    """Returns the exit status of a process for a failure with `status`.
+
+    The environment variable BERTJAX_STATUS_OFFSET is added to 1, 2 and 3, which no later start can repair. A launcher
+    that sees only the highest status of all processes, such as srun, then sees them, and not the LostError of others.
+    """
+    return status + int(os.environ.get('BERTJAX_STATUS_OFFSET', '0')) if 1 <= status <= 3 else status
 
 
 def first_line(error: BaseException) -> str:

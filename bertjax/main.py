@@ -31,14 +31,14 @@ if __name__ == '__main__' and signal.getsignal(signal.SIGINT) is signal.default_
 
 from absl import app, flags, logging
 
-from bertjax.errors import LostError, StoppedError, UserError, first_line
+from bertjax.errors import LostError, StoppedError, UserError, first_line, process_status
 
 try:
     import jax  # noqa: F401
 except (ImportError, RuntimeError) as error:  # jaxlib is missing, or does not match jax.
     reason = first_line(error)
     print('error:', UserError('jax', reason, 'jax and its own jaxlib', "pip install -U 'jax>=0.10.2'"), file=sys.stderr)
-    raise SystemExit(UserError.exit_status) from None
+    raise SystemExit(process_status(UserError.exit_status)) from None
 
 from bertjax.command_line import WORKDIR, parse_flags, read_process_flags, read_recipe
 from bertjax.config.verb import Verb

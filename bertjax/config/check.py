@@ -69,7 +69,8 @@ def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
     """
     values, known = flatten(config), config_keys(config)
     for name in sorted(known.keys() & values.keys() & {*flag_keys}):
-        _check_used_by_a_phase(name, config)
+        if values[name] != known[name].default:
+            _check_used_by_a_phase(name, config, flag_keys)
         if not known[name].used_with or values[name] == known[name].default:
             continue
         other, *used = known[name].used_with
@@ -83,12 +84,13 @@ def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
             raise UserError(f'config.{name}', found, 'no value, because it has no effect', fix)
 
 
-def _check_used_by_a_phase(name: str, config: Mapping[str, Any]) -> None:
-    """Raises a UserError if `name` is a key of the run of which every phase has its own value."""
+def _check_used_by_a_phase(name: str, config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
+    """Raises a UserError if `name` is a key of the run of which every phase has its own value, from the recipe."""
     phases = config.get('phases') or ()
     for key, run_key in INHERITED.items():
-        if name == run_key and phases and all(phase[key] != UNSET[key] for phase in phases):
-            fix = f'set --config.phases[0].{key}, and in the same way that of each phase'
+        is_set = [phase[key] != UNSET[key] and f'phases[{i}].{key}' not in flag_keys for i, phase in enumerate(phases)]
+        if name == run_key and is_set and all(is_set):
+            fix = f'set --config.phases[0].{key}, and the same key of every other phase'
             raise UserError(f'config.{name}', 'a value', 'none, because every phase has its own value', fix)
 
 

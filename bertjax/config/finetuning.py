@@ -90,7 +90,7 @@ class FinetuningKeys(RunKeys):
     )
     batch_size: int = key(32, ROWS, 'the number of rows per update, over all devices', change=TRAINING)
     eval_batch_size: int = key(64, ROWS, 'the number of rows per batch in evaluation', change=MACHINE, trained=RECIPE)
-    epochs: float = key(3.0, EPOCHS, 'the number of passes over the training rows', used_with=('steps', 0, '0'))
+    epochs: float = key(3.0, EPOCHS, 'the number of passes over the training rows')
     steps: int | str = key(
         0, duration('epochs'), 'the length of the run, such as `2epochs`; 0: the length that `epochs` gives'
     )

@@ -112,13 +112,20 @@ def not_finite(run: Run) -> Iterator[Check]:
     before = max((row['step'] for row in rows if not row['skipped']), default=0)
     grown = count - (rows[-2]['skipped'] if len(rows) > 1 else 0)
     message = f'{count:,} steps were not finite, the first after step {before:,}'
-    fix = f'--config.learning_rate={run.config["learning_rate"] / 2:g}, or a longer config.warmup_fraction'
+    key, rate = _peak_rate(run.config)
+    fix = f'--config.{key}={rate / 2:g}, or a longer config.warmup_fraction'
     if not run.config['optimizer']['clip_norm']:
         fix = '--config.optimizer.clip_norm=1'
     if rows[-1]['loss'] is None or grown >= STOP_AFTER_SKIPPED:  # non-finite steps ended the run, or may end it soon
         yield Check('numbers', FAIL, f'{message}, including the last steps', fix)
     else:
         yield Check('numbers', WARN, message, fix)
+
+
+def _peak_rate(config: Mapping[str, Any]) -> tuple[str, float]:
+    """Returns the key and the value of the peak learning rate: those of the first phase if every phase has its own."""
+    rates = [phase['learning_rate'] for phase in config.get('phases') or ()]
+    return ('phases[0].learning_rate', rates[0]) if rates and all(rates) else ('learning_rate', config['learning_rate'])
 
 
 def _examples_until(config: Mapping[str, Any], step: int) -> int:
@@ -144,7 +151,7 @@ def mlm_loss(run: Run) -> Iterator[Check]:
         return
     obstacles = _obstacles(run)
     reasons, fixes = ' and '.join(obstacles), ', '.join(obstacles.values())
-    examples, rate = _examples_until(run.config, step), run.config['learning_rate']
+    examples, (rate_key, rate) = _examples_until(run.config, step), _peak_rate(run.config)
     if examples < MIN_EXAMPLES:
         message += f', after only {examples:,} examples' + (f', and {reasons}' if reasons else '')
         key = 'budget' if run.config['budget'] else 'steps'
@@ -152,10 +159,10 @@ def mlm_loss(run: Run) -> Iterator[Check]:
     elif reasons:
         yield Check('MLM loss', FAIL, f'stuck, {message}: {reasons}', fixes)
     elif last > lowest + RISE:
-        fix = f'--config.learning_rate={rate / 2:g}, or a longer warm-up'
+        fix = f'--config.{rate_key}={rate / 2:g}, or a longer warm-up'
         yield Check('MLM loss', FAIL, f'{message}; its lowest value was {lowest:.3f}', fix)
     else:
-        fix = f'--config.learning_rate={2 * rate:g} or {rate / 2:g}, or a smaller model'
+        fix = f'--config.{rate_key}={2 * rate:g} or {rate / 2:g}, or a smaller model'
         yield Check('MLM loss', FAIL, f'stuck, {message}, and the text shows no reason', fix)
 
 

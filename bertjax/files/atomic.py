@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import io
 import os
@@ -179,7 +180,8 @@ def replace_directory(fresh: str | os.PathLike, path: str | os.PathLike) -> None
     sync_tree(fresh)
     if os.path.isdir(path):
         if os.path.lexists(old):  # a file in it could not be removed
-            old = tempfile.mkdtemp(prefix=f'{os.path.basename(old)}.', dir=os.path.dirname(old))
+            aside = tempfile.mkdtemp(prefix=f'{os.path.basename(old)}.', dir=os.path.dirname(old))
+            os.rename(old, os.path.join(aside, 'old'))
         os.rename(path, old)
     os.rename(fresh, path)
     sync_directory(os.path.dirname(path))
@@ -191,7 +193,8 @@ def recover_directory(path: str | os.PathLike) -> None:
     old = _backup_path(path)
     if os.path.isdir(old) and not os.path.isdir(path):
         os.rename(old, path)
-    shutil.rmtree(old, ignore_errors=True)
+    for leftover in (old, *glob.glob(f'{glob.escape(old)}.*')):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _backup_path(path: str | os.PathLike) -> str:

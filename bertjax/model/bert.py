@@ -113,8 +113,8 @@ class BertForPreTraining(nn.Module):
         if c.nsp:
             self.pooler = build_pooler(c)
             # Class 0: the second segment follows the first; class 1: it does not.
-            exact = dataclasses.replace(c, dtype='float32')  # as in heads.py
-            self.nsp = Projection(exact, (2,), ('embed',), ('classes',), ('classes',), use_bias=True)
+            float32_config = dataclasses.replace(c, dtype='float32')  # as in heads.py
+            self.nsp = Projection(float32_config, (2,), ('embed',), ('classes',), ('classes',), use_bias=True)
 
     def __call__(
         self,

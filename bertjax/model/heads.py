@@ -86,8 +86,8 @@ class BertForTask(nn.Module):
         if self.config.pooler == 'transform':
             self.pooler = build_pooler(self.config)
         # In bfloat16, close logits would be equal.
-        exact = dataclasses.replace(self.config, dtype='float32')
-        self.head = Projection(exact, (self.outputs,), ('embed',), ('classes',), ('classes',), use_bias=True)
+        float32_config = dataclasses.replace(self.config, dtype='float32')
+        self.head = Projection(float32_config, (self.outputs,), ('embed',), ('classes',), ('classes',), use_bias=True)
 
     def _hidden(
         self,

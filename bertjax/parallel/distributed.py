@@ -20,7 +20,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bertjax.errors import LostError, StoppedError, UserError
+from bertjax.errors import LostError, StoppedError, UserError, process_status
 from bertjax.files import disk
 from bertjax.files.atomic import disable_writes
 from bertjax.parallel.devices import claim_devices, leave_out_absent_tpus
@@ -301,6 +301,7 @@ def leave(status: int) -> None:
     If all processes fail within a minute, they exit together. Otherwise, and after a LostError, this process ends
     without JAX's shutdown, so that the others detect its loss.
     """
+    status = process_status(status)
     if is_multiprocess():
         try:
             if status == LostError.exit_status:

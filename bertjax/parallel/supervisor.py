@@ -5,10 +5,9 @@ import os
 import signal
 import sys
 
-from bertjax.errors import LostError
+from bertjax.errors import LostError, process_status
 
 _PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
-_OFFSET = 'BERTJAX_STATUS_OFFSET'  # an environment variable
 
 
 def supervise() -> None:
@@ -16,9 +15,6 @@ def supervise() -> None:
 
     If another process of the run is lost, JAX may abort the child at any time (SIGABRT). The parent then prints a
     LostError in one line and exits with its status. The parent also forwards SIGTERM, Ctrl-C and Ctrl-Z.
-
-    BERTJAX_STATUS_OFFSET is added to the statuses 1 to 3, which no later start can repair. A launcher that sees only
-    the highest status of all processes, such as srun, then sees them, and not the LostError of the other processes.
     """
     # Signals are blocked until their handlers are set, because an earlier signal would end or stop the processes.
     signals = (signal.SIGTSTP, signal.SIGTERM, signal.SIGINT)
@@ -48,4 +44,4 @@ def supervise() -> None:
         print(LostError(), file=sys.stderr, flush=True)
         os._exit(LostError.exit_status)
     status = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-    os._exit(status + int(os.environ.get(_OFFSET, '0')) if 1 <= status <= 3 else status)
+    os._exit(process_status(status))

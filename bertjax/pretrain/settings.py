@@ -196,7 +196,9 @@ class PretrainingSettings(PretrainingKeys):
         model_config = self.model_config(self.vocab.size)
         if self.pair_options.paired and self.model.pooling != 'cls':
             found = f'{self.model.pooling!r} with config.pairs.mode={self.pairs.mode}'
-            raise UserError('config.model.pooling', found, "'cls', which predicts pairs", 'change one of the two')
+            raise UserError(
+                'config.model.pooling', found, "'cls', because pairs are predicted from [CLS]", 'change one of the two'
+            )
         if self.corpus_options.segments > model_config.num_segments:
             found, fix = str(self.corpus_options.segments), f'raise num_segments to {self.corpus_options.segments}'
             expected = f'at most config.model.num_segments = {model_config.num_segments}'

@@ -105,7 +105,7 @@ def finish_pretraining(
     if config['budget']:
         files['checkpoints'] = 'the state of the training'
     elif config['epochs'] > 0:
-        files['checkpoints'] = files['checkpoints'].replace('steps', 'epochs')
+        files['checkpoints'] = 'to train longer, run the same command with a larger --config.epochs'
     print_output_files(console, folder, files, exported=config['export'])
     print_next_commands(console, _next_commands(folder, config, recipe))
     if config['export']:  # the upload is last, because it may fail

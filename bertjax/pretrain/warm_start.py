@@ -122,7 +122,7 @@ def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, An
 
 
 def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Tokenizer | None:
-    """Returns the tokenizer of the workdir, of config.tokenizer, of config.init or of the teacher; None without one.
+    """Returns the tokenizer of the workdir, of config.tokenizer, of config.init or of the teacher, or None.
 
     Raises:
       UserError: The tokenizer cannot be read.

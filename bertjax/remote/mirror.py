@@ -36,10 +36,12 @@ class MirrorRules:
     Attributes:
       markers: {regular expression for the path of a folder, with its final slash: name of its marker file}.
       ignored: A regular expression of names that are not mirrored.
+      growing: A regular expression of names of files to which a run appends.
     """
 
     markers: Mapping[str, str]
     ignored: str
+    growing: str = ''
 
     def marker_of(self, name: str) -> str | None:
         """Returns the marker file of the folder that contains a file; None for a file outside folders with markers."""
@@ -164,7 +166,7 @@ class Mirror:
 
         def upload(remote: RemoteFolder, name: str) -> str | None:
             try:
-                grows = not self._rules.marker_of(name) and name.endswith('.jsonl')  # such as the ledger
+                grows = re.fullmatch(self._rules.growing, name) is not None
                 written = remote.upload(name, self.folder / name, grows=grows)
             except FileNotFoundError:
                 return name

@@ -133,9 +133,11 @@ def _default_decoder(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     model = settings['model']
     if model.get('type', 'WordPiece') == 'WordPiece' and 'merges' not in model:
         return {'type': 'WordPiece', 'prefix': model.get('continuing_subword_prefix', PREFIX), 'cleanup': True}
-    splitter = settings.get('pre_tokenizer') or {}
-    # The same settings make a byte-level splitter and its decoder.
-    return next((step for step in splitter.get('pretokenizers', [splitter]) if step.get('type') == 'ByteLevel'), None)
+    if model.get('end_of_word_suffix'):
+        return {'type': 'BPEDecoder', 'suffix': model['end_of_word_suffix']}
+    splitter, kinds = settings.get('pre_tokenizer') or {}, ('ByteLevel', 'Metaspace')
+    # The same settings make a splitter of these types and its decoder.
+    return next((step for step in splitter.get('pretokenizers', [splitter]) if step.get('type') in kinds), None)
 
 
 def _added_tokens(settings: dict[str, Any], config: dict[str, Any]) -> list[dict[str, Any]]:

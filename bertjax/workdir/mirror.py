@@ -44,7 +44,7 @@ _MARKERS = {
 }
 # Unfinished builds and saves. Pairing plans are also ignored, because they can be rebuilt quickly.
 _IGNORED = r'(^|/)(partial|plans)/|\.unfinished$|\.orbax-checkpoint-tmp'
-_RULES = MirrorRules(_MARKERS, _IGNORED)
+_RULES = MirrorRules(_MARKERS, _IGNORED, r'(.*/)?((ledger|metrics|time)\.jsonl|tensorboard/.*)')
 _DOCTOR_RULES = MirrorRules(_MARKERS, rf'{_IGNORED}|(^|/)(export/|\.unfinished/|checkpoints/\d+/(?!{checksums.FILE}$))')
 # Only the checksum file of a checkpoint is mirrored. It shows run=compile that the run has checkpoints.
 _READ_ONLY_RULES = MirrorRules(

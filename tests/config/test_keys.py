@@ -42,7 +42,7 @@ def test_a_key_is_used_with_values_that_another_key_allows():
     assert names == {
         'schedule.power', 'schedule.decay', 'schedule.decay_fraction', 'optimizer.momentum', 'optimizer.adam_lr_ratio',
         'vocab.model_type', 'vocab.sample_sentences', 'pairs.short_probability', 'masking.max_span', 'push_private',
-        'tracker_project', 'tracker_run', 'step', 'split', 'input', 'topology', 'find_batch', 'steps', 'epochs',
+        'tracker_project', 'tracker_run', 'step', 'split', 'input', 'topology', 'find_batch', 'steps',
     }  # fmt: skip
 
 
@@ -77,23 +77,19 @@ def test_a_key_that_a_phase_uses_has_an_effect():
     check_used(config, flags)
 
 
-def test_only_one_of_steps_and_epochs_has_an_effect():
+def test_the_steps_of_a_pre_training_have_no_effect_with_epochs():
     config = pretraining_config(epochs=2.0, steps=100)
     with pytest.raises(UserError, match=r'steps: found 100 with config\.epochs=2\.0, .*--config\.epochs to 0'):
         check_used(config, {'steps'})
     check_used(config, {'epochs'})
-    config = finetuning_config('glue')
-    config.steps, config.epochs = '2epochs', 5.0
-    with pytest.raises(UserError, match=r"epochs: found 5\.0 with config\.steps='2epochs', .*--config\.steps to 0"):
-        check_used(config, {'epochs'})
-    config.steps = 0
-    check_used(config, {'epochs'})
 
 
 def test_a_key_that_every_phase_overrides_is_refused():
-    config = pretraining_config(phases=(phase(steps='90%', seq_len=64), phase(steps='10%', seq_len=128)))
+    phases = (phase(steps='90%', seq_len=64), phase(steps='10%', seq_len=128))
+    config = pretraining_config(phases=phases, seq_len=32)
     with pytest.raises(UserError, match=r'config\.seq_len: found a value, .*--config\.phases\[0\]\.seq_len'):
         check_used(config, {'seq_len'})
+    check_used(config, {'seq_len', 'phases[0].seq_len', 'phases[1].seq_len'})  # perhaps keys that several runs share
     config.phases[1].seq_len = 0
     check_used(config, {'seq_len', 'batch_size'})
 

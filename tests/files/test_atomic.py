@@ -97,11 +97,15 @@ def test_a_directory_behind_a_link_is_replaced_there(tmp_path):
 def test_a_directory_is_replaced_although_an_old_one_cannot_be_removed(tmp_path, monkeypatch):
     """On NFS, a file that another program reads stays in the folder."""
     target = tmp_path / 'export'
-    monkeypatch.setattr(shutil, 'rmtree', lambda path, ignore_errors: None)
-    for text in ('one', 'two', 'three'):
-        with atomic_directory(target) as staging:
-            pathlib.Path(staging, 'a').write_text(text)
-        assert (target / 'a').read_text() == text
+    with monkeypatch.context() as nfs:
+        nfs.setattr(shutil, 'rmtree', lambda path, ignore_errors: None)
+        for text in ('one', 'two', 'three', 'four'):
+            with atomic_directory(target) as staging:
+                pathlib.Path(staging, 'a').write_text(text)
+            assert (target / 'a').read_text() == text
+    assert (tmp_path / '.export.old' / 'a').read_text() == 'three'  # a killed replacement restores the newest
+    recover_directory(target)
+    assert os.listdir(tmp_path) == ['export']
 
 
 @pytest.mark.parametrize('before', [None, 'old'])

@@ -244,5 +244,5 @@ def test_a_ledger_that_grows_during_its_upload_is_published(bucket, monkeypatch,
         return info(self, name)
 
     monkeypatch.setattr(RemoteFolder, 'info', train_meanwhile)
-    Mirror(tmp_path, RemoteFolder('s3://bucket/run'), RULES).publish()
+    Mirror(tmp_path, RemoteFolder('s3://bucket/run'), mirror._RULES).publish()
     assert bucket.system.cat_file('bucket/run/ledger.jsonl') == b'{}\n' * 500_000

@@ -216,6 +216,15 @@ def _train_byte_bpe() -> tokenizers.Tokenizer:
     return tokenizer
 
 
+def _train_unigram() -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.train_from_iterator(
+        ['the cat sat'] * 9, trainers.UnigramTrainer(vocab_size=60, special_tokens=SPECIAL, unk_token='[UNK]')
+    )
+    return tokenizer
+
+
 _ONLY_CLS = processors.TemplateProcessing(single='<s> $A', pair='<s> $A $B', special_tokens=[('<s>', 0)])
 
 
@@ -223,6 +232,7 @@ _ONLY_CLS = processors.TemplateProcessing(single='<s> $A', pair='<s> $A $B', spe
     ('train', 'processor'),
     [
         (_train_wordpiece, None),
+        (_train_unigram, None),
         (_train_byte_bpe, None),
         (_train_byte_bpe, processors.ByteLevel()),
         (_train_byte_bpe, _ONLY_CLS),
@@ -243,7 +253,7 @@ def test_a_saved_tokenizer_adds_cls_and_sep_and_decodes_text(tmp_path, train, pr
     pair = saved.encode('the cat', 'sat')
     assert pair.ids == [ours.cls_id, *a, ours.sep_id, *b, ours.sep_id]
     assert pair.type_ids == [0] * (len(a) + 2) + [1] * (len(b) + 1)
-    assert saved.decode(pair.ids) == ('the cat sat' if train is _train_wordpiece else 'the catsat')
+    assert saved.decode(pair.ids) == ('the catsat' if train is _train_byte_bpe else 'the cat sat')
     assert load_tokenizer(tmp_path / 'saved').fingerprint == ours.fingerprint
 
 

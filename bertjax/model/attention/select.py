@@ -78,7 +78,7 @@ def attend(
 ) -> jax.Array:
     """Computes attention by the implementation that `choose_attention` returns, and logs each new choice.
 
-    If the queries are only some positions and the named implementation refuses them, `name` is 'auto'.
+    If the queries are only some positions and the named implementation refuses them, it chooses as for 'auto'.
 
     See `choose_attention` for `name`, and `Implementation` for the other arguments.
 
@@ -90,8 +90,8 @@ def attend(
         return _attend_in_groups(name, query, key, value, mask, rate, dropout)
     mask = _without_wide_window(mask, key)
     # Most kernels compute all positions. The last block of a classifier has only [CLS] as query, which takes no time.
-    if name != 'auto' and query.shape[1] != key.shape[1] and IMPLEMENTATIONS[name].supports(query, key, mask, rate):
-        name = 'auto'
+    if name != 'auto' and query.shape[1] != key.shape[1] and IMPLEMENTATIONS[name].PLATFORM in ('', platform()):
+        name = 'auto' if IMPLEMENTATIONS[name].supports(query, key, mask, rate) else name
     choice = choose_attention(name, query, key, mask, rate)
     implementation = IMPLEMENTATIONS[choice.name]
     if implementation.SUPPORTS_ANY_MASK and _splits_into_blocks(query, key, mask, rate):

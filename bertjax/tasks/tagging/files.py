@@ -27,7 +27,7 @@ _SUFFIXES = ('.txt', '.tsv', '.conll', '.conllu', '.iob', '.iob2', '.bio', '.bio
 # The characters of google-research/bert, tokenization.py:_is_chinese_char. Each of them is a word.
 _CHINESE = '[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f]'
 # A line without spaces that is a sentence, not a word: punctuation follows a character, or there are many of them.
-_UNSPACED_SENTENCE = re.compile('.[。！？；，、]|[\u3040-\u30ff\u3400-\u9fff]{20}')
+_UNSPACED_SENTENCE = re.compile(r'\w[。！？；，、]|[\u3040-\u30ff\u3400-\u9fff]{20}')
 _SPLITTER = pre_tokenizers.Sequence(
     [pre_tokenizers.Split(Regex(_CHINESE), 'isolated'), pre_tokenizers.BertPreTokenizer()]
 )
@@ -163,7 +163,7 @@ def _looks_like_columns(lines: Sequence[str], format: TagFormat, labels: Collect
         return False
     width, column = len(rows[0]), format.tag_column
     if width == 1:
-        return len(rows) > 1 and not any(_UNSPACED_SENTENCE.search(row[0]) for row in rows)
+        return len(rows) > 1 and 2 * sum(map(bool, map(_UNSPACED_SENTENCE.search, lines))) < len(rows)
     if not -width <= column < width:
         return False
     known = [row[column] for row in rows if row[column] in labels]

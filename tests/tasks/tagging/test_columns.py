@@ -221,7 +221,7 @@ def test_test_files_may_lack_tags(tmp_path: pathlib.Path, test: str, labelled: b
         ('[{"tokens": ["John", "lives"]}, {"tokens": ["Yes"]}]', [('John', 'lives'), ('Yes',)]),
         ('[\nJohn\n]\n', [('[', 'John', ']')]),
         ('我在北京。\n你好！\n', [tuple('我在北京。'), tuple('你好！')]),
-        ('我\n在\n北京\n。\n', [('我', '在', '北京', '。')]),
+        ('一、\n我\n在\n北京\n！？\n', [('一、', '我', '在', '北京', '！？')]),
     ],
 )
 def test_the_format_of_an_input_file_is_detected(text: str, words: list[tuple[str, ...]]):
