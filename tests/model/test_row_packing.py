@@ -12,6 +12,7 @@ from bertjax.model.dropout import Dropout
 from bertjax.model.encoder import Embeddings
 from bertjax.model.heads import BertForClassification, BertForTokens
 from bertjax.model.row_packing import PackedLayout
+from bertjax.tasks.embedding.head import BertForEmbedding
 
 LENGTHS = np.array([5, 24, 3, 16, 8, 20, 4, 12])
 FOUR_A_ROW = np.array([5, 7, 0, 4, 16, 0, 0, 0, 1, 1, 1, 13, 0, 0, 0, 0])  # Four consecutive ones fit in a row of 16.
@@ -79,6 +80,15 @@ def test_losses_and_gradients_in_fixed_slots_equal_those_in_separate_rows(
     params = make_params(model)
     packed = gradients(model, params, rows, layout_of(shared=shared))
     assert_close(packed, gradients(model, params, rows, None))
+
+
+def test_cls_of_a_causal_encoder_sees_itself_in_fixed_slots(small_config, make_params):
+    rows = rows_of(LENGTHS)
+    model = BertForEmbedding(small_config(causal=True, scan_layers=False), pool='cls')
+    params = make_params(model)
+    layout = layout_of(shared=True)
+    alone, packed = (model.clone(packing=packing).apply({'params': params}, *rows) for packing in (None, layout))
+    assert_close(packed, alone)
 
 
 @pytest.mark.slow
