@@ -37,11 +37,15 @@ def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
         known['task.kind'] = Key(kind, kinds, 'the kind of task', Change.STATE, Trained.SAME)
         return known | {f'task.{name}': option for name, option in options(kind).items()}
     known = keys_of(PretrainingKeys) | (keys_of(DistillationKeys, **distilled) if distilled else {})
-    entries = dict.fromkeys(match[0] for match in map(re.compile(r'phases\[\d+\]').match, flatten(config)) if match)
-    for entry in entries:
+    for entry in _phases(flatten(config)):
         known.pop('phases', None)
         known |= keys_of(PhaseKeys, f'{entry}.', Change.TRAINING)
     return known
+
+
+def _phases(names: Iterable[str]) -> list[str]:
+    """Returns the entries of config.phases of which there are keys: phases[0], phases[1], …"""
+    return list(dict.fromkeys(match[0] for match in map(re.compile(r'phases\[\d+\]').match, names) if match))
 
 
 def check_ranges(config: Mapping[str, Any]) -> None:
@@ -70,7 +74,7 @@ def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
     values, known = flatten(config), config_keys(config)
     for name in sorted(known.keys() & values.keys() & {*flag_keys}):
         if values[name] != known[name].default:
-            _check_used_by_a_phase(name, config, flag_keys)
+            _check_used_by_a_phase(name, values, flag_keys)
         if not known[name].used_with or values[name] == known[name].default:
             continue
         other, *used = known[name].used_with
@@ -84,11 +88,12 @@ def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
             raise UserError(f'config.{name}', found, 'no value, because it has no effect', fix)
 
 
-def _check_used_by_a_phase(name: str, config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
+def _check_used_by_a_phase(name: str, values: Mapping[str, Any], flag_keys: Collection[str]) -> None:
     """Raises a UserError if `name` is a key of the run of which every phase has its own value, from the recipe."""
-    phases = config.get('phases') or ()
+    phases = _phases(values)
     for key, run_key in INHERITED.items():
-        is_set = [phase[key] != UNSET[key] and f'phases[{i}].{key}' not in flag_keys for i, phase in enumerate(phases)]
+        names = [f'{phase}.{key}' for phase in phases]
+        is_set = [values.get(own, UNSET[key]) != UNSET[key] and own not in flag_keys for own in names]
         if name == run_key and is_set and all(is_set):
             fix = f'set --config.phases[0].{key}, and the same key of every other phase'
             raise UserError(f'config.{name}', 'a value', 'none, because every phase has its own value', fix)
