@@ -130,7 +130,7 @@ def _extremes_table(findings: Findings) -> Table:
         if unit == 'share':
             x = findings.means[name]
             layer, head = np.unravel_index(x.argmax(), x.shape)
-            table.add_row(title.replace('[', r'\['), f'{x.mean():.1%}', f'{x.max():.1%}', f'{layer + 1}-{head + 1}')
+            table.add_row(escape(title), f'{x.mean():.1%}', f'{x.max():.1%}', f'{layer + 1}-{head + 1}')
     return table
 
 

@@ -73,9 +73,10 @@ def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
     """
     values, known = flatten(config), config_keys(config)
     for name in sorted(known.keys() & values.keys() & {*flag_keys}):
-        if values[name] != known[name].default:
-            _check_used_by_a_phase(name, values, flag_keys)
-        if not known[name].used_with or values[name] == known[name].default:
+        if values[name] == known[name].default:
+            continue
+        _check_used_by_a_phase(name, values, flag_keys)
+        if not known[name].used_with:
             continue
         other, *used = known[name].used_with
         # A phase may have its own value of the other key.
@@ -89,12 +90,11 @@ def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
 
 
 def _check_used_by_a_phase(name: str, values: Mapping[str, Any], flag_keys: Collection[str]) -> None:
-    """Raises a UserError if `name` is a key of the run of which every phase has its own value, from the recipe."""
+    """Raises a UserError if the recipe sets the key `name` of the run in every phase."""
     phases = _phases(values)
-    for key, run_key in INHERITED.items():
+    for key in (key for key, run_key in INHERITED.items() if run_key == name):
         names = [f'{phase}.{key}' for phase in phases]
-        is_set = [values.get(own, UNSET[key]) != UNSET[key] and own not in flag_keys for own in names]
-        if name == run_key and is_set and all(is_set):
+        if names and all(values.get(own, UNSET[key]) != UNSET[key] and own not in flag_keys for own in names):
             fix = f'set --config.phases[0].{key}, and the same key of every other phase'
             raise UserError(f'config.{name}', 'a value', 'none, because every phase has its own value', fix)
 
