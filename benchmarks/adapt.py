@@ -8,7 +8,7 @@ abstracts (pubmedqa_ori_pqal.json). Each run is a command of bertjax, so an inte
 1. `start`: configs/pretrain_mini.py on Wikipedia.
 2. `adapted`: configs/adapt.py from `start`, on 900 abstracts and the sentences of ChemProt's training set.
 3. `words`: the same as `adapted`, with the best candidates of `run=vocab` added as pieces.
-4. ChemProt from each of the three models, with --seeds seeds.
+4. Fine-tuning on ChemProt from each of the three models, with --seeds seeds.
 
 The other 100 abstracts and Wikipedia's validation text are held out. The script prints the tables of docs/data.md.
 `words` has another vocabulary, so compare its losses only with step 0 of the same run.
@@ -46,7 +46,7 @@ def write_texts(data: pathlib.Path, out: pathlib.Path) -> None:
     records = json.loads((data / 'domain/pubmedqa_ori_pqal.json').read_text(encoding='utf-8')).values()
     abstracts = ['\n'.join([*record['CONTEXTS'], record['LONG_ANSWER']]) for record in records]
     lines = (data / 'domain/chemprot/train.jsonl').read_text(encoding='utf-8').splitlines()
-    # A sentence has a row for each pair of entities; the marks of the entities are removed.
+    # A sentence has a row per pair of entities. Without the marks of the entities, the rows are equal; one is kept.
     plain = (json.loads(line)['text'].translate(str.maketrans('', '', '<>[]')) for line in lines)
     sentences = list(dict.fromkeys(' '.join(text.split()) for text in plain))
     documents = ['\n'.join(sentences[i : i + SENTENCES]) for i in range(0, len(sentences), SENTENCES)]

@@ -8,7 +8,7 @@ from bertjax.data.batch import pretraining_batch_spec
 def random_batch(
     rows: int, seq_len: int, predictions: int, vocab_size: int, sequences: int = 1, shortest: float = 1.0
 ) -> dict[str, np.ndarray]:
-    """Returns a pre-training batch of random ids, in which all P positions are predicted.
+    """Returns a pre-training batch of random ids. All P masked positions of a row are used.
 
     Args:
       rows, seq_len, predictions: B, S and P.

@@ -2,10 +2,10 @@
 
     python benchmarks/beam_build.py --corpus='texts/*.txt' --tokenizer=vocab.txt
 
-The script measures the CPU time of all processes of each build, which other work on the machine hardly affects, and
-prints the wall time and the size of the files. The builds run in turn, each in a new process. The times exclude
-imports. The script checks that all stores have the same bytes. It needs the extras `beam` and, for the figures in the
-documentation, `fast`.
+The script measures the CPU time of all processes of each build, because other work on the machine hardly affects it.
+It also prints the wall time and the size of the files, and checks that all stores have the same bytes. The builds run
+in turn, each in a new process. The times exclude imports. The script needs the extra `beam`, and also `fast` for the
+figures in the documentation.
 """
 
 import filecmp

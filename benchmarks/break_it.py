@@ -1,7 +1,7 @@
 """Robustness tests: attack bertjax in hundreds of attempts, and count how often it holds.
 
     python benchmarks/break_it.py --kills=4 --operations=4 --flips=40 --files=6 --corpora=20 --configs=20
-    python benchmarks/break_it.py --only=overrides,api,tasks,end_to_end   # 2,000, about 12 minutes
+    python benchmarks/break_it.py --only=overrides,api,tasks,end_to_end   # 2,000 attempts, about 12 minutes
     python benchmarks/break_it.py --keep                    # the counts of docs/troubleshooting.md; hours on 2 cores
     python benchmarks/break_it.py --keep --only=kills       # the counts of one kind; the other rows stay
     python benchmarks/break_it.py --only=corpora:17         # repeat one attempt

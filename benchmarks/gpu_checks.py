@@ -60,9 +60,7 @@ def check_attention() -> list[str]:
 
 
 def check_losses() -> list[str]:
-    """Compares the losses of the first three steps of a small model with those on the CPU in float32.
-
-    Both use the same dropout masks.
+    """Compares the losses of a small model's first three steps with those on the CPU (float32, same dropout masks).
 
     Returns:
       One line with the losses.

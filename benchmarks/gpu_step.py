@@ -8,9 +8,9 @@ rows, the most important first, and prints and writes each row when it is finish
 
     BERT-large at S=128 and S=512; packed rows of 512 (of --corpus, else random ids); BERT-base at S=128
 
-A row has the median step time, sequences per second, a goal for them, MFU, and the ratio of the medians. Both sides run
-in turn. If transformers cannot run, its column is empty, and a line gives the reason. After --seconds, the script
-starts no further row.
+A row has the median step time, sequences per second with a goal, MFU, the sequences per second of transformers, and the
+ratio of both rates. Both sides run in turn. If transformers cannot run, its column is empty, and a line gives the
+reason. After --seconds, no further row starts.
 
     python benchmarks/gpu_step.py --try_out
 

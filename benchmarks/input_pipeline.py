@@ -6,8 +6,8 @@ bertjax makes pairs, truncates, builds rows and masks from the token store, at S
 DataCollatorForLanguageModeling (with numpy) only masks finished rows, which is less than half of the work. Both run in
 turn. The rates are per second of CPU time, which other work on the machine hardly affects. Needs the extra `bench`.
 
-At the end, the script measures a loader of slow batches, as from a slow disk: each batch sleeps for --late seconds,
-each step sleeps for a quarter of this time, and one, two or four threads make the batches.
+At the end, the script measures a loader of slow batches, as from a slow disk: making a batch takes --late seconds, a
+step takes a quarter of this time, and one, two or four threads make the batches.
 """
 
 import os
@@ -40,8 +40,8 @@ _ROUNDS = flags.DEFINE_integer('rounds', 7, 'The number of rounds.')
 _SECONDS = flags.DEFINE_float('seconds', 0.4, 'The approximate seconds of a round.')
 _LATE = flags.DEFINE_float('late', 0.02, 'The seconds that a slow batch sleeps.')
 _STEPS = 150  # the number of steps of the loop over slow batches
-# Rows of BERT-base at S=128 per second of 8 TPU v6e chips at half of their peak, 918 TFLOP/s. The blocks need
-# 6 · 85.6e6 · 128 FLOPs per row, and attention and head 7 % more.
+# The rows per second of BERT-base at S=128 on 8 TPU v6e chips at half of their peak of 918 TFLOP/s each. The blocks
+# need 6 · 85.6e6 · 128 FLOPs per row, and attention and head 7 % more.
 _DEMAND = 52_000
 
 

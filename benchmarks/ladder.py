@@ -2,12 +2,12 @@
 
     python benchmarks/ladder.py --corpus='TEXTS/*.txt.gz' --heldout=FILE.txt --pairs=pairs.jsonl --minutes=20
 
-A rung keeps the changes of the rungs below it. The change of a side step applies only to this side step. Every rung is
-a run of `python -m bertjax.main`. Its number of steps fits the processor time. A short run measures the time of a step
-once and writes it to KEPT/speeds, so that later runs, also on other machines, take the number of steps that fits this
-machine. A rung with the arrays of a measured rung may have a copy of its speed. A finished run writes
-KEPT/NAME-SEED-MINUTESm.json and is not repeated. Small models waste less processor time on one core than on two: start
-the program with `taskset -c 0`, and a second one with `taskset -c 1`.
+A rung keeps the changes of the rungs below it, except those of side steps. Every rung is a run of `python -m
+bertjax.main`, and its number of steps follows from the processor time. A short run measures the time of a step once and
+writes it to KEPT/speeds. Later runs use this time, also on other machines, so they have the same number of steps. A
+rung whose arrays have the same shapes as those of a measured rung may use a copy of its file in KEPT/speeds. A finished
+run writes KEPT/NAME-SEED-MINUTESm.json and is not repeated. Small models waste less processor time on one core than on
+two: start the program with `taskset -c 0`, and a second one with `taskset -c 1`.
 
 The measures are the masked-LM loss on the held-out text with 15 % masks, in nats per piece and in bits per byte (which
 are comparable across vocabularies), and the accuracy on the minimal pairs. A tenth of BLiMP is enough:
@@ -79,8 +79,8 @@ class Run:
     def seconds_per_step(self) -> float:
         """Returns the processor time of a step, which is measured once for all seeds and lengths of runs.
 
-        It is the shortest time of two steps, times the number of cores: other programs on the machine make the
-        processor time itself longer.
+        It is the number of cores times the shortest wall time of a step (each value is a mean over two steps), because
+        other programs on the machine lengthen the processor time.
         """
         if not self.speed.exists():
             cores = len(os.sched_getaffinity(0))
@@ -147,7 +147,7 @@ class Peer(Run):
         return json.loads((self.probe / 'seconds.json').read_text())
 
     def fit(self, steps: int) -> float:
-        """Trains, loads the model into a run of bertjax, which evaluates it, and returns the time of the training."""
+        """Trains, evaluates the model in a run of bertjax, and returns the processor seconds of the training."""
         folder = self.folder.with_name(f'{self.name}-trainer')
         seconds = self._train(folder, steps)
         self.keys = {key: value for key, value in self.keys.items() if not key.startswith('model.')}

@@ -81,7 +81,7 @@ def draw(results: list[Keys], path: str) -> None:
 def fit(results: list[Keys]) -> str:
     """Fits the form of `bertjax.pretrain.budget_choice.expected_loss` to the runs of all sizes, and describes it.
 
-    Runs of less than 500 steps are left out: they have not left the plateau of the piece frequencies.
+    Runs of fewer than 500 steps are left out, because they have learned little more than the frequencies of pieces.
     """
     points = [
         (inner_parameters(keys['model.num_layers'], keys['model.width']),

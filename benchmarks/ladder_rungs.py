@@ -84,12 +84,12 @@ LADDER = (
     Rung('vocabulary of 16384', {'vocab.size': 16384}, kept=False),
     Rung('wsd', {'schedule.name': 'wsd', 'schedule.decay_fraction': 0.3, 'schedule.decay': 'linear'}, kept=False),
     Rung('average of weights', {'ema_decay': 0.995}, kept=False),
-    # What a user would run otherwise, see benchmarks/peers/masked_lm.py.
+    # The alternatives to bertjax, see benchmarks/peers/masked_lm.py.
     Rung('transformers, BERT', {}, kept=False, peer='bert'),
     Rung('transformers, ModernBERT', {}, kept=False, peer='modernbert'),
     *(Rung(f'{size[0]} x {size[1]}', size_keys(*size), kept=False) for size in SIZES[:5]),
-    # Last, because the steps above were measured without it. With 0.01, the weights grow until a fine-tuning with AdamW
-    # hardly changes them.
+    # Last, because the rungs above were measured with a weight decay of 0.01. With 0.01, the weights grow until a
+    # fine-tuning with AdamW hardly changes them.
     Rung('weight decay 0.1', {'optimizer.weight_decay': 0.1}),
     Rung('weight decay 0.03', {'optimizer.weight_decay': 0.03}, kept=False),
     # For tasks on pairs of texts.
@@ -97,8 +97,8 @@ LADDER = (
         'next sentence', {'pairs.mode': 'nsp', 'model.num_segments': 2, 'masking.final_rate': 0.15}, kept=False
     ),
     # The next two have as many steps as 'weight decay 0.1'. Their `mlm_loss` is on their own rows. The results also
-    # have the loss on rows of whole sentences: start a pre-training with pairs.mode=full_sentences from the exported
-    # model, and read the loss at step 0. Packed sentences are no better on BLiMP.
+    # have the loss on rows of whole sentences. To measure it, start a pre-training with pairs.mode=full_sentences from
+    # the exported model, and read the loss at step 0. Packed sentences are not better on BLiMP.
     Rung('packed sentences with decay 0.1', _PACKED_SENTENCES, kept=False),
     # With whole sentences, 22 % of the positions in rows of 64 are padding.
     Rung('full rows', {'pairs.mode': 'full_rows'}),
@@ -106,7 +106,7 @@ LADDER = (
 
 
 def rung_keys(rung: Rung) -> Keys:
-    """Returns the keys of a rung with those that it builds on: of the kept rungs below it; BERT's for a peer."""
+    """Returns the keys of a rung and of the kept rungs below it. The keys of a peer are BERT's."""
     if rung.peer:
         return BERT
     below = LADDER[: LADDER.index(rung)]

@@ -2,11 +2,11 @@
 
     python benchmarks/run_memory.py
 
-The script trains a model for one step on eight virtual CPU devices, with its state split over all devices, and
+The script pre-trains a model for one step on eight virtual CPU devices, with its state split over all devices, and
 fine-tunes it there on synthetic records. It then runs each verb on one device in a new process. It prints the peak
-resident memory of this process, minus the peak of the same run with a very small model, as a multiple of the size of
-the parameters. For `finetune`, it also prints the multiple of the size of the whole state. CPU devices share the memory
-of the host, so two copies count twice.
+resident memory of each process, minus the peak of the same run with a very small model, as a multiple of the size of
+the parameters. For `finetune`, it also prints the multiple of the size of parameters and moments. CPU devices share the
+memory of the host, so two copies count twice.
 """
 
 import os

@@ -1,12 +1,12 @@
-"""The time that a save blocks the training, with a state of real size, compared with one copy of the state.
+"""The time for which a save blocks the training, compared with the time to copy the state once.
 
     python benchmarks/saving.py --size=large
 
 Parameters and moments are on one device. `Checkpoints.save` saves them as in a run, while updates continue. Each update
 reads and writes the whole donated state, like the end of a training step. The script prints the seconds of one copy of
-the state, the seconds that `Checkpoints.save` blocks, the seconds of the updates until the checkpoint is complete, the
-seconds of an update without a save, and the peak memory in addition to the state. It needs up to three times the memory
-of the state.
+the state, the seconds for which `Checkpoints.save` blocks, the seconds of the updates until the checkpoint is complete,
+the seconds of an update without a save, and the peak memory in addition to the state. The script needs up to three
+times the memory of the state.
 """
 
 import pathlib

@@ -5,8 +5,8 @@
 bertjax reads the text, splits sentences, encodes, finds duplicates and writes the store. google-research/bert
 (`create_training_instances` of create_pretraining_data.py, from a checkout) reads split sentences of the first
 --google_megabytes of the same text. It encodes them, makes pairs and masks once, and writes nothing. The builds run in
-turn, each in a new process. The script measures the CPU time of all processes, which other work on the machine hardly
-affects, and also prints the wall time. The figures in the documentation need the extra `fast`.
+turn, each in a new process. The script measures the CPU time of all processes, because other work on the machine hardly
+affects it, and also prints the wall time. The figures in the documentation need the extra `fast`.
 """
 
 import glob

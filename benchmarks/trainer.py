@@ -2,8 +2,8 @@
 
     python benchmarks/trainer.py --config=configs/glue.py:rte --workdir=out/rte_peer --config.init=DIR --config.data=DIR
 
-By default, the batches have rows of similar length, as in bertjax; see --padding. The script writes the metrics of
-bertjax's tasks to WORKDIR/results.json. Needs the extra `bench`.
+By default, the rows of a batch have similar lengths; see --padding. The script writes the metrics of bertjax's tasks to
+WORKDIR/results.json. Needs the extra `bench`.
 """
 
 import json

@@ -184,8 +184,8 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         Returns:
           A dict of `input_ids`, `segment_ids` and `attention_mask`, int32 [B, S], for `[CLS] A [SEP]` or
           `[CLS] A [SEP] B [SEP]`. For a multiple-choice model the shape is [B, C, S], where C is the largest number of
-          endings. S is the smallest padded length that fits all texts. The few padded lengths limit how often a jitted
-          function is compiled.
+          endings. S is the smallest padded length that fits all texts. There are only a few padded lengths, so a jitted
+          function is compiled only a few times.
 
         Raises:
           UserError: There are no texts, a multiple-choice model gets no endings, or the model needs further inputs.

@@ -43,7 +43,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     """Parses the flags as absl does, but raises every mistake as a UserError with a fix.
 
     Returns:
-      The name of the program. If any argument does not begin with '-', all flags in their long form follow.
+      A list: the name of the program, and all flags in their long form if any argument does not begin with '-'.
     """
     if any(argument in ('--help', '-h', '-help', '--helpshort') for argument in argv[1:]):
         recipes = _recipes(to_flags(argv))
@@ -88,7 +88,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def to_flags(argv: Sequence[str]) -> list[str]:
-    """Returns `argv` with its arguments as flags of the form --NAME=VALUE. A --flagfile is replaced by its flags.
+    """Returns `argv` with all arguments as flags of the form --NAME=VALUE. --flagfile is replaced by the flags in it.
 
     The word RECIPE is short for --config=RECIPE, and KEY=VALUE for --config.KEY=VALUE. KEY may also be a flag
     such as `workdir`, or one of `ALIASES`.
@@ -151,7 +151,7 @@ def _recipes(argv: Sequence[str]) -> list[str]:
 
 
 def _check_names(argv: Sequence[str]) -> None:
-    """Raises a UserError for an argument that cannot be decoded. config.json could not record such an argument."""
+    """Raises a UserError for an undecodable argument, because config.json could not record it."""
     for argument in argv[1:]:
         if not argument.isprintable() and any('\udc80' <= char <= '\udcff' for char in argument):
             fix = 'rename the file, or give its folder; if the name is UTF-8, set PYTHONUTF8=1'

@@ -4,7 +4,7 @@ import math
 import os
 import pathlib
 
-CPU_MAX = pathlib.Path('/sys/fs/cgroup/cpu.max')  # the limit of a container: microseconds per period (Linux, cgroup v2)
+CPU_MAX = pathlib.Path('/sys/fs/cgroup/cpu.max')  # the CPU quota of a container and its period (Linux, cgroup v2)
 
 
 def schedulable_cores() -> int:
@@ -13,7 +13,7 @@ def schedulable_cores() -> int:
 
 
 def available_cores() -> int:
-    """Returns the number of schedulable cores, limited by the processor time of the container."""
+    """Returns the number of schedulable cores, limited by the CPU quota of the container."""
     cores = schedulable_cores()
     try:
         quota, period = CPU_MAX.read_text().split()

@@ -17,8 +17,8 @@ def printable(text: str) -> str:
 def process_status(status: int) -> int:
     """Returns the exit status of a process for a failure with `status`.
 
-    The environment variable BERTJAX_STATUS_OFFSET is added to 1, 2 and 3, which no later start can repair. A launcher
-    that sees only the highest status of all processes, such as srun, then sees them, and not the LostError of others.
+    The environment variable BERTJAX_STATUS_OFFSET is added to the statuses 1, 2 and 3, because a restart does not help.
+    srun returns the highest status of all processes. The offset makes 1, 2 and 3 exceed the 4 of a LostError.
     """
     return status + int(os.environ.get('BERTJAX_STATUS_OFFSET', '0')) if 1 <= status <= 3 else status
 
@@ -97,6 +97,6 @@ class HungError(StoppedError):
 
 
 class PreemptedError(StoppedError):
-    """SIGTERM or Ctrl-C stopped the run. The run is saved, and the same command continues. Status 75 is EX_TEMPFAIL."""
+    """SIGTERM or Ctrl-C stopped the run. It was saved; the same command continues it. Status 75 is EX_TEMPFAIL."""
 
     exit_status = 75

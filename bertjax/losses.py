@@ -30,7 +30,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 def _cross_entropy_on_cpu(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """Computes `cross_entropy` and its gradient in fewer passes over the logits.
 
-    The backward pass computes the exponentials again, because writing and reading them takes longer.
+    The backward pass recomputes the exponentials, because storing and reloading them would take longer.
     """
     return _cross_entropy_forward(logits, labels)[0]
 
@@ -39,7 +39,7 @@ def _cross_entropy_forward(logits: jax.Array, labels: jax.Array) -> tuple[jax.Ar
     blocks, maxima = _blocks(logits)
     largest = maxima.max(-1, keepdims=True)
     total = jnp.exp(blocks - largest[..., None]).sum((-2, -1))[..., None]
-    # Like a comparison with all classes, this gives 0 for a label that is no class. A negative index would wrap.
+    # As in `cross_entropy`, the logit of a label outside the classes counts as 0. A negative index would wrap around.
     index = jnp.where(labels < 0, logits.shape[-1], labels)[..., None]
     own = jnp.take_along_axis(logits, index, axis=-1, mode='fill', fill_value=0.0)
     return (largest + jnp.log(total) - own)[..., 0], (logits, labels, largest, total)
@@ -57,7 +57,7 @@ _cross_entropy_on_cpu.defvjp(_cross_entropy_forward, _cross_entropy_gradient)
 
 
 def _has_all_classes_on_cpu() -> bool:
-    """Returns whether the trace is for CPUs of which each holds the logits of all classes."""
+    """Returns whether the function is traced for CPU devices, each of which holds the logits of all classes."""
     return platform() == 'cpu' and shard_count('act_vocab') == 1
 
 
@@ -66,7 +66,7 @@ def _blocks(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
     count = logits.shape[-1]
     size = VOCABULARY_MULTIPLE if count % VOCABULARY_MULTIPLE == 0 else count
     blocks = logits.reshape(*logits.shape[:-1], count // size, size)
-    # Without the barrier, XLA would merge these maxima with the next maximum. Loss and accuracy could not share them.
+    # Without the barrier, XLA would fuse these maxima into the next reduction. Loss and accuracy could not share them.
     return blocks, jax.lax.optimization_barrier(blocks.max(-1))
 
 
@@ -93,7 +93,7 @@ def classification_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array
 def pretraining_losses(outputs: Arrays, batch: Arrays) -> Losses:
     """Computes mlm_loss, mlm_accuracy and, if the outputs have `nsp_logits`, nsp_loss and nsp_accuracy.
 
-    The array names are as in data/batch.py. The weights may be 0.
+    The arrays of the batch are named as in data/batch.py. All weights of a loss may be 0.
     """
     losses = classification_sums(outputs['mlm_logits'], batch['masked_ids'], batch['masked_weights'], 'mlm_')
     if 'nsp_logits' in outputs:
@@ -136,7 +136,7 @@ class Objective:
         beside them under AUX, and passed to `losses` among the outputs.
       keywords: The batch arrays that the model takes as keyword arguments.
       whole_batch: Whether `losses` compares the rows of a batch with each other. `losses` then gets the outputs for all
-        rows, from all devices and gradient accumulation steps. Its batch lacks the inputs of the model
+        rows, from all devices and gradient accumulation steps, and a batch without the inputs of the model
         (training/whole_batch.py).
     """
 
@@ -276,11 +276,11 @@ def token_losses(outputs: Arrays, batch: Arrays) -> Losses:
 
 
 def span_losses(outputs: Arrays, batch: Arrays) -> Losses:
-    """Computes the mean of two cross entropies: `start_logits` with `start`, and `end_logits` with `end`.
+    """Computes the accuracies of start and end, and the mean of their cross entropies.
 
-    The logits are [B, S], and the labels int32 [B]. The softmax excludes padding, so the loss of a row does not depend
-    on the padded length of its batch. In contrast, transformers and google-research/bert include padding, and all their
-    rows have the same length.
+    `start_logits` and `end_logits` are [B, S]; the labels `start` and `end` are int32 [B]. The softmax excludes
+    padding, so the loss of a row does not depend on the padded length of its batch. In contrast, transformers and
+    google-research/bert include padding, and pad all rows to the same length.
     """
     start_logits, end_logits = _span_logits(outputs, batch)
     first = classification_sums(start_logits, batch['start'], batch['weights'])

@@ -1,8 +1,6 @@
 """The entry point: `bertjax --config=RECIPE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]`.
 
-`python -m bertjax` and `python -m bertjax.main` do the same, even if bertjax is not installed.
-
-The module reads the flags and the recipe, and runs the verb config.run. `bertjax.run` does the same in Python.
+`python -m bertjax` and `python -m bertjax.main` do the same without an installation; `bertjax.run` does it in Python.
 
 Exit status:
   0           success
@@ -111,7 +109,7 @@ class _PlainFormatter(std_logging.Formatter):
 
 
 def _print_unraisable(fault: Any) -> None:
-    """Prints an unraisable exception, unless tensorstore raised it after a failed save, which has its own report."""
+    """Prints an unraisable exception, except that of tensorstore after a failed save, which is reported anyway."""
     if str(fault.exc_value) != 'Event loop is closed':
         sys.__unraisablehook__(fault)
 
@@ -119,7 +117,7 @@ def _print_unraisable(fault: Any) -> None:
 def _reduce_gc() -> None:
     """Runs the garbage collector less often.
 
-    With the default thresholds, it takes a seventh of the time until the first step, and finds hardly any garbage.
+    With the default thresholds, collection takes a seventh of the time until the first step, and frees hardly anything.
     """
     gc.freeze()  # Imported objects are never garbage.
     gc.set_threshold(50_000, 20, 50)
@@ -135,7 +133,7 @@ def console() -> None:
     logging.get_absl_handler().setFormatter(_PlainFormatter('%(message)s'))
     logging.get_absl_handler().addFilter(is_shown)
     sys.unraisablehook = _print_unraisable
-    # Orbax leaves coroutines of a failed save, which has its own report.
+    # After a failed save, which is reported anyway, Orbax leaves coroutines that were never awaited.
     warnings.filterwarnings('ignore', 'coroutine .* was never awaited', RuntimeWarning)
     app.run(_report_errors(main), flags_parser=_report_errors(parse_flags))
 

@@ -6,7 +6,7 @@
     bertjax.run('predict', recipe, 'out/rte', split='test')  # as … --config.run=predict
 
 The checks, the weights (bit for bit) and the files are the same as on the command line. Python can continue a run of
-the command line, and vice versa. Errors are exceptions. `bertjax.UserError` describes a mistake in one line.
+the command line, and vice versa. Errors are raised as exceptions; `bertjax.UserError` describes a mistake in one line.
 
 Ctrl-C (SIGINT) or SIGTERM saves the training and raises `bertjax.PreemptedError`; the same call continues the training.
 The third signal raises KeyboardInterrupt without saving. In a thread other than the main thread, signals do not affect

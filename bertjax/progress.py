@@ -16,7 +16,7 @@ from bertjax.terminal import Console
 _BAR_DELAY = 2.0  # Seconds before a bar appears.
 _LINE_INTERVAL = 10.0  # Seconds between the lines that replace a bar.
 
-# A function that is called with the number of newly finished items. In methods of a model, None shows a progress bar.
+# A function of the number of newly finished items. Methods of a model also accept None, and then show a progress bar.
 Advance = Callable[[int], object]
 
 

@@ -22,7 +22,7 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
     """Runs the verb of a recipe, config.run.
 
     Args:
-      recipe: The recipe. Rows that a Python program gave are written to the workdir before the verb starts.
+      recipe: The recipe. Rows that were passed in Python are written to the workdir before the verb starts.
       workdir: The path of the workdir, or its address in a bucket; None if the verb needs none.
       prepare: A function that is called with the name and the declaration of the verb, after the checks.
 

@@ -46,7 +46,7 @@ class Console(rich.console.Console):
 
     @property
     def file(self) -> TextIO:
-        """The stream without escapes, taken out of `_Text` and of the wrapper that rich adds while it shows a bar."""
+        """The unescaped stream inside `_Text`, and inside the wrapper that rich adds while it shows a bar."""
         file = super().file
         while inner := getattr(file, 'rich_proxied_file', None):
             file = inner
@@ -128,7 +128,7 @@ def is_shown(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def filter_log() -> Iterator[None]:
-    """Hides the log messages that `is_shown` does not show, within the context."""
+    """Hides the log messages for which `is_shown` is False, within the context."""
     logger = logging.getLogger('absl')  # Orbax logs through it, too.
     added = is_shown not in logger.filters
     logger.addFilter(is_shown)

@@ -4,7 +4,7 @@
 
 The argument is a wall time (90s, 25m, 2h, 1d) or a number of floating-point operations (3e15). The run trains a
 vocabulary, chooses the size of the model and of its batches, and trains the model. For a wall time, the sizes depend on
-the measured speed of this machine. The learning rate reaches 0 when the time or the operations are used up. The last
+the measured speed of this machine. The learning rate reaches 0 when the time or the operations are used up; the last
 evaluation and the export follow. Without config.corpus, the run reads the documentation of Python.
 
 The architecture is ModernBERT's without local attention: pre-norm, rotary positions, gated MLPs, no biases. The
@@ -13,13 +13,13 @@ the reasons for these choices.
 
 Hardware: any machine. A minute on two CPU cores gives 2 layers of width 128.
 
-With `pairs`, as in `budget.py:25m,pairs`, the rows are BERT's pairs with segments, for tasks on pairs of texts. The run
-exports to Orbax, because no class of transformers has this architecture.
+With `pairs`, as in `budget.py:25m,pairs`, the rows are BERT's pairs with segments, for tasks on pairs of texts. Such a
+run exports to Orbax, because no class of transformers has this architecture.
 
 | argument | meaning                                       |
 |----------|-----------------------------------------------|
 | budget   | the time or the operations; default: `10m`    |
-| pairs    | to predict next sentences, for tasks on pairs |
+| pairs    | also predict next sentences                   |
 """
 
 from ml_collections import ConfigDict

@@ -25,7 +25,7 @@ Arguments, as in --config=configs/colbert.py:seq=300
 other markers. With config.grad_accum_steps, batches of thousands of rows fit in memory.
 
 Hardware: one accelerator. The batch of 32 is the paper's (section 4.1). Expected results (not run here): an MRR@10 of
-0.349 on MS MARCO's dev queries, if the model reranks the first 1,000 texts of each query (table 1).
+0.349 on MS MARCO's dev queries, if the model reranks BM25's first 1,000 texts for each query (table 1).
 """
 
 from ml_collections import ConfigDict

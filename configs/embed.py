@@ -9,7 +9,7 @@ config.task.anchor=question name other columns. The columns determine the loss a
 |----------------------------------|-------------------------------------------------|------------------------------|
 | anchor, positive, maybe negative | in-batch negatives; `negative` may be a list    | search among all other texts |
 | text_a, text_b, score            | CoSENT, or config.task.loss=cosine              | Spearman's correlation       |
-| text                             | SimCSE: the same text with other dropout        | -                            |
+| text                             | SimCSE: the text again with other dropout masks | -                            |
 
 DIR can also be a BEIR folder (corpus.jsonl, queries.jsonl, and train.tsv, dev.tsv and test.tsv in qrels/), or a folder
 with SQuAD's files. Each question of SQuAD searches all paragraphs of its split.

@@ -2,7 +2,7 @@
 
     python -m bertjax.main --config=configs/sequences.py --workdir=out/codes --config.corpus=patients.jsonl
 
-Each line is a document: a list of sentences, each a list of symbols (or of token ids, with
+Each line has a document: a list of sentences, which are lists of symbols (or of token ids, with
 --config.corpus_options.format=ids and --config.tokenizer=FILE):
 
     {"codes": [["E11", "I10"], ["C10AB", "N18"]], "segments": [0, 1]}

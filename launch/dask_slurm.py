@@ -1,10 +1,10 @@
 """An untested example: build a corpus with Dask workers in Slurm jobs (`pip install dask-jobqueue`).
 
 Change the values to those of your cluster. The program runs the Dask scheduler, and submits jobs. Each job fills a node
-with workers. Run the program on a machine that allows long processes and that the nodes can reach, for example in a
+with workers. Run the program on a machine that allows long processes and is reachable from the nodes, for example in a
 small job (`sbatch --wrap='python launch/dask_slurm.py'`). Workers join when their job starts, and end with the program.
 The workers of a job that reaches its walltime are lost. With
-`worker_extra_args=['--lifetime', '225m', '--lifetime-stagger', '10m']` they leave in order before the walltime.
+`worker_extra_args=['--lifetime', '225m', '--lifetime-stagger', '10m']` they shut down gracefully before the walltime.
 `print(cluster.job_script())` shows the submitted script.
 """
 

@@ -103,7 +103,7 @@ def program_key(config: ConfigDict) -> str:
     return json.dumps([to_plain(values), [phase[name] or config[name] for name in names]])
 
 
-# A step with every recipe, or another recipe that has the same program. Most are in the slow suite.
+# One recipe for each different program of a train step. Most are in the slow suite.
 STEPS = {program_key(small_config(*case)): case for case in reversed(PRETRAINING_CASES)}
 STEPS = [
     pytest.param(*case, marks=() if (case[0].stem, case[1]) == ('pretrain_tiny', '') else pytest.mark.slow)

@@ -30,7 +30,7 @@ METHODS = {
 }
 EVERY = ('encode', 'pieces', 'spans', 'attention', 'batch', 'save', 'with_params', 'load')
 
-# Single texts and pairs of texts. A call has arguments of only one of these two kinds.
+# ONE has single texts, and TWO has lists of two texts. The arguments of a call come from only one of them.
 ONE = ('the red river', 'a bird [MASK] over the old house', '[MASK] [MASK]', '', ' ', 'x' * 9000, 'the ' * 500, '\0')
 ONE += ('\ud800', '\U0001f600 é e\u0301', '[SEP] [CLS] [PAD]', 'a\u2028b\r\nc\td', '[MASK]' * 60, np.str_('a [MASK]'))
 TWO = (

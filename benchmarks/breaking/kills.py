@@ -31,7 +31,7 @@ def kill_at_moment(world: World, seed: int, number: int) -> Outcome:
 
 
 def kill_at_operation(world: World, seed: int, number: int, *, kind: str) -> Outcome | None:
-    """Kills a run before one of its file operations. The seed determines their order. Returns None after the last."""
+    """Kills a run before file operation `number` of a shuffled list. Returns None if there are no more operations."""
     operations = _operations(world, kind)
     if number >= operations:
         return None

@@ -150,10 +150,9 @@ class World:
         return workdir
 
     def call(self, *arguments: str, training: bool = True) -> CommandResult:
-        """Runs the program in this process, which is faster than `finish`.
+        """Runs the program in this process. This is faster than `finish`, but the bits of the results may differ.
 
-        The bits of its results must not be compared with those of a new process. If `training` is False, a run ends
-        with status 0 before its first step.
+        If `training` is False, a run ends with status 0 before its first step.
         """
         out, err, fault, status = io.StringIO(), io.StringIO(), '', 0
         with (

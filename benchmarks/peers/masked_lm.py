@@ -1,4 +1,4 @@
-"""Pre-train a masked language model as transformers' run_mlm.py does with its defaults, for benchmarks/ladder.py.
+"""Pre-trains a masked language model as transformers' run_mlm.py does with its defaults, for benchmarks/ladder.py.
 
     python benchmarks/peers/masked_lm.py FOLDER SETTINGS
 

@@ -56,7 +56,7 @@ class FrozenTagger(nn.Module):
         """
         with torch.no_grad():
             states = self.encoder(input_ids, attention_mask, token_type_ids, output_hidden_states=True).hidden_states
-        features = torch.cat([states[i] for i in self.layer_indices], -1)  # [B, S, 4D]
+        features = torch.cat([states[i] for i in self.layer_indices], -1)  # [B, S, D or 4D]
         lengths = attention_mask.sum(1).cpu()
         packed = nn.utils.rnn.pack_padded_sequence(features, lengths, batch_first=True, enforce_sorted=False)
         hidden, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], True, 0.0, input_ids.shape[1])

@@ -108,9 +108,9 @@ def change_sums(
 def change_rows(parameters: list[dict[str, float]], sums: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """Makes a row per layer, starting with the embeddings, from the sums of `change_sums` over a corpus.
 
-    A row has `layer`. `parameters` has the distances of `parameter_changes`. `hidden` and `hidden_cls` are the means of
-    1 - cosine over all tokens and over [CLS]. The row of a block also has `attention_of_heads`, the mean divergence of
-    each head, and `attention`, the mean of all heads.
+    A row has `layer`, the distances `parameters` (from `parameter_changes`), and `hidden` and `hidden_cls`, the means
+    of 1 - cosine over all tokens and over [CLS]. The row of a block also has `attention_of_heads`, the mean divergence
+    of each head, and `attention`, the mean of all heads.
     """
     counts = {'cosine': 'positions', 'cosine_cls': 'texts', 'divergence': 'positions'}
     means = {name: np.asarray(sums[name], np.float64) / sums[count] for name, count in counts.items()}

@@ -60,7 +60,7 @@ def measure(
     before: LoadedModel | None = None,
     advance: Advance = no_op,
 ) -> Findings | None:
-    """Measures all chunks. Returns None if all trees are too long.
+    """Measures the heads of a model on all chunks. Returns None if all trees are too long.
 
     Args:
       unit: The unit of the positions, 'piece' or 'word'.

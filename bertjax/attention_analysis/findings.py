@@ -21,7 +21,7 @@ _OUTPUTS = (PAGE, HEADS, RELATIONS, CHANGES, WEIGHTS)
 
 
 def check_replaceable(folder: pathlib.Path, path: str) -> None:
-    """Raises a UserError if the output folder has the input file `path` or a file that run=attention does not write."""
+    """Raises a UserError if the folder contains the input file `path` or a file that run=attention does not write."""
     if not folder.is_dir():
         return
     other_files = sorted(file.name for file in folder.iterdir() if file.name not in _OUTPUTS)

@@ -1,7 +1,4 @@
-"""Computes statistics of each attention head, as means over a corpus.
-
-The statistics follow Clark et al. 2019 (arXiv 1906.04341, section 3).
-"""
+"""Computes statistics of attention heads, as means over a corpus (Clark et al. 2019, arXiv 1906.04341, section 3)."""
 
 from collections.abc import Mapping
 
@@ -53,7 +50,7 @@ def head_sums(weights: jax.Array, mask: jax.Array, separators: jax.Array) -> dic
         'cls': total(weights[..., 0], mask),
         'sep': total(to_sep, mask),
         'previous': total(diagonal(-1), mask[:, 1:]),
-        'next': total(diagonal(1), mask[:, 1:]),  # A query before padding has no next position.
+        'next': total(diagonal(1), mask[:, 1:]),  # The last query before the padding has no next position.
         'same': total(diagonal(0), mask),
         'cls_entropy': total(entropy, first),
         'positions': mask.sum().astype(jnp.int32),

@@ -94,10 +94,7 @@ def relation_table(correct: np.ndarray, names: Sequence[str], offsets: Offsets) 
 
 
 def best_heads_accuracy(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Returns the accuracy of predicting each word's head with the best attention head for the word's relation.
-
-    This assumes that the relation of each word is known.
-    """
+    """Returns the accuracy if the best attention head for each word's (known) relation predicts the word's head."""
     single = [row for row in rows if row['relation'] not in (ALL, WORDS)]
     words = sum(row['words'] for row in single)
     return sum(row['accuracy'] * row['words'] for row in single) / words if words else 0.0

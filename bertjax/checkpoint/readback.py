@@ -40,7 +40,7 @@ def check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str,
             read = ocp.JsonCheckpointHandler().restore(epath.Path(step_dir, name))
             if json.dumps(read, sort_keys=True) != json.dumps(saved, sort_keys=True):
                 differences.append((name, 'another value'))
-    except Exception as error:  # Orbax and tensorstore raise many types.
+    except Exception as error:  # Orbax and tensorstore raise many types
         differences = [(type(error).__name__, ' '.join(str(error).split())[:200])]
     if differences:
         name, reason = differences[0]

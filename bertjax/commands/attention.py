@@ -31,9 +31,9 @@ from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()
 
-_CHUNK = 1024  # The maximum number of texts in a chunk of the input.
-_MIN_WORDS = 100  # The terminal hides relations with fewer words, unless the whole input has fewer.
-_PLAIN = {'box': None, 'padding': (0, 1)}  # The style of the tables.
+_CHUNK = 1024  # the maximum number of texts in a chunk of the input
+_MIN_WORDS = 100  # the terminal hides relations with fewer words, unless every relation has fewer
+_PLAIN = {'box': None, 'padding': (0, 1)}  # the style of the tables
 
 
 def run(config: ConfigDict, workdir: str) -> None:

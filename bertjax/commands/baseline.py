@@ -32,7 +32,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 
     The metrics are written to WORKDIR/baseline.json, and printed in a table per split. If results.json has metrics of
     the workdir's model on these data, the tables show them too. The verb needs neither a model nor config.init. The
-    workdir may have a fine-tuning, or be new.
+    workdir may contain a fine-tuning run or be new.
 
     Raises:
       UserError: Records are malformed, only the training split has labels, the kind of task has no baselines, or

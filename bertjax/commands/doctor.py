@@ -82,14 +82,14 @@ def _config_checks(
 def _pretraining_checks(
     settings: PretrainingSettings, folder: pathlib.Path, done: int, total: int | None, *, at_work: bool
 ) -> Iterator[Iterable[Check]]:
-    with contextlib.suppress(UserError):  # The check of the tokenizer reports the error.
+    with contextlib.suppress(UserError):  # the check of the tokenizer reports the error
         settings = with_existing_vocabulary(settings, folder)
     yield plan.config(settings, folder)
     yield text.tokenizer(settings, folder)
     yield text.corpus(settings, folder)
     try:
         total, model = total or plan.steps_of(settings), settings.model_config(settings.vocab.size)
-    except UserError:  # The check of the config reports the error.
+    except UserError:  # the check of the config reports the error
         return
     yield plan.disk(settings, model, folder)
     if settings.budget:

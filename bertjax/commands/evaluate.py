@@ -27,11 +27,11 @@ VERB = Verb(needs='task', processes=True)
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
     """Evaluates the workdir's model on config.split, such as 'dev' or 'dev,test'.
 
-    The workdir may have a fine-tuning, finished or not. config.step and config.use_checkpoint choose its checkpoint.
-    In a new workdir, the verb evaluates the model of config.init. With config.ensemble it evaluates the models of
-    several workdirs, together and individually. The metrics are added to WORKDIR/results.json, those of other data than
-    the run's under `other_data`. If this file is about another model, they replace its content. The predictions, and
-    any files that the task's benchmark expects, are written to WORKDIR/predictions, or predictions/other_data.
+    The workdir may contain a fine-tuning run, finished or not; config.step and config.use_checkpoint choose the
+    checkpoint. In a new workdir, the verb evaluates the model of config.init. With config.ensemble it evaluates the
+    models of several workdirs, together and individually. The metrics are added to WORKDIR/results.json, or replace its
+    content if it is about another model. The predictions, and any files that the task's benchmark expects, are written
+    to WORKDIR/predictions. For data other than the run's, both have a separate part named `other_data`.
 
     A task may have thresholds, such as the null threshold of SQuAD 2.0. The final model of a finished run keeps its
     thresholds. For any other model, the thresholds are tuned on dev if config.split has dev.
@@ -107,7 +107,7 @@ def _read_earlier_results(path: pathlib.Path, model: dict[str, Any]) -> dict[str
 
 def _labelled(data: TaskData, name: str) -> TaskSplit:
     if name not in data.task.splits():
-        data.task.records(name)  # Raises if there is no such split.
+        data.task.records(name)  # raises if there is no such split
         expected = ', '.join(data.task.splits()) or 'a split with labels'
         found, fix = f'{name!r}, which has no labels', 'use --config.run=predict, or give labels'
         if name == 'train':  # it has labels, but tasks such as embed do not evaluate it

@@ -30,8 +30,8 @@ def run(
     """Exports the checkpoint of config.step.
 
     Step 0 means the newest checkpoint or, for a task with config.use_checkpoint='best', the checkpoint with the best
-    score on dev. The tokenizer comes from the workdir. A recipe of a task must be for the model's kind of task. A
-    recipe of a pre-training must describe the model's architecture.
+    score on dev. The tokenizer comes from the workdir. The recipe must be for the model's kind of task or, for a
+    pre-trained model, describe the model's architecture.
 
     Raises:
       UserError: The checkpoint does not exist, the recipe is for another model, or a format cannot represent the model.
@@ -81,7 +81,7 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
 def _export_pretraining(
     config: ConfigDict, folder: pathlib.Path, flag_keys: Collection[str]
 ) -> tuple[str, list[pathlib.Path]]:
-    """Exports a checkpoint of a pre-training. Returns a description of the checkpoint, and the written folders."""
+    """Exports a checkpoint of a pre-training run. Returns a description of the checkpoint and the written folders."""
     settings = with_architecture(pretraining_settings(config), folder, flag_keys)
     formats = split_formats(settings.export_formats)
     check_push_to(settings.push_to, formats)

@@ -32,14 +32,12 @@ def run(config: ConfigDict, workdir: str) -> None:
 
     NAME is the input file's name without suffixes. The verb first reads the input file to its end, so that mistakes are
     reported before anything is computed. The features are saved in parts. After a kill, the same command continues
-    after the last saved part, and writes the same file as a run without a kill. Some options give several files, which
-    the metadata lists.
+    after the last saved part, and writes the same file as an uninterrupted run. With some options, the features are
+    split over several files, which the metadata lists.
 
     config.input='-' means standard input. Without config.extract.format, the features are then written to standard
     output, as JSON lines, while the texts arrive. With a format, the verb first copies all texts to a temporary file in
-    the workdir, and NAME is stdin.
-
-    The workdir may be new. It may also have a model, or earlier results.
+    the workdir, and NAME is stdin. The workdir may be new, or have a model or earlier results.
 
     Raises:
       UserError: The model or the input file does not exist, the model lacks a layer, a record is malformed, or the

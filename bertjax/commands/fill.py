@@ -27,7 +27,7 @@ from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()
 
-_CHUNK = 256  # The maximum number of texts in a chunk of a file.
+_CHUNK = 256  # the maximum number of texts in a chunk of a file
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -37,9 +37,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     JSON lines in WORKDIR/fill/NAME.ASK.jsonl, and NAME.ASK.json records the path of the file. NAME is the file's name
     without suffixes. ASK is config.fill.ask, or `jointly` if masks are filled jointly. For ask='score', NAME.ASK.json
     also has the scores of the whole file. With config.input='-', standard input, the answers are printed while the
-    texts arrive: as tables on a terminal, otherwise as JSON lines.
-
-    The workdir may be new. It may also have a model, or earlier results.
+    texts arrive: as tables on a terminal, otherwise as JSON lines. The workdir may be new, or have a model or earlier
+    results.
 
     Raises:
       UserError: The model or the input file does not exist, the model lacks the head for the question, a text has no
@@ -105,7 +104,7 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
         request.check_texts(items)
         total, blank = total + len(items), blank + sum(not isinstance(item, Row) for item in items)
     files.write_facts()
-    for partial in files.target.parent.glob('.*.tmp-*'):  # Incomplete files of a killed run.
+    for partial in files.target.parent.glob('.*.tmp-*'):  # incomplete files of a killed run
         partial.unlink()
     scores: list[dict[str, Any]] = []
     with AtomicFile(files.target) as file, show_progress('texts', total - blank, lines=True) as advance:

@@ -47,13 +47,11 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     at most config.eval_batch_size records. A batch is predicted when it is full, or when no more input is waiting.
 
     Without config.input, WORKDIR/predictions/SPLIT.jsonl gets the predictions for all records of each split in
-    config.split, such as 'test,test_mismatched'. For other data than the run's, the folder is predictions/other_data.
+    config.split, such as 'test,test_mismatched'. For data other than the run's, the folder is predictions/other_data.
 
-    The files that the task's benchmark expects, if any, are written to a folder next to the JSON lines, and to a zip.
-    They are not written for standard input.
-
-    The model is chosen as in run=evaluate. With config.ensemble, several models predict together. The workdir
-    is that of a fine-tuning, or a new folder.
+    Except for standard input, the files that the task's benchmark expects, if any, are written to a folder next to the
+    JSON lines, and to a zip. The model is chosen as in run=evaluate. With config.ensemble, several models predict
+    together. The workdir may contain a fine-tuning run or be new.
 
     Raises:
       UserError: The model, the file or a split does not exist, a record is malformed, or the predictions for another
@@ -118,7 +116,7 @@ def _split(data: TaskData, items: Sequence[Any], *, is_stream: bool = False) -> 
     records = [item for item in items if not isinstance(item, Blank)]
     if not records:
         raise UserError('config.input', 'no record', 'at least one record', 'give some input')
-    split = data.tokenise(records, cache=False)  # A user's texts are not cached on disk.
+    split = data.tokenise(records, cache=False)  # a user's texts are not cached on disk
     for note in split.features.notes:
         print(note)
     return dataclasses.replace(split, is_stream=is_stream)

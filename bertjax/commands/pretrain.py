@@ -38,7 +38,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     if settings.init and not has_checkpoints(folder):
-        huggingface_directory(settings.init)  # Raises if there is no such model.
+        huggingface_directory(settings.init)  # raises if there is no such model
     mesh = make_mesh(settings.mesh_axes, training_devices())
     settings.check_memory(mesh)
     with lock_workdir(folder):
@@ -63,7 +63,7 @@ def _train(
     while True:
         with primary_first():
             training = Pretraining(plan.apply(settings), folder, mesh, setup=setup)
-        setup = training.setup  # its compiled step also serves the last phase
+        setup = training.setup  # the last phase reuses the compiled step
         limit = plan.time_limit(settings)
         try:
             return training, fit(folder, training, time_limit=limit)[0]

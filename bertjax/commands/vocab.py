@@ -18,14 +18,14 @@ from bertjax.workdir.tokenizer import check_replaceable
 
 VERB = Verb(needs='corpus', teacher=False, devices=False)
 
-_MAX_PRINTED = 12  # The maximal number of printed candidates.
+_MAX_PRINTED = 12  # the maximal number of printed candidates
 
 
 def run(config: ConfigDict, workdir: str) -> None:
     """Trains a vocabulary and writes it to WORKDIR/tokenizer, which transformers and --config.tokenizer read.
 
-    With config.vocab.candidates the verb instead writes WORKDIR/candidates.txt. It lists words of the corpus that
-    the vocabulary of config.tokenizer or config.init splits. Edit the list, and then give it to config.vocab.add.
+    With config.vocab.candidates the verb instead writes WORKDIR/candidates.txt, a list of the words of the corpus that
+    the vocabulary of config.tokenizer or config.init splits. Edit the list, and then pass it to config.vocab.add.
 
     Raises:
       UserError: There is no text, the size is impossible, the workdir has checkpoints, a vocabulary is given although

@@ -1,4 +1,4 @@
-"""Check a config against the declarations of its keys."""
+"""Checks a config against the declarations of its keys."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -44,7 +44,7 @@ def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
 
 
 def _phases(names: Iterable[str]) -> list[str]:
-    """Returns the entries of config.phases of which there are keys: phases[0], phases[1], …"""
+    """Returns the entries of config.phases that have a key in `names`: phases[0], phases[1], …"""
     return list(dict.fromkeys(match[0] for match in map(re.compile(r'phases\[\d+\]').match, names) if match))
 
 
@@ -69,7 +69,8 @@ def check_ranges(config: Mapping[str, Any]) -> None:
 def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
     """Raises a UserError for the first of `flag_keys` that has no effect because of the value of another key.
 
-    `flag_keys` are the keys that a single command or call sets. A recipe may have keys for several verbs.
+    `flag_keys` are the keys that a single command or call sets. The other keys are not checked, because a recipe may
+    have keys for several verbs.
     """
     values, known = flatten(config), config_keys(config)
     for name in sorted(known.keys() & values.keys() & {*flag_keys}):
@@ -90,7 +91,7 @@ def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
 
 
 def _check_used_by_a_phase(name: str, values: Mapping[str, Any], flag_keys: Collection[str]) -> None:
-    """Raises a UserError if the recipe sets the key `name` of the run in every phase."""
+    """Raises a UserError if the key `name` of the run has no effect, because the recipe sets it in every phase."""
     phases = _phases(values)
     for key in (key for key, run_key in INHERITED.items() if run_key == name):
         names = [f'{phase}.{key}' for phase in phases]

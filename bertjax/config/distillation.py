@@ -16,7 +16,7 @@ _LAYERS = word(f'uniform|alternate|{_BLOCKS}', f"'uniform', 'alternate', or {_BL
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationKeys:
-    """The group config.distill of a pre-training.
+    """The group config.distill of a pre-training run.
 
     The defaults come from DistilBERT (arXiv 1910.01108; huggingface/transformers, research_projects/distillation).
     """

@@ -1,4 +1,4 @@
-"""Find recipes by name or by path, load their configs, and change the values of keys."""
+"""Finds recipes by name or by path, loads their configs, and changes the values of keys."""
 
 import copy
 import dataclasses
@@ -97,7 +97,7 @@ class Recipe:
             values = flatten(load_recipe(path))
             try:
                 without = flatten(load_recipe(recipe))
-            except UserError:  # The recipe requires an argument: there is no config without it.
+            except UserError:  # the recipe requires an argument: there is no config without it
                 without = values
             keys |= {key for key, value in values.items() if value != without.get(key)}
             if '=' not in argument.split(',')[0] and 'task' in config:  # the first item is a name, as in glue:rte
@@ -119,7 +119,7 @@ class Recipe:
 
 
 def _recipe_in_argument(argument: str) -> str | None:
-    """Returns `find_recipe(argument)`; None if the argument of the user's own recipe is not itself a recipe."""
+    """Returns `find_recipe(argument)`; None if `argument` is not a recipe, which happens with a user's own recipe."""
     try:
         return find_recipe(argument)
     except UserError:

@@ -1,4 +1,4 @@
-"""The keys of a fine-tuning."""
+"""The keys of a fine-tuning run."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _DECAY, _NAMES = number(0, 1, above=True), text(empty=False)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepKeys:
-    """The group config.sweep. Each combination of the values is a run. An empty list keeps the value of the key."""
+    """The group config.sweep. Each combination of the values is a run. A key with an empty list is not swept."""
 
     trainable: tuple = key((), list_of(_TRAINABLE), 'values of `trainable`')
     batch_size: tuple = key((), list_of(ROWS), 'values of `batch_size`')

@@ -243,7 +243,7 @@ def inference_settings(config: Mapping[str, Any], verb: str) -> ModelKeys:
 
 @contextlib.contextmanager
 def name_keys(verb: str) -> Iterator[None]:
-    """Names the keys config.VERB.NAME in the errors of functions that know only the argument NAME."""
+    """Changes a UserError about the argument NAME of a function into one about the key config.VERB.NAME."""
     try:
         yield
     except UserError as error:

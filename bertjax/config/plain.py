@@ -1,4 +1,4 @@
-"""Convert configs to and from their plain form, the dicts, lists and scalars of config.json."""
+"""Converts configs to and from their plain form, the dicts, lists and scalars of config.json."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The keys of a pre-training."""
+"""The keys of a pre-training run."""
 
 import dataclasses
 from typing import Any
@@ -16,7 +16,7 @@ from bertjax.optim.schedules import SCHEDULES
 _LENGTH = integer(8, MANY)
 _BUDGET = word(r'|\d+(\.\d+)?([smhd]|e\d{1,2})', 'text: a time such as 25m, operations such as 3e15, or empty')
 _COMPILE = {'change': VERB, 'used_with': ('run', 'compile', *ANY_RECIPE)}  # for keys of run=compile
-_SENTENCEPIECE = ('family', 'sentencepiece')  # the value with which a key has an effect, see schema.Key
+_SENTENCEPIECE = ('family', 'sentencepiece')  # see `used_with` in schema.Key
 _FAMILIES = ('wordpiece', 'sentencepiece', 'bpe', 'symbols')
 
 
@@ -128,8 +128,8 @@ class PretrainingKeys(RunKeys):
         '', TEXT, 'a file of minimal pairs as for `run=minimal_pairs`; evaluations use at most `eval_examples` pairs'
     )
 
-    # The tokenizer decides `vocab_size`, and config.pairs.mode decides `nsp`. In bfloat16, small updates of a parameter
-    # would be lost, and the second moment would not decay: 0.999 is rounded to 1.
+    # The tokenizer decides `vocab_size`, and config.pairs.mode decides `nsp`. `param_dtype` is always float32: in
+    # bfloat16, small updates would be lost, and the second moment would not decay, because 0.999 is rounded to 1.
     model: Any = group(subset(BertConfig, lambda field: field.name not in ('vocab_size', 'nsp', 'param_dtype')))
     pairs: Any = group(subset(PairOptions, lambda field: field.name != 'plans'), change=TRAINING)
     pair_plans: int = override(PairOptions, 'plans', change=TRAINING)

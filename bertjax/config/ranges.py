@@ -191,7 +191,7 @@ def in_steps(
 
 
 def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:
-    """Raises a UserError if a value of config.KEY is outside its range. `example` is a value for the fix."""
+    """Raises a UserError if a value of config.KEY is outside its range. The error suggests the value `example`."""
     if not allowed.contains(value):
         several = isinstance(example, list | tuple)
         fix = f"--config.{key}='(VALUE,)', or () for none" if several else f'--config.{key}={example!r}'

@@ -1,4 +1,4 @@
-"""Make the base configs of recipes for pre-training, tasks, distillation, and the use of finished models."""
+"""Makes the base configs of recipes for pre-training, tasks, distillation, and the use of finished models."""
 
 import dataclasses
 import math
@@ -49,7 +49,7 @@ def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
 
 
 def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5) -> ConfigDict:
-    """Returns the config of ModernBERT's pre-training (arXiv 2412.13663) without its phases; see `modern_phase`.
+    """Returns the config of ModernBERT's pre-training (arXiv 2412.13663), without phases; see `modern_phase`.
 
     The learning rate is constant, unless a phase sets a warm-up or a decay.
 
@@ -94,7 +94,7 @@ def budget_config(budget: str, pairs: bool = False) -> ConfigDict:
     """Returns the config of the recipe configs/budget.py for a value of config.budget.
 
     Args:
-      pairs: Whether the rows are pairs of BERT, with segments, and the model predicts next sentences.
+      pairs: Whether the rows are BERT's sentence pairs with segment ids, and the model predicts next sentences.
     """
     config = pretraining_config('tiny', budget=budget, architecture_from='budget', corpus='pydoc:')
     # The model is exported as a ModernBERT. It has no local attention, because its rows are short.
@@ -105,14 +105,14 @@ def budget_config(budget: str, pairs: bool = False) -> ConfigDict:
     config.pairs.mode = 'full_rows'
     config.masking.rate = 0.4
     config.update(seq_len=64, max_predictions=26, batch_size=16 if config.vocab.size == _MIN_PIECES else 64)
-    # With a weight decay of 0.01, the weights grow until a fine-tuning with AdamW hardly changes them.
+    # With a weight decay of 0.01, the weights grow so large that fine-tuning with AdamW hardly changes them.
     config.optimizer.update(name='muon', b2=0.98, weight_decay=0.1)
     config.schedule.update(name='wsd', decay='linear', decay_fraction=0.6)
     config.update(learning_rate=2e-2, warmup_fraction=0.05, log_every=50)
     config.update(eval_every=0, eval_examples=1024, checkpoint_every=0, checkpoint_minutes=10.0)
     if pairs:
         config.pairs.mode, config.masking.final_rate, config.export_formats = 'nsp', 0.15, 'orbax'
-        # Without segments, the pair head is as good, but STS-B after Muon's fine-tuning is 0.26, not 0.41 (one seed).
+        # Without segments, the pair head is as good, but STS-B after fine-tuning with Muon is 0.26, not 0.41 (1 seed).
         config.model.update(num_segments=2, pooler='tanh', pooling='cls')
     return config
 
@@ -128,12 +128,12 @@ def finetuning_config(kind: str, **task: Any) -> ConfigDict:
 
 
 def sweep(**values: tuple) -> ConfigDict:
-    """Returns config.sweep; see `config.finetuning.SweepKeys`."""
+    """Returns config.sweep with these values; see `config.finetuning.SweepKeys`."""
     return _set_values(as_config(SweepKeys()), values)
 
 
 def distillation(config: ConfigDict, **values: Any) -> ConfigDict:
-    """Adds config.distill to the config of a pre-training or a task, so that the run trains a student.
+    """Adds config.distill to a config for pre-training or for a task, so that the run trains a student.
 
     `values` replace the values of keys of config.distill; see `config.distillation.DistillationKeys`.
     """
@@ -186,8 +186,8 @@ def parse_argument(argument: str, **defaults: Any) -> types.SimpleNamespace:
     word is the default.
 
     Raises:
-      UserError: A name is unknown, a value cannot be converted or is not allowed, or a word without `=` is neither the
-        first nor the name of a boolean.
+      UserError: A name is unknown, a value cannot be converted or is not allowed, or an item without `=` is neither the
+        first item nor the name of a boolean.
     """
     choices = {name: default for name, default in defaults.items() if isinstance(default, tuple)}
     defaults |= {name: words[0] for name, words in choices.items()}

@@ -1,4 +1,4 @@
-"""Decide which config keys may change between a checkpoint and the run that resumes from it."""
+"""Decides which config keys may change between a checkpoint and the run that resumes from it."""
 
 import dataclasses
 import itertools

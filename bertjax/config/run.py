@@ -32,8 +32,8 @@ _REPOSITORY = word(r'|[\w.-]+/[\w.-]+', "a name on the hub, such as org/name, or
 _PROFILE = word(r'|\d{1,10}:\d{1,10}', "FIRST:END such as 100:105, the steps 100 to 104, or ''")
 _STEP = 'the step of the checkpoint for `evaluate`, `predict` and `export`; 0: the newest or best'
 _FORMAT = 'hf|orbax|google|stablehlo|onnx'
-_MUON, _WSD = ('name', 'muon'), ('name', 'wsd')  # the values with which a key has an effect, see schema.Key
-_COMMAND = {'change': VERB, 'trained': RECIPE}  # for keys of a command, on which no training depends
+_MUON, _WSD = ('name', 'muon'), ('name', 'wsd')  # see `used_with` in schema.Key
+_COMMAND = {'change': VERB, 'trained': RECIPE}  # for keys of a single command; no training depends on them
 FORMATS = word(f'({_FORMAT})(,({_FORMAT}))*', 'some of hf, orbax, google, stablehlo, onnx, separated by commas')
 
 
@@ -103,7 +103,7 @@ class Card:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunKeys:
-    """The keys of every training. An instance has the settings of one run."""
+    """The keys that all training runs have. An instance has the settings of one run."""
 
     run: str = key('', text(empty=False), 'the verb, see --help', **_COMMAND)
     data: str = key('')

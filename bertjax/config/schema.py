@@ -1,10 +1,9 @@
-"""Declare config keys as fields of dataclasses.
+"""Declares config keys as fields of dataclasses.
 
     batch_size: int = key(32, ROWS, 'rows per update, over all devices', change=TRAINING)
 
 `recipes.as_config` converts such a dataclass to the ConfigDict of a recipe, and `from_config` converts a config to the
-frozen settings of a run. `keys_of` lists the keys for the checks of values, the rules of resuming, --help, and
-docs/keys.md.
+frozen settings of a run. Value checks, the rules for resuming, --help and docs/keys.md get the keys from `keys_of`.
 """
 
 import dataclasses
@@ -55,8 +54,8 @@ class Key:
       change: Whether a resumed run may have another value.
       trained: The source of the value in some verbs, see `Trained`.
       named: Whether the argument of a recipe sets the key without its name, as in configs/glue.py:rte.
-      used_with: The name of another key, and its values with which this key has an effect. A name without values means
-        all values except 0 and ''. () means that the key always has an effect.
+      used_with: The name of another key, followed by the values of that key for which this key has an effect. A name
+        without values means all values except 0 and ''. () means that this key always has an effect.
     """
 
     default: Any
@@ -84,7 +83,7 @@ def key(
       allowed: The range; None allows True and False if the default is a bool, and any text if it is a string.
       about: One line of documentation; '' means the field's entry in the docstring of its class.
       change, trained: See Key. None means the value that the group of the key declares, or else the default of Key.
-      used_with: See Key; the other key is one of the same group.
+      used_with: See Key; the other key must be in the same group.
       **metadata: Further entries of the field's metadata.
     """
     declared = {'range': allowed, 'about': about, 'change': change, 'trained': trained, 'used_with': used_with}

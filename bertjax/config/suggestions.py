@@ -1,4 +1,4 @@
-"""Suggest a known name for an unknown name: the equivalent of another program's option, or the most similar name."""
+"""Suggests a known name for an unknown name: the equivalent of another program's option, or the most similar name."""
 
 import difflib
 from collections.abc import Iterable, Mapping

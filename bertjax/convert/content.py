@@ -23,14 +23,14 @@ class ExportContent:
       module: The Flax module of the model, with its config.
       params: The parameters, on devices or on the host, without Linen's boxes. The layers are stacked if
         `config.scan_layers` is true. A pre-trained model may lack heads.
-      tokenizer: The tokenizer. All formats have its files.
+      tokenizer: The tokenizer, whose files are part of every format.
       card, about, figures: The content of the model card, see `convert/huggingface/card.py`.
       head: The head of a task's model; None for a pre-trained model.
       task: The task's fields of config.json: `id2label` with a name for each output, `label2id` and `problem_type`.
-      extra_files: {name: text} of further files, which all formats get.
+      extra_files: {name: text}, additional files in all formats.
       dtype: The dtype of the tensors in a Hugging Face directory: 'float32', 'float16' or 'bfloat16'.
       values: The config.json of the Hugging Face directory from which the model was read; empty for other models. An
-        export to Hugging Face keeps the model family and the keys that it does not set.
+        export to Hugging Face keeps the model family, and the keys that the export does not set.
       files: Additional files of a Hugging Face directory, {relative path: content}. They replace files of the export,
         except config.json and the tensors.
       embeddings: The module that computes vectors of texts. StableHLO and ONNX get a function of this module. None if
@@ -64,7 +64,7 @@ class ExportContent:
 
     @contextlib.contextmanager
     def stage(self, directory: epath.PathLike) -> Iterator[epath.Path]:
-        """Yields a new directory with the tokenizer and the extra files. It replaces `directory` after the body."""
+        """Yields a temporary directory with the tokenizer and the extra files. On exit, it replaces `directory`."""
         with atomic_directory(directory) as staging:
             self.tokenizer.save(staging)
             for name, text in self.extra_files.items():

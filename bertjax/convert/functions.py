@@ -27,9 +27,9 @@ def make_functions(
 
     Args:
       model: The model with its config.
-      parts: The parts of a pre-trained model that have weights, besides the encoder. The functions return no outputs
-        of other parts. Without the part 'mlm' there is no function `mlm`.
-      embeddings: A module that computes vectors of texts, in a function `embeddings`. No function `task` is returned.
+      parts: The parts of a pre-trained model, besides the encoder, that have weights. The functions return no outputs
+        of other parts, and the function `mlm` exists only with the part 'mlm'.
+      embeddings: A module that computes vectors of texts. It becomes a function `embeddings`, which replaces `task`.
     """
     pooled = 'pooler' in parts and model.config.nsp
 
@@ -61,7 +61,7 @@ def make_functions(
 
 
 def symbolic_inputs(model: BertForPreTraining | BertForTask) -> list[jax.ShapeDtypeStruct]:
-    """Returns the inputs of the functions, int32 arrays with any number of rows of any length up to `max_positions`."""
+    """Returns abstract int32 inputs of the functions, for any number of rows of any length up to `max_positions`."""
     shape = export.symbolic_shape(_dimensions(model), constraints=[f's <= {model.config.max_positions}'])
     return [jax.ShapeDtypeStruct(shape, np.int32)] * len(INPUTS)
 

@@ -17,7 +17,7 @@ _MOVED = {
 }
 # The suffixes of the files that describe a model and its tokenizer.
 _DESCRIPTION_SUFFIXES = ('.json', '.txt', '.model', 'artifact.metadata')
-# The file names of each format of weights. Only the first format that a folder has is downloaded.
+# The file names of each format of weights. From each folder, only the first of these formats is downloaded.
 _WEIGHTS = (
     r'model\.safetensors',
     r'model-\d+-of-\d+\.safetensors',
@@ -43,7 +43,7 @@ def hub_name(name: str) -> tuple[str, str | None] | None:
 
 
 def moved_name(name: str) -> str:
-    """Returns 'google-bert/bert-base-uncased' for 'bert-base-uncased', and so on; '' for other names."""
+    """Returns the new name of a moved model ('google-bert/bert-base-cased' for 'bert-base-cased'), or ''."""
     owner = next((owner for pattern, owner in _MOVED.items() if re.fullmatch(pattern, name)), '')
     return f'{owner}/{name}' if owner else ''
 
@@ -93,8 +93,7 @@ def check_push(name: str) -> None:
     """Checks that a repository belongs to the user of the hub token, or to one of this user's organisations.
 
     Raises:
-      UserError: The token is missing, rejected or only for reading, the hub is not available, or the repository
-        belongs to others.
+      UserError: The token is missing, rejected or read-only, the hub is not available, or others own the repository.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
@@ -159,7 +158,7 @@ def _cached(repository: str, revision: str | None) -> str | None:
 
     try:
         folder = snapshot_download(repository, revision=revision, local_files_only=True)
-    except Exception as error:  # `pull` leaves an incomplete snapshot, and the error has its path.
+    except Exception as error:  # `pull` skips some files, so the snapshot is incomplete. The error has its path.
         folder = getattr(error, 'snapshot_path', None)
     names = os.listdir(folder) if folder else []
     return folder if any(re.fullmatch(form, name) for form in _WEIGHTS for name in names) else None

@@ -48,7 +48,7 @@ class ImportedModel:
       kind: The class of transformers in the directory's config; '' if there is none.
       dtype: The dtype of the used tensors in the directory: 'float16', 'bfloat16' or 'float32'. Float64 and mixed
         dtypes count as 'float32'.
-      head_note: How the outputs of the directory's head relate to the labels of the task; '' if they are equal.
+      head_note: How the outputs of the directory's head differ from the labels of the task; '' if they do not differ.
     """
 
     params: dict
@@ -61,7 +61,7 @@ class ImportedModel:
     head_note: str = ''
 
     def describe_missing(self, paths: Sequence[str]) -> str:
-        """Returns the found part of an error about missing parameters."""
+        """Returns the text for `UserError.found` in an error about missing parameters."""
         return '; '.join([f'no {", ".join(paths)}', *([self.head_note] if self.head_note else [])])
 
     def describe(self, where: str, action: str = 'starting from') -> str:
@@ -135,9 +135,9 @@ def load_task_model(
     """Loads a BERT as the start of a task's model.
 
     The encoder is always read from the directory, and the pooler only if its shapes fit. A head that is a module of
-    sentence-transformers is also read. Any other head is read only if the directory's model has the same class and the
-    same number of outputs. If both models name their outputs, the names must also be equal. Their order may differ; the
-    outputs are then reordered. Without names, the order of `id2label` is assumed. `ImportedModel.head_note` says so.
+    sentence-transformers is always read. Any other head is read only if the directory's model has the same class and
+    the same number of outputs. If both models name their outputs, the names must also be equal, but outputs in another
+    order are reordered. Unnamed outputs are assumed to be in the order of `id2label`. `head_note` reports both cases.
 
     Args:
       directory: The directory of a pre-trained or fine-tuned model.
@@ -155,7 +155,7 @@ def load_task_model(
     reordered = sorted(theirs) == sorted(ours) and len({*ours}) == len(ours)
     same_names = not theirs or not ours or theirs == ours or reordered
     same_head = same_class and same_names
-    # Parts with other shapes are not read, such as a head with other outputs, or a pooler on top of a BiLSTM.
+    # Parts whose shapes differ are not read, such as a head with other outputs, or a pooler on top of a BiLSTM.
     shapes = stacked_shapes(model)
     misfits = set()
     for entry in names.entries(model.config, shapes, head.projection):

@@ -17,8 +17,8 @@ LAYERS = 'encoder/layers/'  # A row of TABLE with this prefix is one module in e
 DENSE_FOLDERS = tuple(f'{i}_Dense' for i in range(2, 10))
 _BLOCK = 'bert.encoder.layer.{i}.'
 
-# (our module, Hugging Face's module). BERT has no gate, no norms of queries and keys, and no final norm: we chose
-# these names. convert/huggingface/modernbert.py maps the gate and the final norm to ModernBERT's names.
+# (our module, Hugging Face's module). BERT has no gate, no norms of queries and keys, and no final norm, so their names
+# are our own. convert/huggingface/modernbert.py maps the gate and the final norm to ModernBERT's names.
 TABLE: tuple[tuple[str, str], ...] = (
     ('encoder/embeddings/token', 'bert.embeddings.word_embeddings'),
     ('encoder/embeddings/position', 'bert.embeddings.position_embeddings'),
@@ -51,7 +51,7 @@ TABLE: tuple[tuple[str, str], ...] = (
 # {our parameter of a module: their parameter}
 _PARAMETERS = {'kernel': 'weight', 'scale': 'weight', 'embedding': 'weight', 'bias': 'bias'}
 _NAMES = {f'{ours}/{x}': f'{theirs}.{y}' for ours, theirs in TABLE for x, y in _PARAMETERS.items()}
-# Our arrays with a row for each piece of the vocabulary, followed by padding.
+# Our arrays with a row for each piece of the vocabulary, followed by padding rows.
 _VOCABULARY = ('encoder/embeddings/token/embedding', 'mlm/decoder/embedding', 'mlm/bias')
 
 
@@ -103,7 +103,7 @@ def entries(
 
     Args:
       head: The name of a task's head in transformers (Head.projection).
-      keep_unnamed: Whether to keep paths without a name in transformers, such as a BiLSTM's, with dots for slashes.
+      keep_unnamed: Whether to include paths without a name in transformers (such as a BiLSTM's), with dots for slashes.
 
     Raises:
       KeyError: A path has no name in transformers, and `keep_unnamed` is False.

@@ -57,11 +57,11 @@ def _head_facts(content: ExportContent) -> dict[str, Any]:
 
 
 def _save(params: Any, directory: pathlib.Path) -> None:
-    """Writes files for `StandardCheckpointer`, whose own `save` needs memory for two more copies of the model.
+    """Writes files that `StandardCheckpointer` can restore.
 
-    That method copies host arrays, and buffers all compressed data until the end.
+    Its own `save` copies the host arrays and buffers all compressed data, which needs memory for two more models.
     """
-    import orbax.checkpoint as ocp  # Imported here, because it is as slow as the import of JAX.
+    import orbax.checkpoint as ocp  # Imported here, because importing Orbax takes as long as importing JAX.
 
     arrays = ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)
     registry = ocp.type_handlers.create_type_handler_registry((np.ndarray, arrays))

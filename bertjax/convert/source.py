@@ -15,7 +15,7 @@ class CheckpointSource:
     Attributes:
       where: The directory, for error messages.
       description_file: The path of the file with `values`, for error messages.
-      values: The content of an equivalent config.json of model_type 'bert'. From Orbax, it has only `architectures`
+      values: The content of an equivalent config.json of model_type 'bert'. For Orbax, it has only `architectures`
         and the task's fields. Two values extend BERT's config.json: `type_vocab_size` 0 means no segment embedding,
         and `pooler_act` is the activation of the pooler (default: 'tanh').
       read: A function that reads the tensors. It is called when `tensors` is first used, because many callers

@@ -51,7 +51,7 @@ def build_store(
       options: See `CorpusOptions`.
       progress: Whether to report progress: with a bar on a terminal, with occasional lines elsewhere.
       replace: Whether to replace a finished store of other text or settings. If False, such a store raises an error.
-      other_fix: The end of the fix in this error's message, such as ', or …'. It follows 'restore …'.
+      other_fix: The text after 'restore …' in the fix of this error, such as ', or …'.
       log: A function that logs a line, for example about how files are read.
       beam: The flags of Apache Beam, which builds the same store; '' for a build on this machine.
 
@@ -60,8 +60,8 @@ def build_store(
 
     Raises:
       UserError: The corpus matches no file, has no usable document, or has broken input (if strict). The directory is
-        remote, contains other files, or overlaps the corpus. Another process builds the store. The existing store may
-        not be replaced. The flags of Beam are invalid, or a pipeline failed.
+        remote, contains other files, or overlaps the corpus. Another process builds the store. `replace` is False, and
+        the store has other text or settings. The flags of Beam are invalid, or a pipeline failed.
       RuntimeError: A worker process died.
     """
     backend = make_backend(beam)
@@ -76,7 +76,7 @@ def build_store(
 
     @functools.cache
     def make_plan() -> BuildPlan:
-        """Returns the plan. Only called if needed, because this function reads the beginnings of files."""
+        """Returns the plan. Call this only if the plan is needed, because it reads the beginnings of files."""
         auto = options.format == 'auto'
         chosen, readings = reading.choose_readings(text_sources) if auto else (text_sources, [])
         return BuildPlan(store_identity, chosen, cut_shards(chosen, options.format), options.strict, readings)

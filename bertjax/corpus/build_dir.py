@@ -25,7 +25,7 @@ from bertjax.text.splitters import UNKNOWN
 
 _STORE_FILES = re.compile(rf'(train|heldout)[^/]*\.(tokens|sentences|documents|segments)|{re.escape(identity.RECORD)}')
 _PARTIAL_FILES = re.compile(r'(plan|refused)\.json|\d{5,}\.\w+|(repeats|distinct)-\d+|tokenizer|\..*\.tmp-\d+')
-# The fields of the record of a shard, which `shard_writer` writes.
+# The fields of the record that `shard_writer` writes for a shard.
 _FIELDS = ('files', 'train_checksum', 'runs', 'documents', 'characters', 'lines', 'dropped', 'problems', 'inputs')
 
 
@@ -69,7 +69,7 @@ class BuildPlan:
 
 
 def check_directory(directory: pathlib.Path) -> None:
-    """Checks that a directory is absent or empty, or contains a store or an unfinished store.
+    """Checks that a directory is absent or empty, or contains a finished or unfinished store.
 
     Raises:
       UserError: The path is a file, the directory has other files but no store, or its `partial` has other files.
@@ -115,7 +115,7 @@ def find_finished_store(
     For `replace`, `other_fix` and `log`, see `build.build_store`.
 
     Raises:
-      UserError: The store has other text or settings and may not be replaced, or its manifest is invalid.
+      UserError: `replace` is False and the store has other text or settings, or its manifest is invalid.
     """
     if not (directory / 'manifest.json').exists():
         return None
@@ -157,7 +157,7 @@ def _describe_other_text(
 ) -> str | None:
     """Describes how the text differs from the text of a finished store; returns None if the texts are equal.
 
-    `old` is the entry 'inputs' of the store's manifest. `new` is the same entry for `sources`, without a content hash.
+    `old` is the entry 'inputs' of the store's manifest. `new` is this entry for `sources`, without the content hash.
     If only the dates or paths of the files have changed, the record of the store is updated.
     """
     record = identity.read_record(directory, old['content'])

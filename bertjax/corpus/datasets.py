@@ -66,7 +66,7 @@ _MARKER = re.compile(r'_START_(ARTICLE|SECTION|PARAGRAPH)_|_NEWLINE_')
 
 
 def wiki40b_paragraphs(text: str) -> list[str]:
-    """Returns the paragraphs of a wiki40b text, without titles of articles and sections, as in BERT's paper."""
+    """Returns the paragraphs of a wiki40b text, without the titles of articles and sections, which BERT also omits."""
     first, *rest = _MARKER.split(text)
     paragraphs, title = [first], False
     for kind, piece in zip(rest[::2], rest[1::2], strict=True):

@@ -10,11 +10,11 @@ import numpy as np
 
 from bertjax.corpus.merge import Shard
 
-BUCKET = 1 << 22  # the number of hashes to sort at once
+BUCKET = 1 << 22  # the maximum number of hashes to sort at once
 
 
 def bucket_edges(count: int) -> list[int]:
-    """Returns the edges of equal buckets of 64-bit hashes. Each bucket gets at most about BUCKET of `count` hashes."""
+    """Returns the edges of equal buckets of 64-bit hashes, each with at most about BUCKET of `count` hashes."""
     number = max(1, -(-count // BUCKET))
     return [(index << 64) // number for index in range(number + 1)]
 

@@ -43,8 +43,7 @@ Event = Document | Broken | SequenceSentence | str
 def read_head(path: str) -> tuple[str | None, bytes]:
     """Returns the compression ('' if there is none) and the first decompressed bytes of a file.
 
-    The compression is None for a pipe or a device, and if reading fails before the first byte. Damage is not reported
-    here, but in the events of `read_events`.
+    The compression is None for a pipe, a device, or a file that cannot be read at all. `read_events` reports damage.
     """
     compression, head = None, b''
     if unusual_kind(path):  # opening a pipe without a writer would block
@@ -99,7 +98,7 @@ def _is_json(text: bytes) -> bool:
 
 
 class Picker:
-    """Counts documents, and selects the documents n with n % `of` == `stride`.
+    """Counts documents, and selects each document n for which n % `of` == `stride`.
 
     Attributes:
       inside: Whether a document is open.
@@ -169,7 +168,7 @@ def wiki_events(lines: streams.Lines, pick: Picker, *, first: bool) -> Iterator[
     """Yields the events of WikiExtractor's output, without titles.
 
     A document consists of <doc …>, the title, a blank line, paragraphs, and </doc>. If `first`, text outside of
-    documents is reported as broken.
+    documents is reported as broken. `first` is False for strides other than 0, which would repeat the report.
     """
     title = outside = False
     for raw in lines:
@@ -242,7 +241,7 @@ def _file_events(part: TextPart, options: CorpusOptions, progress: OnProgress, d
         in_stride = pick.selected if pick.inside else part.stride == 0  # so that only one part reports the error
         if in_stride:
             kind = 'unreadable file' if isinstance(error, OSError) and error.errno else 'damaged file'
-            # No line number for a later part: the lines before it would have to be counted, and may be unreadable.
+            # A later part gives no line number, because the lines before it may be unreadable and cannot be counted.
             yield Broken(kind, 0 if part.begin else lines.number, str(error) or type(error).__name__)
         if in_stride and pick.inside:
             yield Document.END

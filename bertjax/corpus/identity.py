@@ -1,4 +1,4 @@
-"""Decides whether a text still has the content that was read earlier. Paths, dates and folder names may differ.
+"""Decides whether a text still has the content that was read earlier. Its paths and dates may differ.
 
 The record of the text that was read is a list of `KnownText`, stored in `inputs.json` beside the manifest of a store. A
 file of another size has changed. A file of the same size with another modification time or inode is read again, to
@@ -154,7 +154,7 @@ def _digest(kind: str, path: str, facts: tuple[int, str, int], begin: int, end: 
     """Returns the hash that `formats.read_events` computes for a range of a source. Reading stops at any damage."""
     del facts  # part of the cache key
     digest = new_digest()
-    if kind != 'file' or begin == end:  # a dataset, an empty file, or a pipe, for which reading would block
+    if kind != 'file' or begin == end:  # a dataset, an empty file, or a pipe (reading it would block)
         return digest.hexdigest()
     try:
         with open_file(path) as file:
@@ -183,7 +183,7 @@ def read_again(sources: Sequence[TextSource], shards: Shards, log: LogFunction) 
 
 def hash_names(sources: Sequence[TextSource]) -> str:
     """Returns the hash of the kinds, names and sizes of the sources, and of the stamps of datasets."""
-    # The stamp of a dataset or of Python's help depends on the content. The stamp of a file does not.
+    # The stamp of a file is left out, because it may change without the content.
     rows = [
         [source.kind, source.name, source.size, '' if source.kind == 'file' else source.stamp] for source in sources
     ]

@@ -22,7 +22,7 @@ class Shard:
       number: The number of the shard.
       record: The record of the shard; see `shard_writer`.
       directory: The directory of the store.
-      train, heldout: The files of the training and of the held-out documents.
+      train, heldout: The token files of the training documents and of the held-out documents.
       rewritten_train: The train file that `rewrite_train_file` writes.
     """
 
@@ -54,8 +54,8 @@ def heldout_threshold(shards: list[Shard], heldout: float) -> int:
     """Returns the hash below which documents are held out, so that the share of held-out documents is about `heldout`.
 
     In a small corpus, the threshold is moved so that each split has at least two distinct documents, because a NotNext
-    pair needs two. With only two or three distinct documents, a split may have one. With one distinct document, or if
-    `heldout` is 0, no document is held out.
+    pair needs two. With only two or three distinct documents, a split may have only one. No document is held out if
+    there is only one distinct document, or if `heldout` is 0.
     """
     small, large = _extremes(shards, 4)
     distinct = len(small)
@@ -90,7 +90,7 @@ def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int
 def _copy_documents(shard: Shard, table: np.ndarray, mask: np.ndarray, itemsize: int, target: AtomicFile) -> None:
     """Appends the tokens of documents to `target`, in the order of `table`. `mask`, bool, selects the documents."""
     begins = np.empty(len(table), np.int64)
-    for flag in (0, 1):  # a document is in the train file or the held-out file of its shard
+    for flag in (0, 1):  # each document is in either the train file or the held-out file of its shard
         in_file = table['heldout'] == flag
         sizes = table['tokens'][in_file].astype(np.int64) * itemsize
         begins[in_file] = np.cumsum(sizes) - sizes

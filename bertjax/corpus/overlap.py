@@ -10,7 +10,7 @@ from bertjax.corpus.sources import split_components
 from bertjax.errors import UserError
 from bertjax.files.paths import is_hidden, is_pattern, is_remote, would_match
 
-# Examples of the files that a build, a run and later commands write: at least one in each depth of folders.
+# Examples of the files that a build, a run and later commands write: at least one at each depth of folders.
 _TOKENIZER = ['tokenizer/vocab.txt', 'tokenizer/tokenizer.json', 'tokenizer/tokenizer.model']
 STORE_FILES = [
     *('manifest.json', 'inputs.json', 'train-00000.tokens', 'train.sentences', 'train.documents'),
@@ -34,7 +34,7 @@ def check_outside(
     """Checks that the text `spec` does not include the files `written`, which a run writes to `folder`.
 
     Raises:
-      UserError: A component is a directory that contains the folder, or a glob that matches one of its files.
+      UserError: A component is a directory that contains the folder, or a glob that matches one of the files.
     """
     output = pathlib.Path(os.path.realpath(os.path.expanduser(folder)))
     for part in split_components(spec):

@@ -1,7 +1,7 @@
 """Problems of a corpus and their fixes: broken input, the warnings of the report, and shuffled sentences.
 
-In running text, neighbouring sentences share far more rare words than sentences of different documents. If they do
-not, the sentences were shuffled, and a model learns nothing from sentence pairs. `coherence` measures this.
+In running text, neighbouring sentences share far more rare words than sentences of different documents do. If they do
+not, the sentences were shuffled, and sentence pairs teach a model nothing. `coherence` measures this overlap.
 """
 
 import collections
@@ -23,7 +23,7 @@ DUPLICATE_DOCUMENTS = 0.01
 DUPLICATE_LINES = 0.3
 UNKNOWN = 0.01
 PIECES_PER_WORD = 2.0
-LIKENESS, LIKENESS_WITHIN = 1.6, 1.2  # the report warns of lower ratios of `coherence`
+LIKENESS, LIKENESS_WITHIN = 1.6, 1.2  # the report warns if a ratio of `coherence` is lower
 LONG_SENTENCE = 128  # in tokens; correctly split sentences are shorter on average
 FEW_HELDOUT = 1000  # in tokens
 MUCH_HELDOUT = 3  # as a multiple of the requested share
@@ -139,10 +139,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
 
 
 def warn_long_documents(store: TokenStore) -> list[str]:
-    """Returns a list with a warning if any document has MANY_SENTENCES sentences or more, else [].
-
-    The manifest does not contain this warning.
-    """
+    """Returns [warning] (not in the manifest) if any document has MANY_SENTENCES sentences or more, else []."""
     count = longest = 0
     for name in ('train', 'heldout'):
         sizes = np.diff(store.split(name).document_offsets)
@@ -159,7 +156,7 @@ def warn_long_documents(store: TokenStore) -> list[str]:
 
 def _sample(split: StoreSplit) -> list[list[np.ndarray]]:
     """Returns neighbouring sentences (arrays of ids) of each sampled document that has two sentences or more."""
-    # More than DOCUMENTS, because documents of one sentence are removed afterwards.
+    # Sample more than DOCUMENTS, because documents of one sentence are removed next.
     sampled = np.unique(np.linspace(0, max(0, split.num_documents - 1), 8 * DOCUMENTS).astype(np.int64))
     begins, ends = split.document_offsets[sampled], split.document_offsets[np.minimum(sampled + 1, split.num_documents)]
     several = np.flatnonzero(ends - begins > 1)
@@ -174,7 +171,7 @@ def _sample(split: StoreSplit) -> list[list[np.ndarray]]:
 
 
 def _overlap(a: set[int], b: set[int]) -> float:
-    """Returns the share of common ids: |A ∩ B| / sqrt(|A| |B|)."""
+    """Returns the cosine similarity of two sets of ids: |A ∩ B| / sqrt(|A| |B|)."""
     return len(a & b) / math.sqrt(len(a) * len(b))
 
 
@@ -185,10 +182,10 @@ def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
     sentences (2.6, 1.5). Shuffled Wikipedia has (0.9, 1.0), and Wikipedia shuffled within each document (20, 1.0).
 
     Returns:
-      Two ratios. The first is the overlap of neighbours divided by the overlap of sentences of different documents,
-      about 1 if all sentences were shuffled. The second is the overlap of neighbours divided by the overlap of distant
-      sentences of the same document, about 1 if sentences were shuffled within documents. The second is None if there
-      are too few pairs. The result is None if there are too few pairs even for the first.
+      Two ratios. The first is the overlap of neighbours divided by the overlap of sentences of different documents; it
+      is about 1 if all sentences were shuffled. The second is the overlap of neighbours divided by the overlap of
+      distant sentences of the same document; it is about 1 if sentences were shuffled within documents. The second is
+      None if there are too few pairs for it. The result is None if there are too few pairs for the first.
     """
     documents = [[set(ids.tolist()) for ids in document] for document in _sample(split)]
     counts = collections.Counter(token for document in documents for ids in document for token in ids)

@@ -1,4 +1,4 @@
-"""Decides whether the blank lines in a file end documents, or the paragraphs of a single document.
+"""Decides whether the blank lines in a file separate documents, or only the paragraphs of one document.
 
 The name of a file does not show this: 'texts/*.txt' may be in BERT's format (one sentence or paragraph on each line, a
 blank line between documents), or each file may be a book. So some files of each component are inspected, and the
@@ -16,10 +16,10 @@ from bertjax.corpus.sources import TextSource
 MAX_INSPECTED = 24
 # A block is a sequence of lines without a blank line.
 BLOCK_OF_LINES = 2 / 3  # if fewer than this share of the blocks have several lines, each block is a paragraph
-LONG_BLOCK = 150  # words in the median block; articles have more, paragraphs have 80 in essays and 20 in novels
+LONG_BLOCK = 150  # words; the median block is longer if blocks are articles; paragraphs have 80 (essays) or 20 (novels)
 # Thresholds for the share of lines that end a sentence, and for the 9th decile of line lengths divided by the median.
-# The last line of each block is ignored. In wrapped text, the values are under 0.4 and at most 1.2. If lines are
-# sentences or paragraphs, the values are at least 0.8 and about 2.
+# The last line of each block is ignored. In wrapped text, the first value is below 0.4 and the second at most 1.2. If
+# lines are sentences or paragraphs, the first is at least 0.8 and the second about 2.
 ENDING, RAGGED = 0.5, 1.5
 _ENDS = tuple('.!?…:;。！？｡।۔؟')
 _CLOSING = '"\'”’»)]}*_ \t\r\f\v'
@@ -100,12 +100,11 @@ def _inspect(source: TextSource) -> tuple[str, str]:
 
 
 def classify_blank_lines(text: str, *, complete: bool = True) -> str:
-    """Returns 'text' if blank lines end documents, 'files' if they end paragraphs, '' if there are under two blocks.
+    """Returns 'text' if blank lines end documents, 'files' if they end paragraphs, '' if there is at most one block.
 
     Args:
       text: The beginning of a file.
-      complete: Whether `text` is the complete file. If not, the last block may be cut. It is then ignored, unless there
-        are only two blocks.
+      complete: Whether `text` is the complete file. If not, the last of three or more blocks is ignored: it may be cut.
     """
     blocks = [
         list(lines)

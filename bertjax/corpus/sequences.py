@@ -27,7 +27,7 @@ _NO_SEGMENTS = 'add a list with one number for each sentence, or set config.corp
 
 @dataclasses.dataclass(frozen=True)
 class SequenceSentence:
-    """A sentence of a document.
+    """A sentence of ids or symbols.
 
     Attributes:
       items: The ids or symbols.

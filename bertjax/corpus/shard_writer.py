@@ -44,7 +44,7 @@ DOCUMENT = np.dtype(
 
 @dataclasses.dataclass
 class _Draft:
-    """A document that is not completely written."""
+    """A document that is not yet completely written."""
 
     text: object  # the hash object of the normalised text
     lines: bytearray  # uint64 hashes of the lines, little-endian
@@ -77,7 +77,7 @@ class ShardWriter:
         special = {tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id} - {tokenizer.unk_id}
         self._reserved = {index: tokenizer.pieces[index] for index in special}
         self._dtype = id_dtype(tokenizer.vocab_size)
-        self._batch: list[_Draft] = []  # the last one may be open
+        self._batch: list[_Draft] = []  # the last document may be open
         self._characters = 0  # in the batch
         self._run = bytearray()
         self._runs: list[int] = []
@@ -294,7 +294,7 @@ def encode_shard(
       parts: The parts of the corpus that the shard reads, in order.
       tokenizer: The tokenizer of the store.
       options: The options of the store.
-      progress: A function of two numbers: the new documents, and the new bytes (before decompression) or records.
+      progress: A function of two counts: new documents, and new bytes (before decompression) or records.
 
     Returns:
       The record of the shard, as in partial/K.json.

@@ -96,7 +96,7 @@ class TextSource:
       stamp: A value that changes if the content may have changed: a file's modification time in ns, or the version of
         an object or dataset.
       single: Whether the whole file is one document, if its format is 'auto' and not recognised. `resolve_sources` sets
-        True for files of directories. `reading.choose_readings` can replace this by a decision from the content.
+        True for files of directories. `reading.choose_readings` can replace it by a value that depends on the content.
       inode: The inode of a local file; otherwise 0.
       component: The directory or glob that matched the file; '' if the corpus names the file itself.
     """
@@ -133,8 +133,8 @@ class TextPart:
 def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
     """Splits 'A=0.7,B=0.3' into [('A', 0.7), ('B', 0.3)], 'A=auto' into [('A', AUTO)], and 'A,B' into [('A,B', None)].
 
-    Each component with a weight becomes a separate store. Components without weights become one store. A single
-    URL has no weight.
+    Each component with a weight becomes a separate store. Components without weights become one store. A `=0.7` at the
+    end of an existing local path or of a single URL belongs to the path.
 
     Raises:
       UserError: A component is empty, a weight is invalid, only some components have weights, or only some are AUTO.

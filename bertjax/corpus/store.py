@@ -41,12 +41,12 @@ class StoreSplit:
 
     Attributes:
       name: 'train' or 'heldout'.
-      num_documents, num_sentences, num_tokens: The counts of the split.
+      num_documents, num_sentences, num_tokens: The counts in the split.
       sentence_offsets: int64 [num_sentences + 1], token offsets; the last is num_tokens.
       document_offsets: int64 [num_documents + 1], sentence indices; the last is num_sentences.
       segments: uint8 [num_sentences], the segment type of each sentence; None if the data has no segment types, or the
         split is empty.
-      sha: The sha256 (hex) of the split's entry in the manifest, which has the checksums of the files.
+      sha: The sha256 (hex) of the split's manifest entry, which contains the checksums of the files.
     """
 
     def __init__(self, directory: pathlib.Path, name: str, entry: dict, dtype: np.dtype):
@@ -139,7 +139,7 @@ def read_manifest(directory: epath.PathLike) -> dict:
     """Reads and checks the manifest of a store of this version.
 
     Raises:
-      UserError: The directory has no store, the file is not a manifest, it was changed, or the version differs.
+      UserError: The directory has no store, or its manifest.json is of another kind or version, or was changed.
     """
     path = pathlib.Path(directory) / 'manifest.json'
     if not path.is_file():

@@ -197,7 +197,7 @@ def encode_shards(
 
         def count(documents: int, size: int) -> None:
             if any(future.done() and future.exception() for future in futures):
-                raise _Stopped  # the code that reads the text might catch the worker's own error
+                raise _Stopped  # not the worker's own error, which the code that reads the text might catch
             _count(counters, documents, size)
             progress.set_counts(*counters[:2])
 

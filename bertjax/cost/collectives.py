@@ -93,7 +93,7 @@ def _make_key(instruction: Instruction, inner: Instruction) -> str:
 
 
 def _continues_chain(instruction: Instruction, inner: Instruction) -> bool:
-    """Returns whether an instruction is a fusion that continues a collective, which another instruction starts."""
+    """Returns whether an instruction is a fusion that continues a collective that another instruction started."""
     chained = instruction.opcode == 'fusion' and inner.find(_CHAIN)
     return bool(chained) and not any('"AsyncCollectiveStart"' in other.attributes for other in instruction.inside())
 

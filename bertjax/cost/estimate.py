@@ -30,7 +30,7 @@ _MODULES = {
 PARTS = {*_MODULES.values(), 'optimiser', 'stacks', 'casts', 'copies', 'collectives', 'other'}
 _PRODUCTS = {'dot', 'convolution'}
 _MOVES = {'copy', 'transpose', 'reshape', 'slice', 'concatenate', 'pad', 'reverse', 'copy-start', 'copy-done'}
-_SCAN_STACK = r'dynamic_(update_)?(slice|index_in_dim)'  # stores and reads the residuals of a scan
+_SCAN_STACK = r'dynamic_(update_)?(slice|index_in_dim)'  # the operations that store and read the residuals of a scan
 _IDLE = {'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'broadcast', 'iota', 'partition-id'}
 
 
@@ -40,8 +40,8 @@ class Rates:
 
     Attributes:
       clock_hz: The clock frequency, which converts the compiler's cycles to seconds.
-      peak_flops: The dense bfloat16 operations per second.
-      hbm_bandwidth: The bytes per second of the memory.
+      peak_flops: The peak dense bfloat16 FLOPs per second.
+      hbm_bandwidth: The memory bandwidth in bytes per second.
       ici_bandwidth: A function from the number of chips in a group to the bytes per second that each chip can send.
       network_bandwidth: The bytes per second that each chip can send to other slices.
     """
@@ -104,13 +104,13 @@ class Estimate:
 def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
     """Estimates the time of a program that `chips` chips run together.
 
-    A chip executes the instructions one after the other, in the order of the text. The body of a loop counts as often
-    as it runs, or once if the trip count is unknown. A conditional counts as its longest branch. Most instructions
-    take the cycles that the compiler reports. Kernels, collectives and instructions without cycles are modelled:
+    A chip executes the instructions one after the other, in the order of the text. The time of a loop is its trip count
+    (1 if unknown) times the time of its body. A conditional counts as its slowest branch. Most instructions take the
+    cycles that the compiler reports. Kernels, collectives and other instructions without cycles are modelled:
 
     * kernels: max(FLOPs / peak, bytes / HBM bandwidth) / EFFICIENCY;
-    * collectives: bytes sent / bandwidth, minus the time of the work between their start and their end. One collective
-      at a time runs on the links of a slice, and one on the network between slices;
+    * collectives: bytes sent / bandwidth, minus the time of the work between their start and their end. The links of a
+      slice and the network between slices each carry one collective at a time;
     * other instructions: bytes / HBM bandwidth / EFFICIENCY.
 
     The estimate ignores asynchronous copies between the chip's memories, the latency of collectives, and the host.
@@ -226,7 +226,7 @@ def _part_of_name(op_name: str) -> str:
     """Returns the part that an op name belongs to. A name without a path, from a compiler pass, gives ''."""
     path = op_name.split('/')
     for element in reversed(path):
-        if part := _MODULES.get(re.sub(r'_\d+$', '', element)):  # `layers_0` without scan
+        if part := _MODULES.get(re.sub(r'_\d+$', '', element)):  # Blocks that are not scanned are `layers_0`, ...
             return part
     if len(path) == 1:
         return ''

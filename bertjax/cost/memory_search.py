@@ -193,8 +193,8 @@ class MemorySearch:
 def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
     """Compiles the step of a phase. Returns whether it `fits`, its memory, and its optimized HLO as `text`.
 
-    If libtpu reports too little memory, `fits` is False and `text` is absent. On GPUs, `fits` is always True. On TPUs,
-    libtpu writes the text, because jaxlib 0.10.2 cannot print some instructions, such as asynchronous gathers on v6e.
+    If libtpu reports that memory is exhausted, `fits` is False and `text` is absent. On GPUs, `fits` is always True. On
+    TPUs, libtpu writes the text: jaxlib 0.10.2 cannot print some instructions, such as asynchronous gathers on v6e.
     """
     lowered = StepLowering(setup, phase).step(phase.batches[phase.seq_len])
     if setup.mesh.devices.flat[0].platform != 'tpu':
@@ -230,7 +230,7 @@ def format_flags(plan: MemoryPlan, settings: PretrainingSettings, phase: Pretrai
 
 
 def _needed_bytes(result: CompileResult) -> int:
-    """Returns the bytes per chip, or twice the available memory if the compiler does not state them."""
+    """Returns the bytes that a chip needs, or twice the available bytes if the compiler does not state them."""
     return result['hbm_bytes_per_chip'] or 2 * result['hbm_bytes_available']
 
 

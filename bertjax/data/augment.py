@@ -53,8 +53,8 @@ def find_shared_words(features: Features, words: np.ndarray) -> tuple[np.ndarray
     """Finds the `words`, bool [T], that begin all sequences of a row, such as the prompt of a multiple-choice question.
 
     Returns:
-      The indices of these words in the second and further sequences of each row, int64 [M], and the index of the same
-      word in the first sequence of the row, int64 [M]. Both are empty if each row has one sequence.
+      The indices of these words in all sequences of a row except the first, int64 [M], and the indices of the same
+      words in the first sequence of the row, int64 [M]. Both are empty if each row has one sequence.
     """
     n, position = token_positions(features)
     first = n - n % features.choices  # [T], the first sequence of the token's row

@@ -14,7 +14,7 @@ from bertjax.files.atomic import write_atomic
 
 _TOKEN = 'token_'  # the name prefix of arrays with one value for each token
 INPUTS = ('input_ids', 'segment_ids', 'attention_mask')  # the inputs of every model, int32 [B, S] or [B, C, S] each
-FEATURES_VERSION = 6  # a part of the cache key; increase it whenever the same records give other rows
+FEATURES_VERSION = 6  # a part of the cache key; increase it whenever a code change alters the rows of the same records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,8 +141,7 @@ class Features:
         """Reads a file that `save` wrote.
 
         Raises:
-          OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile: The file is damaged or has another
-            format.
+          OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile: The file is damaged or incompatible.
         """
         with np.load(path) as file:
             arrays = dict(file)

@@ -71,10 +71,7 @@ def find_buckets(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:
 
 
 def padded_cost(lengths: np.ndarray, shapes: tuple[int, ...], cost: Callable[[int], float]) -> float:
-    """Returns the total cost of rows of these lengths, each padded to the length in `shapes` of its bucket.
-
-    `cost` is a function from a padded length to the cost of one row.
-    """
+    """Returns the sum of `cost(padded length)` over rows of these lengths, which are padded as in `find_buckets`."""
     rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes)).tolist()
     return sum(n * cost(shape) for n, shape in zip(rows, shapes, strict=True))
 

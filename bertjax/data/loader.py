@@ -45,7 +45,7 @@ def make_numbered_batch(
 ) -> NumberedBatch:
     """Makes the `NumberedBatch` of the examples `first` to `first + count - 1` on the mesh of `sharding`."""
     replicated = NamedSharding(sharding.mesh, PartitionSpec())
-    # Not jax.device_put: it compares the numbers of all processes, but a background thread must not communicate.
+    # jax.device_put would compare the numbers of all processes, but a background thread must not communicate.
     number = jax.make_array_from_process_local_data(replicated, np.uint32(first % 2**32), ())
     return NumberedBatch(first, count, number, arrays)
 
@@ -64,7 +64,7 @@ def global_arrays(rows: Mapping[str, np.ndarray], sharding: NamedSharding, total
 
 
 class Loader:
-    """An endless iterator over batches of consecutive examples. Background threads make them and copy them to devices.
+    """An endless iterator over batches of consecutive examples, which background threads make and copy to the devices.
 
     One thread is enough for most devices (benchmarks/input_pipeline.py). Each time the training loop has waited for
     _MAX_LATE more batches, another thread starts, up to `threads`. Threads run in parallel, because large numpy

@@ -32,8 +32,8 @@ class MixedExamples:
     """The examples of a mixture. Example n is a pure function of n.
 
     Block b consists of the examples b·BLOCK, ..., (b + 1)·BLOCK - 1. All blocks contain the same number of examples of
-    each component, in an order that depends on b. A component with c examples per block gives block b its examples c·b,
-    ..., c·b + c - 1. So each example of a component occurs once.
+    each component, in an order that depends on b. With c examples of a component per block, block b has the component's
+    examples c·b, ..., c·b + c - 1. So each example of a component occurs once.
 
     Args:
       components: The examples (or packed rows) of each corpus, with equal shapes.

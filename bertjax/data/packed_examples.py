@@ -16,7 +16,7 @@ class PackedExamples:
 
     A cycle goes through the plans of `examples` in order. The order of the rows of a plan is a permutation that depends
     on (seed, phase, cycle, plan). In the first cycle, the rows contain the same examples as without packing, but masks
-    never exceed the budget. Later cycles repeat each row with the same B, but with new masks unless they are static.
+    never exceed the budget. Later cycles repeat these rows, with new masks unless the masks are static.
 
     Args:
       examples: The examples to pack. A packed row has the same S and P as one of these examples.

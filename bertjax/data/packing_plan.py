@@ -31,8 +31,8 @@ class Cost:
         """Returns the costs of an encoder.
 
         With L layers of width D, a position takes 24·L·D² operations. Its attention to one other position takes 4·L·D
-        operations. An operation of attention is assumed to take twice as long as others. Compiling a shape takes about
-        as long as 10¹¹ operations.
+        operations. An operation of attention is assumed to take twice as long as any other. Compiling a shape takes
+        about as long as 10¹¹ operations.
         """
         return cls(attention=2 / (6 * width), shape=1e11 / (24 * layers * width**2))
 

@@ -1,4 +1,4 @@
-"""The options for making examples from sentences, and pairing plans. A plan has the chunks of a pass over a corpus."""
+"""Pairing plans, and the options for making examples from sentences. A plan has the chunks of a pass over a corpus."""
 
 import dataclasses
 

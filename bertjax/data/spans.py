@@ -3,7 +3,7 @@
 Spans are considered in random order. A span is rejected if it overlaps a span that was selected before. For speed, most
 spans are selected together. While a row has budget for whole spans, only overlaps matter. Each step selects all
 undecided spans that overlap no earlier undecided span, then rejects all spans that overlap a selected span. Finally,
-`_fill` spends the small rest of each row's budget span by span.
+`_fill` spends the small remainder of each row's budget span by span.
 """
 
 import dataclasses

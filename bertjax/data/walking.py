@@ -172,7 +172,7 @@ def _walk_full_rows(split: StoreSplit, seq_len: int, seed: int, plan: int) -> np
     places = int(tokens_before[-1]) + split.num_documents - 1
     breaks = np.arange(1 + int(randint(capacity, seed, Stream.FIRST, plan)), places, capacity)
     breaks = np.concatenate([[0], breaks, [places]])
-    # A row does not begin with a separator, but with the token after it. `unique` drops a row of a separator alone.
+    # A row begins with the token after a separator, not with the separator. `unique` drops rows that would be empty.
     starts = np.unique(breaks + 1 - np.searchsorted(first_places, breaks, 'right'))
     chunks = np.empty(len(starts) - 1, CHUNK)
     chunks['start'], chunks['a'] = starts[:-1], np.diff(starts)

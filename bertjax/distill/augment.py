@@ -44,7 +44,7 @@ from bertjax.training.step import make_forward
 from bertjax.workdir.resolve_path import huggingface_directory
 
 _MODEL_KEY = 'distill.augment_model'
-_WORDS = 'token_words'  # a temporary array of the features: `repeat_rows` also repeats it
+_WORDS = 'token_words'  # a temporary array of the features, so that `repeat_rows` repeats it together with the rows
 
 PredictWords = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
 
@@ -130,7 +130,7 @@ def augment_split(
 ) -> Features:
     """Returns each row followed by `times` - 1 copies in which some words are replaced; see data/augment.py.
 
-    In a copy, the sequences of a row keep their common beginning: all endings of a question have the same new prompt.
+    In a copy of a multiple-choice row, the common beginning of all choices gets the same replacements.
 
     Args:
       fixed: bool [T], the tokens that are never replaced; see `Task.fixed_tokens`.

@@ -92,7 +92,7 @@ class Teacher:
 
     @functools.cached_property
     def abstract(self) -> Any:
-        """The shapes, dtypes and shardings of the parameters. They are sharded like the student's parameters.
+        """The shapes, dtypes and shardings of the parameters. The sharding rules are those of the student.
 
         Raises:
           UserError: The teacher cannot be sharded over the mesh.

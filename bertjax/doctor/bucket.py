@@ -45,7 +45,7 @@ def rights(url: str) -> Iterator[Check]:
 
 
 def lease(url: str) -> Iterator[Check]:
-    """Yields a warning with the holder of the workdir's lease, if the workdir has a lease."""
+    """Yields a warning with the holder of the workdir's lease, if there is one."""
     with contextlib.suppress(UserError):  # `rights` reports the error
         if owner := lease_holder(RemoteFolder(url)):
             yield Check('lease', WARN, f'{owner} works in {url}, or was killed there', 'wait for it, or end it')

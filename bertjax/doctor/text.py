@@ -40,10 +40,10 @@ _ENOUGH = 10**6  # a number of held-out tokens that causes no warning
 
 @check('tokenizer')
 def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
-    """Loads the vocabulary, or says that the run will train one. Fails if config.data has none."""
+    """Loads the vocabulary, or says that the run will train one. Fails if config.data is set without a vocabulary."""
     existing = load_existing_tokenizer(settings, folder)
     if existing is not None:
-        embedding_rows(settings, folder, existing)  # raises if config.init has other pieces
+        embedding_rows(settings, folder, existing)  # raises if config.init has another number of pieces
         case = 'lower-case' if existing.lowercase else 'cased'
         yield Check('tokenizer', OK, f'{existing.family}, {existing.vocab_size:,} pieces, {case}')
     elif settings.data:

@@ -29,7 +29,7 @@ _writes_disabled = False
 
 
 def disable_writes() -> None:
-    """Makes this process discard its writes and take no locks, because only the primary process of a run writes."""
+    """Makes this process discard its writes and take no locks. Only the primary process of a run writes."""
     global _writes_disabled
     _writes_disabled = True
 
@@ -213,7 +213,7 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
     """Locks an existing local directory against other processes during the body. If the process dies, the lock ends.
 
     If the file system does not support locks, a warning is logged and the body runs without a lock. In error messages,
-    `doing` says what the process with the lock does, for example 'builds this store'.
+    `doing` describes the process that holds the lock, for example 'builds this store'.
 
     Raises:
       UserError: Another process holds the lock, or the directory was removed or moved during the body.

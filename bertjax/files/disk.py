@@ -13,7 +13,7 @@ from bertjax.errors import UserError
 
 OPEN_FILES = 128  # bertjax refuses to run if fewer open files are allowed
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# {errno: fix} for the errors without a case of their own in `_explain`.
+# {errno: fix} for the errors that have no separate case in `_explain`.
 _FIXES = {
     errno.EROFS: 'give a --workdir on a disk that can be written to',
     errno.EACCES: 'change its permissions, or give another path',
@@ -35,7 +35,7 @@ _NATIVE = re.compile(r"os_error_code='(\d+)'|\(os error (\d+)\)")
 
 @contextlib.contextmanager
 def annotate_write_errors(path: str | os.PathLike, size: int) -> Iterator[None]:
-    """Completes an OSError of the block: adds `size` (bytes) as `write_size`, and `path` as `filename` if it has none.
+    """Adds `size` (bytes) as `write_size` to an OSError of the block, and `path` as `filename` if it has none.
 
     An error of tensorstore or safetensors that contains an error number is raised as an OSError.
     """
@@ -58,7 +58,7 @@ def reraise_machine_errors(error: Exception, path: str | os.PathLike) -> None:
     """Raises a read error again, with the path, if it concerns the machine and not this file.
 
     After any other read error, the callers skip the rest of the file. After an error of the machine, such as an
-    unmounted disk, they must stop. Otherwise text would be missing from the result.
+    unmounted disk, they must stop, because otherwise text would be missing from the result.
     """
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _FILE_ERRORS:
         error.filename = error.filename or os.fspath(path)
@@ -76,7 +76,7 @@ def _find_os_error(error: BaseException) -> OSError | None:
 
 
 def explain_os_error(error: BaseException, workdir: str) -> UserError | None:
-    """Returns a UserError if an error of the operating system with a known fix caused the exception, else None."""
+    """Returns a UserError if an operating system error with a known fix caused the exception, else None."""
     while error is not None:
         os_error = _find_os_error(error)
         if os_error is not None:

@@ -1,7 +1,7 @@
 """Memory-map files, and explain SIGBUS.
 
-If a mapped file is truncated or its disk fails, reading it raises no exception. Instead, the system sends the signal
-SIGBUS, which ends the process without a message.
+If a mapped file is truncated or its disk fails, a read of its memory raises no exception. Instead, the system sends the
+signal SIGBUS, which ends the process without a message.
 """
 
 import ctypes
@@ -41,7 +41,7 @@ def explain_bus_errors() -> None:
     """Installs a SIGBUS handler that prints the cause as a UserError and exits with the status of a UserError.
 
     The handler is installed with `signal` of the C library. Python would call a handler of `signal.signal` only after
-    the current bytecode instruction. After a SIGBUS, that instruction never finishes.
+    the current bytecode instruction, which never finishes after a SIGBUS.
     """
     global _handler
 

@@ -38,7 +38,7 @@ def write_tensors(
     """Writes tensors atomically, in their order, with one part of a tensor in memory at a time.
 
     The format (README of safetensors) is the length of the header as a little-endian uint64, the header as JSON, and
-    the bytes of the tensors. The safetensors library would sort tensors of the same dtype by name.
+    the bytes of the tensors. Unlike this function, the safetensors library sorts tensors of the same dtype by name.
 
     Raises:
       ValueError: The parts do not have the size of their tensor.

@@ -1,7 +1,7 @@
 """Read plain or compressed files as chunks or lines, in bounded memory.
 
 If a file is damaged, `chunks` yields all bytes before the damage, and `Lines` yields all complete lines before it. Then
-both raise one of `DAMAGE`.
+both raise an error of a type in `DAMAGE`.
 """
 
 import bz2
@@ -23,7 +23,7 @@ _ZSTD_READ = 1 << 10  # compressed bytes per read; 4 bytes can encode 128 KiB, s
 
 _BYTE_ORDER_MARK = b'\xef\xbb\xbf'
 TOO_LONG = b'\0 too long'  # replaces a line longer than MAX_RECORD; compare with `is`
-# A text may begin with 'BZh'. So the magic number of a bzip2 block, or of the end of the data, must follow.
+# A text may begin with 'BZh', so the magic number of a bzip2 block, or of the end of the data, must follow.
 _MAGIC = re.compile(
     rb'(?P<gzip>\x1f\x8b)|(?P<bzip2>BZh[1-9](?:1AY&|\x17rE8))|(?P<xz>\xfd7zXZ\x00)|(?P<zstd>\x28\xb5\x2f\xfd)'
 )
@@ -167,7 +167,7 @@ class Lines:
     Args:
       cut: Whether to cut a line of more than MAX_LINE bytes into parts, and to yield the parts that are not blank. The
         parts have the same `number`. If False, TOO_LONG replaces a line of more than MAX_RECORD bytes.
-      merge_blank: Whether a chunk that has only blank lines yields a single blank line. `number` counts all its lines.
+      merge_blank: Whether a chunk of blank lines yields only one blank line. `number` still counts all of them.
 
     Attributes:
       number: The 1-based number of the last line yielded.
@@ -211,7 +211,7 @@ class Lines:
                 yield rest
 
     def _split_long(self, line: bytes, started: bool) -> tuple[list[bytes], bytes]:
-        """Returns the parts of a long line that are to be yielded, and the rest, which has at most MAX_LINE bytes."""
+        """Returns the parts of a long line to yield, and the rest, which has at most MAX_LINE bytes."""
         if not self._cut:
             return [] if started else [TOO_LONG], b''
         parts = []

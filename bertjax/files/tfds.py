@@ -15,7 +15,7 @@ class Dataset:
       where: The config key of the dataset, for error messages.
       value: The value of that key.
       expected: A description of the values that the key accepts.
-      otherwise: An alternative that ends the fixes in error messages, such as ', or …'; '' for none.
+      otherwise: An alternative at the end of the fixes in error messages, such as ', or …'; '' for none.
 
     Attributes:
       builder: The `tfds.core.DatasetBuilder`; `info.splits` is not empty.

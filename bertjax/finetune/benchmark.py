@@ -33,7 +33,7 @@ def recipe_of_task(recipe: str, task: str) -> str:
 
 
 def parse_tasks(text: str) -> list[str]:
-    """Parses config.task.task, 'all' or names separated by commas. Returns the names in the order of TASKS.
+    """Parses config.task.task ('all', or names separated by commas), and returns the names in the order of TASKS.
 
     Raises:
       UserError: A name is unknown.

@@ -56,7 +56,7 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-    """Several models of one task, evaluated like an `EvaluatedTask`.
+    """Several models of one task, with the interface of an `EvaluatedTask` for predictions.
 
     Their encoders may differ. Their tokenizers may differ if `Task.same_rows` is True.
 
@@ -102,7 +102,7 @@ class Ensemble:
         return self.data.task.ensemble_predictions(split.records, rows)
 
     def member_scores(self, split: TaskSplit) -> dict[str, float | None]:
-        """Returns {workdir: the score of this member alone on the split}."""
+        """Returns {workdir of a member: the score of this member alone on the split}."""
         scores = {}
         for folder, (member, member_split) in zip(self.members, self._pair_members(split), strict=True):
             task = member.data.task
@@ -113,7 +113,7 @@ class Ensemble:
 def load_models(
     request: EnsembleRequest, splits_of: Callable[[TaskData], dict[str, TaskSplit]]
 ) -> EvaluatedTask | Ensemble:
-    """Loads the model of one workdir, or an ensemble of several.
+    """Loads the model of one workdir, or an ensemble of the models of several workdirs.
 
     `splits_of` returns the splits of the first model; see `restore.load_task`. The other models get the same records.
 

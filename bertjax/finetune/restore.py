@@ -72,7 +72,8 @@ def evaluation_settings(
 def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ()) -> ConfigDict:
     """Returns `config` with the length and the options of the task from the task.json of the model in config.init.
 
-    Keys that the command line sets, and keys that only name the data, keep their values. A line tells which differ.
+    Keys that only name the data, and keys that the command line sets, keep their values. For each key on the command
+    line whose value differs from task.json, a line is printed.
 
     Raises:
       UserError: config.init names no model, or a model for another kind of task.

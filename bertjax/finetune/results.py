@@ -28,12 +28,12 @@ from bertjax.workdir.files import distillation_facts, read_recorded_config
 from bertjax.writers.console import format_value, print_next_commands, print_output_files
 from bertjax.writers.jsonl import read_rows
 
-_PREDICTED = ('label', 'labels', 'score', 'tags', 'prediction', 'answer')  # names that given labels may also have
+_PREDICTED = ('label', 'labels', 'score', 'tags', 'prediction', 'answer')  # records may use these names for true labels
 _SURROGATE = re.compile('[\ud800-\udfff]')
 RESULTS = 'results.json'
 # Keys of results.json.
 STEP = 'step'  # the step of the evaluated checkpoint; missing if the final model of the run was evaluated
-OTHER_DATA = 'other_data'  # the figures on other data than the run's
+OTHER_DATA = 'other_data'  # the figures on data other than the run's
 STOPPED = 'stopped_at'  # the last step if config.patience ended the run before config.steps
 # The config keys that distinguish the runs of a task.
 _FACTS = ('init', 'seed', 'trainable', 'epochs', 'steps')
@@ -64,7 +64,7 @@ def finish_task(
     write_atomic(folder / TASK_FILE, data.task_json())
     if task_model.settings.export:
         export_task(folder, config, task_model, params, results, task_model.settings.formats)
-    # Written after the export, because a task of a benchmark with results counts as finished.
+    # Written after the export, because a benchmark task that has results counts as finished.
     write_atomic(folder / RESULTS, json.dumps(results, indent=2) + '\n')
     if results['splits']:
         console.print(results_table(results))
@@ -172,7 +172,7 @@ def export_task(
 def describe_other_data(settings: FinetuningSettings, folder: pathlib.Path, results: dict[str, Any]) -> str | None:
     """Describes the data in `settings`, unless they are the data of the run in the workdir `folder`.
 
-    Without a run, they are compared with the data that `results` record, and recorded if there are none.
+    If the workdir has no run, the data are compared with results['data'], which is set if it is missing.
 
     Returns:
       The path of the data, followed by the options that name files; None for the run's data.
@@ -238,8 +238,8 @@ def merge_answers(items: Iterable[Any], answers: Iterable[Mapping[str, Any]]) ->
 def _merge_fields(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a record, followed by its prediction `row`.
 
-    A field NAME that is also a key of `row` becomes input_NAME. If the two values are equal, the field is left out,
-    unless it is a given label: then all rows have the same keys.
+    A field NAME that is also a key of `row` becomes input_NAME. If the two values are equal, the field is left out.
+    A true label is never left out, so that all rows have the same keys.
     """
     renamed = {}
     for key, value in fields.items():

@@ -213,5 +213,5 @@ def _recorded_rows(folder: pathlib.Path) -> tuple[int, str]:
         if recorded := read_json_or_none(folder / 'config.json', parse):
             return recorded
         config = checkpoints.latest().config
-    # The config of a pre-training may lack these keys; `fit` later refuses the workdir.
+    # The config of a pre-training run may lack these keys; `fit` later refuses the workdir.
     return config.get('max_padded_lengths', 0), config.get('packing', '')

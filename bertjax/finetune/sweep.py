@@ -80,7 +80,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
         data = data.with_settings(settings)
         _check_same_settings(data, folder)
         pending = [trial for trial in trials if _read_results(folder, trial) is None]
-        if is_primary():  # A single run that was killed before its first checkpoint may have left it.
+        if is_primary():  # a single run that was killed before its first checkpoint may have left this file
             (folder / TASK_FILE).unlink(missing_ok=True)
     console = Console(highlight=False, soft_wrap=True)
     console.print(f'{len(trials)} runs, {len(trials) - len(pending)} of them already finished')
@@ -95,8 +95,8 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
                     group_data, mesh, _length_count(settings), layout=layout, selection_key='config.sweep'
                 )
             single = TrialGroup(members[:1], task_model, train, folder)
-            # `trials_by_shape` includes finished trials. So a restarted sweep makes groups of the same size, and can
-            # resume an interrupted group.
+            # `trials_by_shape` includes finished trials, so that a restarted sweep makes groups of the same size and
+            # can resume an interrupted group.
             size = min(settings.sweep.together or find_group_size(single, trials_by_shape[shape]), len(members))
             group_text = f', {size} at a time' if size > 1 else ''
             console.print(
@@ -195,7 +195,7 @@ class TrialGroup(Experiment):
     def run_configs(self) -> list[dict[str, Any]]:
         """See `Experiment`."""
         shared = {'mesh': self.settings.mesh_axes, 'fingerprints': self.task_model.data.fingerprints()}
-        # Without the trials, because some may be added to a sweep.
+        # The list of trials is left out, because trials may be added to a sweep.
         return [without(to_plain(settings), 'sweep', MACHINE, VERB) | shared for settings in self._settings]
 
     @functools.cached_property
@@ -219,7 +219,7 @@ class TrialGroup(Experiment):
 
     def run(self, interrupt: Interrupt) -> None:
         """Trains and evaluates the trials, and writes their results. An interrupted group is resumed."""
-        # The key identifies the trials and their settings. Checkpoints of any other key cannot be resumed.
+        # The key identifies the trials and their settings. Checkpoints with another key cannot be resumed.
         key = hashlib.sha256(json.dumps(self.resolved, sort_keys=True).encode()).hexdigest()[:16]
         unfinished = self._folder / _UNFINISHED
         with primary_first():

@@ -162,11 +162,11 @@ class TaskData:
         return choose_lengths(lengths, count=count, max_length=self.encoder.max_positions)
 
     def best_length_count(self, splits: Sequence[TaskSplit], passes: float, *, training: bool) -> int:
-        """Returns the number of padded lengths for which computing and compiling cost least.
+        """Returns the number of padded lengths that minimises the cost of computation and compilation.
 
         Args:
           passes: The number of passes over the splits.
-          training: Whether the passes are training steps, instead of forward passes.
+          training: Whether the passes are training steps; else they are forward passes.
         """
         encoder, choices = self.encoder, splits[0].features.choices
         once, block = COMPILE_TIME[training]
@@ -209,7 +209,7 @@ def make_task_json(
 
 
 def sample_records(records: Sequence[Any], limit: int) -> Sequence[Any]:
-    """Returns `limit` random records in their original order. Returns all if there are fewer, or if `limit` is 0.
+    """Returns `limit` random records in their original order; all records if there are fewer, or if `limit` is 0.
 
     A smaller sample is a subset of a larger one. The sample does not depend on a seed, so that runs are compared on the
     same records.

@@ -33,8 +33,8 @@ class TaskModel:
     """The model of a task on a mesh, for training, evaluation and prediction.
 
     Args:
-      shapes: The padded lengths of batches, ascending. Packed training batches do not use them. With (), the model only
-        has a setup.
+      shapes: The padded lengths of batches, ascending. Packed training batches do not use them. With (), the model
+        cannot predict, but it still has a setup.
       layout: The layout of packed training batches; None for padded rows.
 
     Attributes:

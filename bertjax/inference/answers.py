@@ -46,7 +46,7 @@ class Label(TypedDict, total=False):
 class Answer(TypedDict):
     """An answer and its character span in the context.
 
-    `start` and `end` are None for no answer. `null_odds` is present only if the task has unanswerable questions.
+    `start` and `end` are None if there is no answer. `null_odds` exists only if the task has unanswerable questions.
     """
 
     id: str

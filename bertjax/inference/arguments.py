@@ -75,7 +75,7 @@ def check_values(verb: str, values: Mapping[str, Any], **names: str) -> dict[str
 
     Args:
       verb: The VERB of the config keys.
-      values: {argument: value}. NAME is the name of the argument, unless `names` has another.
+      values: {argument: value}. NAME is the name of the argument, unless `names` gives another NAME for it.
       **names: {argument: NAME}.
 
     Raises:

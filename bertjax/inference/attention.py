@@ -14,14 +14,14 @@ from bertjax.inference.runner import Forward, Runner
 from bertjax.model.capture import HIDDEN, PROBABILITIES, apply_capturing
 from bertjax.model.config import BertConfig
 
-_MAX_BYTES = 1 << 28  # the maximum bytes of a batch's attention weights; computing them needs a few times this memory
+_MAX_BYTES = 1 << 28  # the maximum bytes of a batch's attention weights; the computation takes a few times as much
 
 
 class Attention(NamedTuple):
     """The attention weights of one text.
 
     Attributes:
-      pieces: The S pieces, or the S words in an analysis of words, with the special tokens.
+      pieces: The S pieces, or the S words if attention was merged into words, including the special tokens.
       weights: float32 [L, H, S, S] for L layers and H heads. `weights[l, h, i, j]` is the attention from position i to
         position j in head h of layer l. The weights sum to 1 over j.
     """

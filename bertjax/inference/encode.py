@@ -43,7 +43,7 @@ class Encoding:
       prompt: A prefix of every text.
       dense: Dense layers applied to the pooled vectors before normalization.
       truncate_dim: The number of leading dimensions to keep; 0 for all.
-      truncate_first: Whether the vectors are truncated before normalization, not after.
+      truncate_first: Whether the vectors are truncated before normalization instead of after it.
 
     Raises:
       UserError: The settings contradict each other.
@@ -92,9 +92,9 @@ def resolve_encoding(
       **options: The fields `layers`, `combine`, `weights` and `truncate_dim` of the Encoding.
 
     Raises:
-      UserError: The modules are not supported or need other layers, the Encoding is invalid, `prompt` is the usual name
-        of a prompt that the model does not have, or, with pool='auto', the model is a reranker or a late-interaction
-        model.
+      UserError: The modules are not supported or need other layers, the Encoding is invalid, `prompt` is a name in
+        QUERY or DOCUMENT but the model has no such prompt, or, with pool='auto', the model is a reranker or a
+        late-interaction model.
     """
     modules = model.sentence_modules if pool == 'auto' else None
     prompts = model.sentence_modules.prompts if model.sentence_modules else {}

@@ -87,8 +87,8 @@ class EncodeMethods:
           prompt: The name of a prompt of the model, such as 'query' or 'document', or a prefix of every text. None uses
             the default prompt of the model if `pool` is 'auto', else no prompt.
           truncate_dim: The number of leading dimensions to keep. Vectors are truncated before they are normalized.
-            None uses the setting of the model if `pool` is 'auto', else all dimensions. If both arguments
-            are None, vectors are truncated after the model's own normalization.
+            None uses the setting of the model if `pool` is 'auto', else all dimensions. If `normalize` is also
+            None, vectors are truncated after the model's own normalization.
           precision: 'float32', 'int8' (one byte per dimension) or 'binary' (one bit per dimension, eight in a byte);
             see `model.quantization.quantize`. `similarity` computes the cosines of quantized vectors.
           calibration: Vectors that `encode` returned, float32 [M, D], only for 'int8'. The range of their values in
@@ -191,7 +191,7 @@ def _check_precision(precision: str, pool: str, calibration: np.ndarray | None) 
 
 
 def _find_ranges(x: np.ndarray, calibration: np.ndarray | None) -> np.ndarray:
-    """Returns the range of each dimension of `calibration`, or of x [N, D] if it is None: float32 [2, D]."""
+    """Returns the range of each dimension of `calibration`, or of x [N, D] if there is none: float32 [2, D]."""
     if calibration is None and len(x) == 1:
         fix = 'pass vectors of other texts: each dimension needs a range'
         raise UserError('calibration', "nothing for a single vector with precision='int8'", 'vectors', fix)

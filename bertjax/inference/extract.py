@@ -24,7 +24,7 @@ VectorPart = dict[str, np.ndarray]
 # The number of texts in a part: PART_SIZE with one vector per text, TOKEN_PART_SIZE with one vector per token. A
 # thousand vectors of width 768 take 3 MB. A text often has about 100 tokens.
 PART_SIZE, TOKEN_PART_SIZE = 4096, 256
-_VERSION = 4  # increase this number when a change of the code gives other parts for the same texts
+_VERSION = 4  # increase this number when a code change alters the parts of the same texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Extractor:
     def compute_part(self, items: Sequence[Item], advance: Callable[[int], object] | None = None) -> VectorPart:
         """Computes the features of items, in their order.
 
-        `advance` counts only the items that are not blank; None shows a progress bar.
+        `advance` is called with the numbers of finished non-blank items; None shows a progress bar.
 
         Returns:
           A dict of arrays, for N items.
@@ -123,8 +123,8 @@ def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.
 def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
     """Returns the columns that are written next to the features of an item.
 
-    There is a column for each text of the item. It is None for a blank item. If the argument `id` names a field of the
-    records, the column `id` has the value of this field.
+    There is a column for each text of the item, with the value None for a blank item. If the argument `id` names a
+    field of the records, the column `id` has the value of this field.
 
     Raises:
       UserError: The field is missing, or its value cannot be written.

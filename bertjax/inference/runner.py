@@ -79,10 +79,10 @@ class Runner:
         Args:
           name: The name of the function. Each name must identify one function, which is compiled once per shape.
           make_forward: A function that returns (params, batch) -> {output name: array} for a module. The module is
-            `model.module`, with `packing` set for packed rows. The first dimension of an output is the rows.
+            `model.module`, with `packing` set for packed rows. The first axis of an output indexes the rows.
           features: The rows. No sequence may be longer than the model's number of positions.
           inputs: The names of the arrays in `batch`.
-          per_token: The names of the outputs whose second dimension is the positions. Their padding is removed.
+          per_token: The names of the outputs whose second axis indexes the positions. Their padding is removed.
           max_rows: The maximum batch size; 0 for the `batch_size` of the runner. If > 0, sequences are not packed. Set
             it for large outputs and for outputs from inside the encoder.
           lengths: Padded lengths from `choose_lengths`; sequences are then not packed. () for the lengths in LENGTHS.
@@ -110,7 +110,7 @@ class Runner:
             return self._predictors[key].outputs(self.model.params, features, advance=report, batches=plan.batches())
 
     def choose_lengths(self, lengths: np.ndarray) -> tuple[int, ...]:
-        """Chooses padded lengths for N sequences of lengths [N], if the saved padding is worth the compilation.
+        """Chooses padded lengths for N sequences of lengths [N], if they save more time than their compilation takes.
 
         Returns:
           The lengths, ascending, or () if LENGTHS is cheaper. The lengths in LENGTHS count as already compiled.

@@ -16,7 +16,7 @@ from bertjax.progress import Advance, scale_progress
 from bertjax.tasks.minimal_pairs import deduplicate
 
 _MAX_EXPONENT = 709  # the largest integer whose exp does not overflow float64
-_VERSION = 1  # increase this number when a change of the code gives other scores for the same sentences
+_VERSION = 1  # increase this number when a code change alters the scores of the same sentences
 _PART = 1024  # the number of pairs in a part; a part takes some seconds with a small model
 
 
@@ -75,8 +75,8 @@ def compute_scores(
     """Computes the pseudo-log-likelihoods of N pairs, float64 [N, 2], in parts that are saved one by one.
 
     `sequences` has the good and the bad sentence of each pair, see `tasks.minimal_pairs.encode_pairs`. A part is a file
-    in `folder`. Its name contains a hash of its sentences and the model, so a run reuses only identical parts of an
-    earlier run. `advance` counts pairs.
+    in `folder`. The file name contains a hash of the sentences and the model, so a run reuses only identical parts of
+    an earlier run. `advance` counts pairs.
     """
     scores, lengths = [], choose_score_lengths(runner, sequences)
     for start in range(0, len(sequences), 2 * _PART):
@@ -97,7 +97,7 @@ def compute_scores(
 def score_minimal_pairs(
     runner: Runner, sequences: Sequence[np.ndarray], lengths: tuple[int, ...], advance: Advance
 ) -> np.ndarray:
-    """Computes the pseudo-log-likelihoods of N pairs together, float64 [N, 2].
+    """Computes the pseudo-log-likelihoods of N pairs, float64 [N, 2]. Equal sentences are scored only once.
 
     `lengths` is the result of `choose_score_lengths`. For the other arguments, see `compute_scores`.
     """

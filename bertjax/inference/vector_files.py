@@ -20,7 +20,7 @@ def calibrated_ranges(key: str, x: np.ndarray, width: int) -> np.ndarray:
     """Returns the minimum and the maximum of each dimension of calibration vectors, float32 [2, width].
 
     Raises:
-      UserError: `x` has another width, fewer than two vectors or no floating dtype. The error names `key`.
+      UserError: `x` has another width, fewer than two vectors or a non-floating dtype. The error names `key`.
     """
     if x.ndim != 2 or x.shape[1] != width or len(x) < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
         expected, fix = f'float32 [2 or more, {width}]', 'give float32 vectors of the same model'
@@ -83,7 +83,7 @@ class VectorShards:
 
 
 def load_vectors(path: str | os.PathLike) -> VectorShards:
-    """Opens vectors that run=extract wrote, one per text, without reading them. `path` is their NAME.npy.json.
+    """Opens the vectors (one per text) that run=extract wrote, as memory maps. `path` is the metadata NAME.npy.json.
 
     Raises:
       UserError: The file does not exist or does not describe vectors, or one of its files is missing or damaged.

@@ -46,8 +46,8 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     """Makes the export content of a loaded model.
 
     Parts that were initialized at random, such as an untrained head, are omitted. The other parts keep the dtype of the
-    model's files if the format supports it, else they become float32. This does not change their values. `where` names
-    the key or the argument with the formats, for error messages.
+    model's files if the format supports it, else they become float32. The values do not change. `where` names the key
+    or the argument with the formats, for error messages.
 
     Raises:
       UserError: One of the formats cannot represent the model.
@@ -101,8 +101,8 @@ def _new_directory(path: Any) -> pathlib.Path:
 def _labels(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the task's fields for config.json.
 
-    The label names in the model's original config.json are used if their number is right. A regression task has no
-    other name for its output.
+    The label names in the model's original config.json are used if their number is right. For a regression, that file
+    is the only source of a name.
     """
     names = values.get('id2label')
     if not isinstance(names, dict) or len(names) != len(fields.get('id2label', ())):
@@ -111,7 +111,7 @@ def _labels(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, A
 
 
 def _format_error(error: UserError, format: str, where: str) -> UserError:
-    """Rewords an error of `check_formats` for an existing model, because the error mentions keys of a training."""
+    """Rewords an error of `check_formats`, which mentions keys of a training run, for an existing model."""
     key = error.where.removeprefix('config.')
     found, expected = f'{format} for a model with {key} {error.found.partition(" with ")[0]}', error.expected
     if key == 'export_formats':

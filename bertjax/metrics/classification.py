@@ -1,4 +1,4 @@
-"""Metrics of classification and regression, as in scikit-learn and scipy. Without records, a scalar is None."""
+"""Metrics of classification and regression, as in scikit-learn and scipy. Scalar metrics of no records are None."""
 
 import dataclasses
 

@@ -65,7 +65,7 @@ def paper_average(figures: Figures) -> float | None:
 
 
 def paper_columns(figures: Figures) -> list[tuple[str, str]]:
-    """Returns (task, split) of the columns of the BERT paper's table that `figures` has, of PAPER_COLUMNS."""
+    """Returns (task, split) for each column of the BERT paper's table that `figures` has, at most PAPER_COLUMNS."""
     columns = [(task, split) for task in PAPER if task in figures for split in SPLITS.get(task, ('dev',))]
     return [(task, split) for task, split in columns if split in figures[task]]
 

@@ -60,8 +60,7 @@ class MlmHead(Transform):
     def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
         """hidden [B, P, D], token embedding [V, D] -> float32 logits [B, P, V].
 
-        V includes the padding of the vocabulary, whose logits are -1e9. The padding is never predicted and
-        gets no gradient.
+        V includes the padding of the vocabulary. Its logits are -1e9, so it is never predicted and gets no gradient.
         """
         c = self.config
         x = super().__call__(hidden)  # [B, P, D]
@@ -83,7 +82,7 @@ def logits_on_cpu(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
     """Multiplies x [B, P, D] with each row of table [V, D] and adds bias [V] -> float32 [B, P, V].
 
     The backward pass rounds the cotangent [B, P, V] to the dtype of x once for the three gradients. Without the
-    optimization barrier, XLA:CPU would compute it again for each of them.
+    optimization barrier, XLA:CPU would round it for each gradient.
     """
     return jnp.einsum('BPD,VD->BPV', x, table, preferred_element_type=jnp.float32) + bias.astype(jnp.float32)
 

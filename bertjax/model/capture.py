@@ -24,7 +24,7 @@ def is_captured(module: nn.Module, *names: str) -> bool:
 
 
 def capture_value(module: nn.Module, name: str, value: jax.Array) -> None:
-    """Stores a value in a collection. Call this only if `is_captured`, and once per call of the module."""
+    """Stores a value in a collection. Call this only if `is_captured` is true, once per call of the module."""
     module.put_variable(name, _KEY, value)
 
 

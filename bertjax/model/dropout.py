@@ -2,7 +2,7 @@
 
 The dropped values therefore do not depend on the mesh, the batch size, gradient accumulation or the implementation of
 attention. The backward pass computes the hashes again instead of storing a mask. A hash costs two multiplications and a
-few shifts in the loop that uses the value. The bits of a random number generator would be arrays in memory.
+few shifts in the loop that uses the value, whereas a random number generator would write its bits to memory.
 """
 
 import enum
@@ -98,7 +98,7 @@ def hash_words(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.
     The words come from `Dropout.words`, and broadcast against the counters. Each value of a row or head has a counter.
     All arrays are uint32.
     """
-    # If both words came before the first multiplication, two rows could have the same hashes in another order. The last
+    # With both words before the first multiplication, two rows could have the same hashes in another order. The last
     # shift of `_mix` is left out: it improves only low bits, which hardly affect the comparison with the threshold.
     x = counters ^ first
     x = (x ^ (x >> _SHIFTS[0])) * jnp.uint32(_MULTIPLIERS[0]) + second

@@ -120,7 +120,7 @@ class EncoderBlock(nn.Module):
 
     config: BertConfig
     keep_output: bool = False  # whether to return the output twice, so that a scan stacks the second output
-    # Whether to compute only the output of the first position of each sequence. It still attends to its whole sequence.
+    # Whether to compute only the output of each sequence's first position, which still attends to the whole sequence.
     first_only: bool = False
 
     @nn.compact
@@ -218,8 +218,8 @@ class BertEncoder(nn.Module):
           key_mask: int32 [B, S], 1 for the tokens that others attend to; None for all tokens.
           all_layers: Whether to also return the hidden states of all layers, from the embeddings to the last block.
           first_only: Whether to return only the first position of each sequence. An unrolled encoder then skips most of
-            its last block, 7 % of the work of 12 blocks. This must be False with `all_layers`, and has no effect if
-            `packing` is a number.
+            its last block, which saves 7 % of the work of 12 blocks. `first_only` must be False with `all_layers`, and
+            has no effect if `packing` is a number.
 
         Returns:
           The hidden states of the last block: [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or
@@ -244,7 +244,7 @@ class BertEncoder(nn.Module):
         unpack = functools.partial(layout.unpack, length=length)
         return unpack(x), None if layers is None else jax.vmap(unpack)(layers)
 
-    # A wrapped method would add its name to the names of the operations, which bertjax/cost/estimate.py reads.
+    # If Linen wrapped this method, its name would appear in the operation names that bertjax/cost/estimate.py reads.
     @nn.nowrap
     def _encode(
         self,
@@ -328,7 +328,7 @@ class BertEncoder(nn.Module):
         c = self.config
         if c.position != 'rope':
             return None
-        # An exported model has a symbolic length. ONNX cannot make a range of it, but can slice an array.
+        # An exported model has a symbolic length. ONNX has no range of symbolic length, but can slice an array.
         positions = jnp.arange(c.max_positions)[:length] if layout is None else jnp.asarray(layout.position_ids)
         positions = jnp.atleast_2d(positions)  # [1 or B, S]
         rotations = Rotary.of_positions

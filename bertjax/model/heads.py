@@ -21,7 +21,7 @@ from bertjax.model.pooling import pool_tokens
 from bertjax.model.row_packing import PackedLayout
 from bertjax.parallel.partition import with_axes
 
-# {value of `layers`: minimum number of blocks}. The names are the feature-based rows of the paper's Table 7.
+# {value of `layers`: minimum number of blocks}. The names are those of the feature-based rows in the paper's Table 7.
 LAYERS = {'embeddings': 0, 'last': 1, 'second_to_last': 2, 'sum_last_four': 4, 'concat_last_four': 4, 'sum_all': 1}
 LAYERS |= {'mean_last_four': 4}  # not in the paper
 
@@ -29,8 +29,8 @@ LAYERS |= {'mean_last_four': 4}  # not in the paper
 class LayerMix(nn.Module):
     """A learned weighted sum of layers: scale · Σ softmax(weights)_l · h_l (ELMo, arXiv 1802.05365, equation 1).
 
-    Initially, this is the mean. Weight decay pulls the softmax towards equal weights, as ELMo's penalty does. By its
-    name, `scale` has no weight decay.
+    Initially, this is the mean. Weight decay pulls the softmax towards equal weights, as ELMo's penalty does. `scale`
+    has no weight decay, because of its name (optim/masks.py).
     """
 
     config: BertConfig
@@ -121,7 +121,7 @@ class BertForTask(nn.Module):
         return x
 
     def _choose(self, states: jax.Array) -> jax.Array:
-        """Combines the states of all layers [L + 1, B, S, D], the embeddings first, to [B, S, D] or [B, S, 4D]."""
+        """Combines the states of all layers [L + 1, B, S, D], the embeddings first, into [B, S, D] or [B, S, 4D]."""
         if self.layers == 'embeddings':
             return states[0]
         if self.layers == 'second_to_last':
@@ -192,7 +192,7 @@ class BertForSpans(BertForTask):
 def flatten_choices(
     inputs: Sequence[jax.Array], dropout: Dropout | None
 ) -> tuple[list[int], list[jax.Array], Dropout | None]:
-    """Reshapes inputs [B, C, S] to [B·C, S], and keeps inputs [B, S].
+    """Reshapes inputs [B, C, S] to [B·C, S], and leaves inputs [B, S] unchanged.
 
     Returns:
       The dimensions before S, the reshaped inputs, and their dropout.

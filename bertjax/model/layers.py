@@ -54,8 +54,8 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 def weight_init(config: BertConfig, into_residual: bool = False) -> nn.initializers.Initializer:
     """Returns a normal initializer, truncated at two standard deviations (google-research/bert, modeling.py).
 
-    As in TensorFlow, the truncation reduces the standard deviation to 0.88 · `init_stddev`. With `into_residual`, which
-    is for projections whose results are added to the residual stream, `config.init` scales it further.
+    As in TensorFlow, the truncation reduces the standard deviation to 0.88 · `init_stddev`. `into_residual` is for
+    projections whose results are added to the residual stream; `config.init` scales their weights further.
     """
     stddev = config.init_stddev
     if into_residual:
@@ -115,7 +115,7 @@ def product(x: jax.Array, kernel: jax.Array, save_x: bool = False) -> jax.Array:
 
 def dot(x: jax.Array, y: jax.Array, x_dims: tuple[int, ...], y_dims: tuple[int, ...]) -> jax.Array:
     """Contracts dimensions `x_dims` of x with dimensions `y_dims` of y, in their common dtype."""
-    # XLA:CPU has a fast bfloat16 matmul only for float32 results. For others, it converts the inputs to float32.
+    # XLA:CPU has a fast bfloat16 matmul only for float32 results. For other results, it converts the inputs to float32.
     wide = jnp.float32 if platform() == 'cpu' else None
     return jax.lax.dot_general(x, y, ((x_dims, y_dims), ((), ())), preferred_element_type=wide).astype(x.dtype)
 
@@ -150,8 +150,8 @@ product.defvjp(_product_forward, _product_gradient)
 class Projection(nn.Module):
     """A linear map from the last `len(in_axes)` dimensions to one dimension of size prod(`features`).
 
-    The output dimensions are merged. Otherwise the last one, such as the width of a head, may not fill a register. The
-    compiler may then copy the output into another layout and back.
+    The output dimensions are merged, because the last one, such as the width of a head, may not fill a register. The
+    compiler may then copy an unmerged output into another layout and back.
 
     The kernel is created in its final shape, with one axis name per dimension. `nn.DenseGeneral` creates a matrix and
     reshapes it, so the names would belong to the wrong dimensions (google/flax#3676, #3892).
@@ -264,7 +264,7 @@ class Norm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """An embedding table [rows, D]. Rows from `used` on are padding. They start at 0, and so do not change its norm."""
+    """An embedding table [rows, D]. Rows from `used` on are padding, initially 0 to leave the norm unchanged."""
 
     config: BertConfig
     rows: int

@@ -37,7 +37,7 @@ def _sum_by_scatter(cotangent: jax.Array, ids: jax.Array, count: int) -> jax.Arr
 
 
 def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
-    """Sums the rows [N, D] with the same id, int32 [N] -> float32 [count, D]. Ids of `count` or more are ignored.
+    """Sums rows [N, D] that have the same id, int32 [N] -> float32 [count, D]. Ids of `count` or more are ignored.
 
     The rows are sorted by id and divided into groups of GROUP rows. One product per group sums the rows of each id.
     Only the first and the last id of a group can also occur in other groups, so another product adds up their sums.
@@ -76,8 +76,8 @@ def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
 # A lookup for small tables. Its gradient is a product with one-hot rows. Autodiff would use a scatter, which is slow on
 # TPU, adds in a different order in every run on GPU, and in bfloat16 rounds each addition.
 onehot_lookup = _make_lookup(_sum_by_onehot)
-# A lookup for large tables. Its gradient is a scatter in float32. Autodiff would use a scatter in bfloat16, where after
-# about 800 rows of a frequent piece, further rows would change nothing.
+# A lookup for large tables. Its gradient is a scatter in float32. Autodiff would use a scatter in bfloat16, where the
+# sum for a frequent piece would stop changing after about 800 rows.
 scatter_lookup = _make_lookup(_sum_by_scatter)
 # The same for GPUs, where XLA's deterministic scatter would sort B·S·D scalars. Its gradient is `sum_rows_by_id`.
 sorted_lookup = _make_lookup(lambda x, ids, count: sum_rows_by_id(x.reshape(-1, x.shape[-1]), ids.reshape(-1), count))

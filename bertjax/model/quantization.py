@@ -48,7 +48,7 @@ def quantize(x: np.ndarray, precision: str, ranges: np.ndarray | None = None) ->
 
 
 def dequantize(x: jax.Array, ranges: jax.Array) -> jax.Array:
-    """Converts int8 vectors [N, D] to float32: a value to the middle of its step in `ranges`. Zero vectors stay 0."""
+    """Converts int8 vectors [N, D] to float32, each value to the middle of its step. Zero vectors stay 0."""
     values = ranges[0] + (x.astype(jnp.float32) + 128.5) * (ranges[1] - ranges[0]) / 255
     return jnp.where((x != 0).any(-1, keepdims=True), values, 0.0)
 

@@ -33,8 +33,8 @@ class Rotary(struct.PyTreeNode):
     def from_table(cls, positions: jax.Array, head_dim: int, theta: float, length: int) -> 'Rotary':
         """Computes the same as `of_positions`, up to rounding, by a lookup in a constant table.
 
-        All positions are below `length`. XLA:CPU would otherwise compute the cosines again for each head of each block,
-        which takes seven times as long.
+        All positions must be below `length`. Without the table, XLA:CPU would compute the cosines again for each head
+        of each block, which takes seven times as long.
         """
         frequencies = np.float32(1.0 / theta ** (np.arange(0, head_dim, 2) / head_dim))  # [K / 2]
         angles = np.arange(length, dtype=np.float32)[:, None] * frequencies

@@ -1,4 +1,4 @@
-"""Row packing: the encoder computes several sequences in one row. The results are as in separate rows, up to rounding.
+"""Row packing: the encoder computes several sequences in one row, with the results of separate rows up to rounding.
 
 The data pipeline packs the rows of pre-training (`data/packed_examples.py`). Fine-tuning uses the same slots in every
 batch (`data/strata.py`), and inference packs sequences by their lengths (`data/packing_plan.py`).
@@ -41,8 +41,8 @@ class _Packing:
 class PackedLayout(_Packing, Layout):
     """A layout with the same slots in every batch.
 
-    A batch repeats the layout R times. Only attention works on the rows of the layout. Elsewhere, the rows form a
-    single row of T positions.
+    A batch repeats the layout R times. Only attention splits a layout into its rows. All other operations treat it as
+    one row of T positions.
     """
 
     def gather_cls(self, x: jax.Array) -> jax.Array:
@@ -81,7 +81,7 @@ class BatchLayout(_Packing):
     """The layout of one batch of packed rows.
 
     Attributes:
-      sequence_ids: int32 [R, T], each position's sequence, from 1, or 0 for padding (`from_mask`: 0 to N - 1, or N).
+      sequence_ids: int32 [R, T], each position's sequence: from 1, 0 for padding (`from_mask`: from 0, N for padding).
       position_ids: int32 [R, T], the index of each position in its sequence.
       starts: int32 [R, N], the first position of each sequence.
       capacities: int32 [R, N], the number of tokens of each sequence; None if the caller never unpacks.
@@ -96,7 +96,7 @@ class BatchLayout(_Packing):
     def from_mask(cls, mask: jax.Array, count: int) -> 'BatchLayout':
         """Returns the layout that puts every N = `count` consecutive sequences into one row, without gaps.
 
-        `mask` is int32 [B, S], 1 for tokens. N must divide B. All sequences of a row together have at most S tokens.
+        `mask` is int32 [B, S], 1 for tokens. N must divide B. A row must have at most S tokens in total.
         """
         lengths = mask.sum(-1).reshape(-1, count)
         ends = jnp.cumsum(lengths, axis=1)  # [R, N]

@@ -13,7 +13,7 @@ STACKED = 'layers'
 
 
 def unstack_layers(params: dict) -> dict:
-    """Splits the tree encoder/layers into encoder/layers_0 …, and removes the axis name `layers` from boxes."""
+    """Splits the tree encoder/layers into encoder/layers_0 …, and drops the axis name `layers` of `nn.Partitioned`."""
     is_box = lambda x: isinstance(x, nn.Partitioned)  # noqa: E731
 
     def select(i: int, x: Any) -> Any:

@@ -11,7 +11,7 @@ NO_DECAY = ('bias', 'scale')
 
 
 def path_names(path: tuple[Any, ...]) -> tuple[str, ...]:
-    """Returns the dict keys on the path to a leaf, without Linen's boxes."""
+    """Returns the dict keys on the path to a leaf, without the entries of Linen's boxes."""
     return tuple(str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey))
 
 

@@ -95,7 +95,7 @@ def _orthogonalize(dtype: str, x: jax.Array) -> jax.Array:
     for _ in range(STEPS):
         narrow = x.astype(dtype)
         gram = dot('ij,kj->ik', narrow, narrow)
-        narrow_gram = gram.astype(dtype)  # symmetric, so this product is its square:
+        narrow_gram = gram.astype(dtype)  # symmetric, so the product in the next line is its square
         polynomial = b * gram + c * dot('ij,kj->ik', narrow_gram, narrow_gram)
         x = a * x + dot('ij,jk->ik', polynomial.astype(dtype), narrow)
     return x

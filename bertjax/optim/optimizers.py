@@ -99,7 +99,7 @@ def make_optimizer(
     """Builds a chain of gradient clipping, moments, decoupled weight decay and a scaling for LAMB or Muon.
 
     The arguments except `dtype` are the keys of the group config.optimizer (see `config.run.Optimizer`). The decay
-    leaves out biases and LayerNorm scales, see `masks.decay_mask`. StableAdamW and LAMB scale the whole update with its
+    leaves out biases and LayerNorm scales, see `masks.decay_mask`. StableAdamW and LAMB scale the update including its
     decay. With Muon, `adam_lr_ratio` scales the updates of all parameters except the matrices of the blocks, and the
     factors of its matrix products have `dtype`.
     """

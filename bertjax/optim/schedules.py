@@ -29,7 +29,7 @@ SCHEDULES = (*_AFTER_WARMUP, 'wsd')
 class Schedule(struct.PyTreeNode):
     """A learning rate schedule. `make_schedule` makes it.
 
-    The arrays are arguments of the compiled train step, so that phases and runs with other numbers of steps share it.
+    The arrays are arguments of the compiled train step, so phases and runs of different lengths can share the step.
 
     Attributes:
       peak: float32, the highest learning rate.
@@ -79,7 +79,7 @@ def check_schedule(
       warmup_key, decay_key: The config keys of the two fractions.
 
     Raises:
-      UserError: They overlap. The error names `decay_key`.
+      UserError: The fractions add up to more than 1. The error names `decay_key`.
     """
     if name == 'wsd' and warmup_fraction + decay_fraction > 1:
         found = f'{decay_fraction:g} with config.{warmup_key}={warmup_fraction:g}'

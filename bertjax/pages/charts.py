@@ -1,6 +1,6 @@
 """Charts for a page, drawn by Plotly. The page contains Plotly's script, compressed (2 MB), and fetches nothing.
 
-A color is the name of a variable in style.css. page.js looks up its value for the light or the dark mode.
+A color is the name of a CSS variable in style.css. page.js looks up the color of the light or the dark mode.
 """
 
 import base64
@@ -32,10 +32,10 @@ class Curve:
     """A curve, or separate points, in a chart.
 
     Attributes:
-      name: the entry in the legend.
-      color: the NAME of a variable `--NAME` in style.css.
+      name: The entry in the legend.
+      color: The NAME of a variable `--NAME` in style.css.
       kind: 'line', 'dots' (a line with its points), 'level' (a dashed line) or 'points' (no line).
-      text: the hover text of each point; by default its coordinates.
+      text: The hover text of each point; by default its coordinates.
     """
 
     name: str
@@ -51,10 +51,10 @@ class Chart:
     """Curves over a common x axis.
 
     Attributes:
-      curves: the curves, in the order of the legend.
-      y, x: the titles of the axes.
-      ticks: the ticks of a logarithmic x axis; without ticks the axis is linear.
-      height: the height in pixels, for up to four entries in the legend; each further entry adds 22 pixels.
+      curves: The curves, in the order of the legend.
+      y, x: The titles of the axes.
+      ticks: The ticks of a logarithmic x axis; without ticks the axis is linear.
+      height: The height in pixels, for up to four entries in the legend; each further entry adds 22 pixels.
     """
 
     title: str

@@ -27,11 +27,11 @@ class Section:
     """A part of a page.
 
     Attributes:
-      name: the name of the anchor, and of the macro that draws `data`.
-      title: the heading, and the entry in the navigation.
-      data: the argument of the macro.
-      about: a sentence under the heading.
-      note: the reason for missing data, shown in their place.
+      name: The name of the anchor, and of the macro that draws `data`.
+      title: The heading, and the entry in the navigation.
+      data: The argument of the macro.
+      about: A sentence under the heading.
+      note: The reason for missing data, shown in their place.
     """
 
     name: str
@@ -46,10 +46,10 @@ class Token:
     """A piece in a row of tokens.
 
     Attributes:
-      text: the piece; a leading `##` joins it to the previous piece.
-      color: a class of style.css: special, b, masked, random, unchanged, right, wrong; '' for none.
-      title: the hover text.
-      below: lines under the piece, such as the piece that a mask hides.
+      text: The piece; a leading `##` joins it to the previous piece.
+      color: A class of style.css: special, b, masked, random, unchanged, right, wrong; '' for none.
+      title: The hover text.
+      below: Lines under the piece, such as the piece that a mask hides.
     """
 
     text: str
@@ -75,9 +75,9 @@ def render_page(
     """Returns the text of an HTML file.
 
     Args:
-      template: the second template, a file of this folder that has a macro for each section.
-      charts: whether a section has charts, which make the file two megabytes larger.
-      assets: names of further assets. Each NAME adds the files NAME.css and NAME.js to the page.
+      template: The second template, a file of this folder that has a macro for each section.
+      charts: Whether a section has charts, which make the file two megabytes larger.
+      assets: Names of further assets. Each NAME adds the files NAME.css and NAME.js to the page.
 
     Raises:
       UserError: A section has charts, and Plotly is not installed.

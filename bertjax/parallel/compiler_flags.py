@@ -11,7 +11,7 @@ FLAGS = {
     'xla_gpu_enable_latency_hiding_scheduler': True,
     # A resumed run must give the same bits, so this flag excludes sums by atomic operations, whose order varies. With
     # the flag, cuDNN's attention uses its deterministic backward pass (openxla/xla, pull request 14125). Only scatters
-    # become slow, and a step has none (model/lookup.py).
+    # whose indices may repeat become slow, and a step has none (model/lookup.py).
     'xla_gpu_exclude_nondeterministic_ops': True,
 }
 VARIABLE = 'XLA_FLAGS'

@@ -20,8 +20,8 @@ from bertjax.parallel.compiler_flags import set_compiler_flags
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
 _GOOGLE = '0x1ae0'  # the PCI vendor id of TPUs, and of the disks and network cards of Google's virtual machines
-_DISK_OR_NETWORK = ('0x01', '0x02')  # how the PCI classes of these begin
-# Environment variables that libtpu and JAX set themselves, also on machines without TPUs.
+_DISK_OR_NETWORK = ('0x01', '0x02')  # the prefixes of the PCI classes of disks and network cards
+# Environment variables that libtpu and JAX set themselves, even on machines without TPUs.
 _SET_BY_LIBRARIES = ('TPU_LIBRARY_PATH', 'TPU_SKIP_MDS_QUERY')
 
 

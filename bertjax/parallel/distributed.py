@@ -51,7 +51,7 @@ def join(flags: ProcessFlags) -> None:
     # JAX waits in compiled code, where no Python signal handler runs, so only the default handler ends the process on
     # Ctrl-C. Background processes of Bash also need this handler, because Bash makes them ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # JAX's handler of SIGTERM would only note the signal, also while a long preparation runs.
+    # JAX's handler of SIGTERM would only record the signal, so a long preparation would not stop.
     jax.config.update('jax_enable_preemption_service', False)
     jax.distributed.initialize(
         flags.coordinator_address,
@@ -75,7 +75,7 @@ def is_multiprocess() -> bool:
 
 
 def is_alone() -> bool:
-    """Returns whether this is one of several processes that compute together, within `primary_first`."""
+    """Returns whether this process, one of several, is in the body of `primary_first`."""
     return _alone
 
 
@@ -89,8 +89,8 @@ def broadcast_from_primary(value: int) -> int:
     return int(multihost_utils.broadcast_one_to_all(np.int32(value))) if is_multiprocess() else value
 
 
-# Returns a context that synchronises separate workdirs. The primary process publishes its files on entry, and exits
-# after the other processes have fetched them. The other processes fetch the files on entry.
+# A function that returns a context that synchronises separate workdirs. On entry, the primary process publishes its
+# files and the other processes fetch them. The primary leaves the context after all others have fetched the files.
 WorkdirSync = Callable[[], contextlib.AbstractContextManager[None]]
 _workdir_sync: WorkdirSync | None = None
 
@@ -120,7 +120,7 @@ def primary_first(*, sync_workdirs: bool = True) -> Iterator[None]:
     `sync_workdirs`, separate workdirs do not get the primary's files.
 
     Raises:
-      OtherStoppedError: In the other processes, if the primary has raised. In the processes without an error, if
+      OtherStoppedError: In the other processes if the primary has raised, or in every process without an error if
         another process could not fetch the files of the primary.
     """
     workdir_sync = _workdir_sync if sync_workdirs else None

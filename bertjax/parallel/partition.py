@@ -27,7 +27,7 @@ def _check_names(names: tuple[str | None, ...]) -> None:
 def constrain(x: jax.Array, *names: str | None) -> jax.Array:
     """Constrains the sharding of an activation, with one logical axis name per dimension.
 
-    Outside a mesh and inside `jax.shard_map`, `x` is returned unchanged.
+    Outside a mesh or inside `jax.shard_map`, `x` is returned unchanged.
 
     Raises:
       ValueError: A name is not in parallel/rules.py. Linen alone would leave the dimension unsplit without an error.

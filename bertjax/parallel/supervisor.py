@@ -13,8 +13,8 @@ _PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 def supervise() -> None:
     """Continues in a child process. The parent waits for the child, and then exits with the child's status.
 
-    If another process of the run is lost, JAX may abort the child at any time (SIGABRT). The parent then prints a
-    LostError in one line and exits with its status. The parent also forwards SIGTERM, Ctrl-C and Ctrl-Z.
+    If another process of the run is lost, JAX may abort the child at any time (SIGABRT). The parent then prints the
+    message of LostError and exits with the status of this error. The parent also forwards SIGTERM, Ctrl-C and Ctrl-Z.
     """
     # Signals are blocked until their handlers are set, because an earlier signal would end or stop the processes.
     signals = (signal.SIGTSTP, signal.SIGTERM, signal.SIGINT)

@@ -117,7 +117,7 @@ def topology_devices(name: str) -> list[Any]:
         expected, fix = f'several slices of {generations}', 'choose one of these generations, or one slice'
         raise UserError('config.topology', repr(name), expected, fix)
     os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')  # without it, libtpu waits for a cloud metadata server
-    os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')  # compiling does not use a chip of another process
+    os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')  # compiling needs no exclusive use of the chips
     from jax.experimental import topologies
 
     # On v4, libtpu needs an option to treat both cores of a chip as one device, as on v5p.

@@ -93,8 +93,8 @@ class GradientExchange:
 
     Attributes:
       params: The abstract parameters, with shardings.
-      dtype: The dtype of the computation, in which matrices are sent. For parameters, this loses nothing, because the
-        model casts matrices to this dtype. Gradients of matrices are rounded before they are summed over the devices.
+      dtype: The dtype of the computation, in which matrices are sent. The model casts all matrices except float32 heads
+        to this dtype anyway. Gradients of matrices are rounded before they are summed over the devices.
     """
 
     params: Any
@@ -111,7 +111,7 @@ class GradientExchange:
         return any(AXIS in spec for spec in jax.tree.leaves(self.specs))
 
     def over_devices(self, function: Callable[..., Any], specs: Any, num_values: int) -> Callable[..., Any]:
-        """Maps a function over the devices. Each device passes its parameter shards, its rows and `num_values` values.
+        """Maps a function over devices, each with its parameter shards and rows, and `num_values` replicated values.
 
         Args:
           function: (parameter shards, rows, *values) -> (sums over all devices, gradient shards).
@@ -166,7 +166,7 @@ class GradientExchange:
 def _as_matrix(send: Callable[[jax.Array], jax.Array], x: jax.Array, split: int) -> jax.Array:
     """Applies the collective `send` to x with all dimensions after `split` merged into one.
 
-    Without this, rows of 64 values, the width of a head, would be padded to the 128 values of a TPU register.
+    Without the merge, rows of 64 values, the width of a head, would be padded to the 128 values of a TPU register.
     """
     sent = send(x.reshape(*x.shape[: split + 1], -1))
     return sent.reshape(*sent.shape[: split + 1], *x.shape[split + 1 :])

@@ -20,12 +20,10 @@ from bertjax.workdir.lock import has_checkpoints
 
 
 def find_plan(settings: PretrainingSettings, folder: pathlib.Path) -> BudgetPlan | None:
-    """Returns the plan of a run with checkpoints in the workdir `folder`, else that of the run in config.replay.
-
-    Returns None if there is neither.
+    """Returns the plan of a run with checkpoints in `folder`, else the plan of the run in config.replay, else None.
 
     Raises:
-      UserError: The run in config.replay has no complete plan. Checkpoints have no plan or no budget.
+      UserError: The run in config.replay has no complete plan. Or the workdir has checkpoints, but no readable plan.
     """
     plan = _read_saved(folder, settings) if settings.budget and has_checkpoints(folder) else None
     return _read_replayed(settings.replay, required=True) if plan is None and settings.replay else plan
@@ -40,8 +38,8 @@ def make_plan(
 
     Raises:
       UserError: The budget conflicts with other keys or allows too many steps. The plan is for another budget, model
-        or batch. The run in config.replay has no complete plan, or another plan than the workdir. Checkpoints have no
-        plan or no budget.
+        or batch. The run in config.replay has no complete plan, or another plan than the workdir. Or the workdir has
+        checkpoints, but no readable plan.
     """
     _check(settings, flag_keys)
     path = folder / FILE

@@ -1,7 +1,7 @@
 """Chooses the sizes and steps of a pre-training run with config.budget.
 
-The dtype follows from the speed of matrix products on this machine, and so does the size for a budget in time. For such
-a budget, a run of one process also times a real step, which determines the batch and the estimated number of steps.
+The speed of matrix products on this machine determines the dtype and, for a budget in time, the size. For a budget in
+time, a run of one process also times a real step, which determines the batch and the estimated number of steps.
 """
 
 import dataclasses
@@ -38,11 +38,11 @@ _EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large m
 # The constants of `expected_loss`, from a fit to runs with 0.4 to 3.2 million parameters (benchmarks/ladder_report.py).
 # For larger models they are an extrapolation. If a step is timed, they and _EFFICIENCY determine only the size.
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.447, 11.7, 0.2, 2800.0, 0.493
-_MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step, so that tiny models do not warm up for too long
-# See `choose_batch_size`. With 2 layers of width 128, the loss after 5 minutes on a busy Intel Xeon is 1.364 (4,598
-# steps of 32 rows of 64), 1.339 (2,600 of 64) or 1.309 (1,622 of 128; `budget.py:5m`, Python's documentation). Longer
-# runs also gain from larger batches (docs/results/batch.json, and docs/pretraining.md for an hour). More than 512 rows
-# were not tried (docs/results/h200.json).
+_MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step; without it, tiny models would warm up for too long
+# See `choose_batch_size`. With 2 layers of width 128, the loss after 5 minutes on a busy Intel Xeon is 1.364 with 32
+# rows of 64 positions (4,598 steps), 1.339 with 64 rows (2,600 steps) and 1.309 with 128 rows (1,622 steps)
+# (`budget.py:5m`, Python's documentation). Longer runs also gain from larger batches (docs/results/batch.json, and
+# docs/pretraining.md for an hour). More than 512 rows were not tried (docs/results/h200.json).
 _MAX_STEPS, _MAX_CPU_POSITIONS, _MAX_DEVICE_POSITIONS = 4_000, 32_768, 16_384
 # On an Intel Xeon with AMX, the estimate from `product_rate` was 1.3 to 2.9 times the real number of steps
 # (docs/results/budget-60m.json).
@@ -73,8 +73,8 @@ def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Col
     """Returns a new plan for config.budget. A key in `flag_keys` keeps its value.
 
     Raises:
-      UserError: The budget allows too many steps. If a step is timed, also: the model does not fit the devices, or the
-        row shards do not divide the batch.
+      UserError: The budget allows too many steps. Or a step is timed, but the model does not fit the devices or the
+        batch size is not a multiple of the number of row shards.
     """
     seconds, operations = parse_budget(settings.budget)
     chosen: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Col
     length, _ = settings.first_shape
 
     def count_steps(sequences: float, max_steps: int) -> tuple[int, float]:
-        """Returns the batch size and the steps of a run that has time for `sequences` rows."""
+        """Returns the batch size and the number of steps of a run that has time for `sequences` rows."""
         rows = settings.batch_size
         rows = choose_batch_size(rows, sequences, length, mesh, max_steps) if chooses_batch else rows
         return rows, min(sequences / rows, seconds / _MIN_STEP_SECONDS)
@@ -108,8 +108,8 @@ def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Col
     if seconds == math.inf:
         decay = max(round(settings.schedule.decay_fraction * plan.estimate), 1)
         return dataclasses.replace(plan, stable=max(plan.estimate - plan.warmup - decay, 1), decay=decay)
-    # Only the first process makes the plan, but a step needs all processes. The run loads the step that is compiled
-    # here from the cache on disk, if its batch and vocabulary are the same.
+    # With several processes, no step is timed: only the first process makes the plan, but a step needs all processes.
+    # The run finds the step compiled here in the compilation cache on disk, if its batch and vocabulary are the same.
     if not from_budget or jax.process_count() > 1:
         return plan
     timed = plan.apply(split_batch(settings, plan, mesh, flag_keys))
@@ -117,7 +117,7 @@ def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Col
 
 
 def _candidate_sizes(settings: PretrainingSettings, flag_keys: Collection[str]) -> list[dict[str, int]]:
-    """Returns the fields of config.model of each size to choose from. {} keeps the size of the config."""
+    """Returns the fields of config.model for each size to choose from. {} stands for the size in the config."""
     if settings.architecture_from != 'budget' or {f'model.{key}' for key in BUDGET_SIZE} & {*flag_keys}:
         return [{}]
     mlp_dim = gated_width if settings.model.mlp in GATED_MLPS else lambda width: 4 * width
@@ -154,8 +154,8 @@ def _choose_size(
 def choose_batch_size(rows: int, sequences: float, seq_len: int, mesh: Mesh, max_steps: int) -> int:
     """Returns the batch size of a run that has time for `sequences` rows of `seq_len` positions.
 
-    A batch of `rows` doubles while the run would have more than `max_steps` steps. The limit is 32,768 positions on a
-    CPU, and 16,384 positions per row shard on other devices.
+    The batch size starts at `rows` and doubles while the run would have more than `max_steps` steps. Doubling stops at
+    32,768 positions on a CPU, and at 16,384 positions per row shard on other devices.
     """
     limit = _MAX_CPU_POSITIONS if is_cpu(mesh) else row_shards(mesh) * _MAX_DEVICE_POSITIONS
     while sequences > max_steps * rows and 2 * rows * seq_len <= limit:
@@ -166,10 +166,10 @@ def choose_batch_size(rows: int, sequences: float, seq_len: int, mesh: Mesh, max
 def split_batch(
     settings: PretrainingSettings, plan: BudgetPlan, mesh: Mesh, flag_keys: Collection[str]
 ) -> PretrainingSettings:
-    """Returns the settings with a value of grad_accum_steps for the batch of the plan, unless the config has its own.
+    """Returns the settings with a value of grad_accum_steps for the batch of the plan, unless the user has set the key.
 
-    On a CPU, a part of the batch has at most 2,048 positions per row shard. Parts of this size were the fastest with 4
-    layers of width 256 (docs/results/batch.json).
+    The value changes only on CPUs and with config.architecture_from='budget'. If possible, a part of the batch then has
+    at most 2,048 positions per row shard, the fastest size for 4 layers of width 256 (docs/results/batch.json).
     """
     sets_parts = settings.grad_accum_steps > 1 or 'grad_accum_steps' in flag_keys
     if settings.architecture_from != 'budget' or sets_parts or not is_cpu(mesh):
@@ -182,12 +182,12 @@ def split_batch(
 
 
 def step_seconds(settings: PretrainingSettings, mesh: Mesh) -> float:
-    """Times the train step of the first phase.
+    """Returns the measured time of a train step of the first phase, in seconds.
 
-    The model has the vocabulary of config.vocab.size, because the text has not been read yet.
+    The model has the vocabulary size config.vocab.size, because the text has not been read yet.
 
     Raises:
-      UserError: The model does not fit the devices, or the row shards do not divide the batch.
+      UserError: The model does not fit the devices, or the batch size is not a multiple of the number of row shards.
     """
     settings.check_memory(mesh)
     phase = settings.resolve_phases(settings.steps)[0]

@@ -37,7 +37,7 @@ class BudgetPlan:
       estimate: The estimated number of steps of the run.
       warmup, stable, decay: The steps of the three phases. With a budget in time, `stable` and `decay` are None until
         the clock ends the second phase.
-      batch_size: The number of rows per update; None for that of the config.
+      batch_size: The number of rows per update; None for the value of config.batch_size.
     """
 
     budget: str
@@ -94,12 +94,12 @@ class BudgetPlan:
         return TimeLimit(seconds, phase=1, ends=ends)
 
     def decide(self, folder: pathlib.Path, step: int, elapsed: float, *, evaluates: bool) -> None:
-        """Saves the plan of a run whose second phase ended at `step`, after `elapsed` seconds.
+        """Computes and saves the steps of a run whose second phase ended at `step`, after `elapsed` seconds.
 
         `evaluates` says whether the run evaluates during training.
         """
         seconds, _ = parse_budget(self.budget)
-        goodput = read_goodput(folder) or Goodput({STEP: elapsed}, processes=1)  # the log may have failed
+        goodput = read_goodput(folder) or Goodput({STEP: elapsed}, processes=1)  # the goodput log may be missing
         kinds = (STEP, DATA, SAVE, EVALUATION) if evaluates else (STEP, DATA, SAVE)
         per_step = sum(goodput.seconds.get(kind, 0.0) for kind in kinds) / step
         decay = max(round((seconds - elapsed) / per_step), 1)

@@ -25,7 +25,7 @@ PhaseExamples = PretrainingExamples | PackedExamples | MixedExamples
 
 
 class StoreExamples:
-    """The examples of a pre-training run. Those of each shape, split and phase are built once.
+    """The examples of a pre-training run, built once for each shape, split and phase.
 
     Args:
       stores: The token stores: one, or one for each part of a mixture.
@@ -46,7 +46,7 @@ class StoreExamples:
 
     @classmethod
     def open(cls, settings: PretrainingSettings, folder: pathlib.Path) -> 'StoreExamples':
-        """Opens the examples of the run in a workdir. Raises a UserError without its tokenizer or a token store."""
+        """Opens the examples of the run in a workdir. Raises a UserError if the tokenizer or a store cannot be read."""
         tokenizer = load_tokenizer(str(folder / 'tokenizer'))
         stores = open_stores(settings, folder, tokenizer, verify=False)
         return cls(settings, stores, tokenizer, folder / 'store' / 'plans')

@@ -99,7 +99,7 @@ def prepare_texts(
         try:
             build_store(path, directory, tokenizer, options, replace=not has_checkpoints(folder), log=print_line)
         except UserError as error:
-            if error.where == str(directory):  # a store of other text
+            if error.where == str(directory):  # the folder has the store of another text
                 fix = f'restore the text, or give the new text another name in {_KEY}'
                 raise UserError(error.where, error.found, error.expected, fix) from None
             raise _name_text(error, name) from None

@@ -79,8 +79,7 @@ class Pretraining(Experiment):
 
     Args:
       distillation: The teacher and its losses; None without a teacher.
-      setup: The setup of a training whose settings differ only in steps and phases, with its compiled steps; None for
-        a new one.
+      setup: A setup whose compiled steps are reused, from settings that differ only in steps and phases; or None.
 
     Attributes:
       settings: The settings of the run, with all durations in steps.
@@ -128,7 +127,7 @@ class Pretraining(Experiment):
             key, rows = phase.smallest_batch
             check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
         self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
-        # These hashes must be equal when a run resumes.
+        # A resumed run must have the same hashes.
         store = '+'.join(store.fingerprint for store in self.examples.stores)
         fingerprints = {'tokenizer': self.tokenizer.fingerprint, 'store': store}
         fingerprints |= {} if distillation is None else {'teacher': distillation.fingerprint}
@@ -244,7 +243,7 @@ class Pretraining(Experiment):
             ),
             *([f'also evaluated on {len(self._pairs):,} minimal pairs'] if self._pairs else []),
         ]
-        for phase in () if self.settings.budget else self._phases:  # `BudgetPlan.describe` describes a budget
+        for phase in () if self.settings.budget else self._phases:  # `BudgetPlan.describe` describes those of a budget
             rows = f'{phase.batch_size_start} to {phase.batch_size}' if phase.batch_ramp else phase.batch_size
             lines.append(
                 f'phase {phase.number}: {phase.last_step - phase.first_step:,} steps '

@@ -170,7 +170,7 @@ class PretrainingSettings(PretrainingKeys):
         return description
 
     def check_memory(self, mesh: Mesh) -> None:
-        """Raises a UserError if a phase surely needs more memory than the devices have. The corpus need not exist."""
+        """Raises a UserError if a phase surely needs more memory than the devices have. Does not read the corpus."""
         trained = not self.tokenizer and not self.init
         model_config = self.model_config(self.vocab.size if trained else 1)
         for phase in self.unresolved_phases:

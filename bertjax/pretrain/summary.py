@@ -168,7 +168,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 def _filled_masks(
     params: Any, model_config: BertConfig, tokenizer: Tokenizer, heldout: Examples
 ) -> Iterator[dict[str, Any]]:
-    """Yields, for each of the first held-out examples, its mask with the most probable prediction, if it has masks."""
+    """Yields, for each of the first held-out examples with masks, the mask whose prediction is the most probable."""
     batch = heldout.batch(np.arange(_NUM_FILLED))
     forward = jax.jit(make_forward(BertForPreTraining(model_config), PRETRAINING))
     logits = np.asarray(forward(params, batch)['mlm_logits'])

@@ -43,8 +43,8 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
     workdir if the files of config.vocab.add or config.init no longer exist.
 
     Raises:
-      UserError: The workdir is inside the corpus, config.data has no token store, or the workdir has a run with another
-        tokenizer.
+      UserError: The corpus contains files of the workdir, config.data has no token store, or the workdir has a run with
+        another tokenizer.
     """
     if not is_primary():
         return load_workdir_tokenizer(workdir)
@@ -148,8 +148,8 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
     """Opens the token store in config.data, or builds the stores in WORKDIR/store if needed and opens them.
 
     Raises:
-      UserError: There is no text, or a store was built with another tokenizer. With config.corpus_options.strict, also
-        if the text is malformed.
+      UserError: There is no text, or a store was built with another tokenizer. Or the text is malformed, and
+        config.corpus_options.strict is set.
     """
     if settings.data or not is_primary():
         return open_stores(settings, workdir, tokenizer, verify=is_primary())

@@ -82,7 +82,7 @@ def copy_path(url: str, where: str, beside: Collection[str] = (), checkpoints: b
 
 
 def _copies_folder(folder: RemoteFolder, objects: Iterable[RemoteObject]) -> pathlib.Path:
-    """Returns the local folder for these versions of the objects. Other versions have another folder."""
+    """Returns the local folder for these versions of the objects. Each set of versions has a separate folder."""
     rows = sorted([item.name, item.size, item.version] for item in objects)
     key = hashlib.sha256(json.dumps([folder.url, rows]).encode()).hexdigest()[:24]
     return pathlib.Path(cache_folder(), 'objects', key, *split_address(folder.url))
@@ -97,7 +97,7 @@ def _fetch_copies(folder: RemoteFolder, objects: Collection[RemoteObject]) -> pa
 
 
 def _is_complete(target: pathlib.Path, source: RemoteObject) -> bool:
-    """Returns whether an undamaged copy exists. A process verifies the checksum of an undamaged copy only once."""
+    """Returns whether an undamaged copy exists. A process verifies the checksum of an unchanged copy only once."""
     if not target.is_file() or target.stat().st_size != source.size or not _checksum_path(target).is_file():
         return False
     state = target, target.stat().st_mtime_ns
@@ -121,9 +121,9 @@ def fetch_all(folder: RemoteFolder, targets: Mapping[RemoteObject, pathlib.Path]
 def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy: bool = True) -> None:
     """Fetches an object, or continues the partial file of a killed process.
 
-    If another process fetches the same object, the function waits for it. The size and the checksum of the result must
-    match the object, which must not change meanwhile. With `copy`, a checksum is written beside the file, so that other
-    processes can verify it.
+    If another process is fetching the same object, the function waits for it. The result must have the size and the
+    checksum of the object, which must not change meanwhile. With `copy`, a checksum is written beside the file, so that
+    other processes can verify the file.
 
     Raises:
       UserError: The object was removed, or it changed or did not match its checksum in both attempts. See also

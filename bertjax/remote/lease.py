@@ -26,8 +26,8 @@ class LostLeaseError(StoppedError):
 class Lease:
     """A lease on a workdir. A thread renews it from `take` to `release`.
 
-    The clocks of two machines are never compared. The lease of another process has expired when this process has
-    watched it for EXPIRES_AFTER seconds without seeing a change.
+    The clocks of two machines are never compared. Instead, the lease of another process has expired if this process has
+    watched it for EXPIRES_AFTER seconds and has seen no change.
 
     Every write names the version that it replaces, and the server refuses the write if the version has changed. On a
     server without conditional writes, another process can take the lease between a read and a write.
@@ -72,9 +72,9 @@ class Lease:
     def check(self, wait: bool = True) -> None:
         """Checks that the lease is held. Call this method before every request that changes the bucket.
 
-        If the last renewal is older than EXPIRES_AFTER / 2, for example after a suspension, the method first renews the
-        lease, to find out whether another process has taken over. With `wait=False`, the method raises a
-        ConnectionError instead of renewing.
+        If the last renewal is older than EXPIRES_AFTER / 2, for example because the machine was suspended, the method
+        first renews the lease, to find out whether another process has taken over. With `wait=False`, it raises a
+        ConnectionError instead.
 
         Raises:
           LostLeaseError: Another process has taken over.

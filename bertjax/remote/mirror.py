@@ -31,7 +31,7 @@ FileState = tuple[int, int]  # size, and modification time in ns
 
 @dataclasses.dataclass(frozen=True)
 class MirrorRules:
-    """Which files are mirrored, and which folders are valid only when complete.
+    """The rules that decide which files are mirrored, and which folders are valid only when complete.
 
     Attributes:
       markers: {regular expression for the path of a folder, with its final slash: name of its marker file}.
@@ -49,12 +49,12 @@ class MirrorRules:
         return next((match[0] + marker for match, marker in matches if match), None)
 
     def unit_of(self, name: str) -> str:
-        """Returns the folder that contains a file if the folder has a marker, else the file itself."""
+        """Returns the folder of a file if the folder is one with a marker, else the file itself."""
         marker = self.marker_of(name)
         return marker.rpartition('/')[0] if marker else name
 
     def split_complete(self, names: Collection[str]) -> tuple[list[str], list[str]]:
-        """Divides the mirrored files into valid ones and those in folders that lack their marker."""
+        """Returns the valid mirrored files, and the mirrored files in folders that lack their marker."""
         ignored = re.compile(self.ignored)
         mirrored = [name for name in names if not _HIDDEN.search(name) and not ignored.search(name)]
         incomplete = {name for name in mirrored if (marker := self.marker_of(name)) and marker not in names}
@@ -115,7 +115,7 @@ class Mirror:
     def publish(self, *, everything: bool = False) -> tuple[int, int]:
         """Copies the changes of the folder to the bucket.
 
-        First, the markers of changed folders are removed from the bucket, with any files that these folders have lost.
+        First, the markers of changed folders, and the files that these folders have lost, are removed from the bucket.
         Then files are written, and after them markers. Finally, other deleted files and incomplete folders are removed.
 
         A large file outside folders with markers, such as metrics or a ledger, is published only together with a

@@ -154,7 +154,7 @@ class RemoteFolder(Requester):
         """Writes an object atomically.
 
         Args:
-          replace: The version to replace, which some servers do not check; '' if the object must not exist; None to
+          replace: The version to replace ('' if the object must not exist), which some servers do not check; None to
             replace any version.
 
         Raises:
@@ -191,8 +191,8 @@ class RemoteFolder(Requester):
     def upload(self, name: str, file: pathlib.Path, *, grows: bool = False) -> RemoteObject:
         """Writes the current content of a local file atomically.
 
-        With `grows`, data may be appended meanwhile, so the file is read into memory first. The libraries send another
-        large file in parts. A failed check stops the upload between two parts; see `with_check`.
+        With `grows`, data may be appended meanwhile, so the file is read into memory first. The libraries send any
+        other large file in parts. A failed check (see `with_check`) stops such an upload between two parts.
 
         Raises:
           FileNotFoundError: The local file does not exist.
@@ -232,7 +232,7 @@ class RemoteFolder(Requester):
         """Returns whether bytes or a local file match the checksum of an object; True if it has no usable checksum."""
         if not facts.checksum or content_checksum(content, facts.checksum.partition(':')[0]) == facts.checksum:
             return True
-        # The ETag of an object that S3 encrypts with the user's key looks like an MD5 but is not one.
+        # The ETag of an object that S3 encrypts with a key of the user looks like an MD5 checksum but is not one.
         bucket, _, key = self._path(facts.name).partition('/')
         s3 = self._scheme == 's3'
         head = self.call(self._system.call_s3, 'head_object', Bucket=bucket, Key=key) if s3 else {}

@@ -105,8 +105,8 @@ class Requester:
     def run_parallel(self, work: Callable[[Self, Item], Value], items: Iterable[Item]) -> list[Value]:
         """Calls `work(requester, item)` for each item, several in parallel, and returns the results in order.
 
-        `requester` is a copy of this requester. After an exception in a call or Ctrl-C, all further requests of the
-        copy fail, which ends the other calls.
+        `requester` is a copy of this requester. After an exception in a call, or after Ctrl-C, all further requests of
+        the copy fail, which ends the other calls.
         """
         failed = threading.Event()
 

@@ -43,7 +43,7 @@ class Run:
 
     @property
     def is_task(self) -> bool:
-        """Whether the run is a fine-tuning, a sweep or an evaluation."""
+        """Whether the run is a fine-tuning run, a sweep or an evaluation."""
         return 'task' in self.config
 
     @property
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def total_steps(self) -> int | None:
-        """The length of the run; None if it is unknown, as before the clock has ended the second phase of a budget."""
+        """The length of the run; None if unknown, for example before a time budget has ended the second phase."""
         plan, steps = read_plan(self.folder) if self.config.get('budget') else None, self.config.get('steps')
         return steps if isinstance(steps, int) and (plan is None or plan.decay is not None) else None
 
@@ -82,11 +82,11 @@ class Run:
         return [row for row in self.rows if row['split'] == split]
 
     def pretraining_settings(self) -> PretrainingSettings:
-        """Returns the settings of a pre-training, for this machine."""
+        """Returns the settings of a pre-training run, adapted to this machine."""
         return pretraining_settings(self._local_config())
 
     def finetuning_settings(self) -> FinetuningSettings:
-        """Returns the settings of a fine-tuning, for this machine."""
+        """Returns the settings of a fine-tuning run, adapted to this machine."""
         return finetuning_settings(self._local_config())
 
     def _local_config(self) -> Any:
@@ -138,7 +138,7 @@ def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: st
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses prints, and log messages up to warnings. The training itself shows them."""
+    """Suppresses prints, and log messages up to warnings, because the training itself shows them."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

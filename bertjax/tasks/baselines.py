@@ -18,7 +18,7 @@ MEAN, MOST_FREQUENT, TFIDF, OVERLAP = 'mean', 'most frequent', 'TF-IDF', 'TF-IDF
 MOST_FREQUENT_OF_WORD = 'most frequent of the word'
 _WORDS = r'(?u)\b\w+\b'
 _MAX_FEATURES = 50_000  # the maximum number of words and bigrams; rarer terms are dropped
-_LOG_ZERO = -50.0  # the value for the logarithm of probability 0
+_LOG_ZERO = -50.0  # replaces the logarithm of probability 0
 _MIN_DF_TEXTS = 1000  # with at least this many texts, a term must occur in at least two
 
 
@@ -137,8 +137,8 @@ def _fit_vectorizer(texts: Sequence[str]) -> Any:
     """Fits a TfidfVectorizer on the words and word bigrams of the texts.
 
     Raises:
-      UserError: scikit-learn is not installed, or no text has a word. Or there are at least _MIN_DF_TEXTS texts, and
-        no word occurs in two of them.
+      UserError: scikit-learn is not installed, no text has a word, or no word occurs in two of at least _MIN_DF_TEXTS
+        texts.
     """
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer

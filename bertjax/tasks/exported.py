@@ -26,7 +26,7 @@ _OUTPUTS = integer(1, MANY)  # the allowed numbers of outputs of a head
 
 
 def build_recorded_task(task: Mapping[str, Any], seq_len: int) -> Task:
-    """Builds the task that a task.json describes by its `kind` and options, without learned state such as labels."""
+    """Builds a task from its kind and options in task.json, without learned state such as labels."""
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in task.items()}
     return build_task(data='', seq_len=seq_len, **options)
 
@@ -84,7 +84,7 @@ def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) ->
     names = values.get('architectures') or ['']
     kind = next((kind for suffix, kind in _KINDS.items() if str(names[0]).endswith(suffix)), None)
     if kind == 'squad':
-        # Without a null threshold, which is tuned on dev, the best span is always the answer.
+        # config.json has no null threshold, so the task is SQuAD 1.1, where the best span is always the answer.
         return build_task(kind, data='', seq_len=seq_len, max_query=min(64, seq_len - 4))
     if kind in (None, 'multiple_choice'):
         return kind and build_task(kind, data='', seq_len=seq_len)

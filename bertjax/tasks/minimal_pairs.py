@@ -25,7 +25,7 @@ class MinimalPair:
 
     Attributes:
       where: The location, 'file:line'.
-      set, phenomenon: The names of the groups that the pair belongs to; '' if the file has no such groups.
+      set, phenomenon: The names of the groups that contain the pair; '' if the file has no such groups.
       fields: All fields of the record.
     """
 
@@ -42,8 +42,8 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
 
     Args:
       key: The config key of `path`, for messages.
-      fields: {attribute of MinimalPair: field of the records}. A file may lack the fields of `set` and
-        `phenomenon` if they have BLiMP's names.
+      fields: {attribute of MinimalPair: field of the records}. The records may lack the fields of `set` and
+        `phenomenon` if these have the default names.
 
     Raises:
       UserError: The file does not exist or has no record, or a record is malformed.
@@ -87,7 +87,7 @@ def encode_pairs(pairs: Sequence[MinimalPair], tokenizer: Tokenizer, max_length:
 
 
 def deduplicate(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Returns the distinct sequences, and the index among them for each of the N sequences, int64 [N].
+    """Returns the distinct sequences, and for each of the N sequences its index among them, int64 [N].
 
     If the model scores only the distinct sequences, equal sequences have exactly equal scores. A pair whose sentences
     have the same tokens is then a tie.
@@ -98,7 +98,7 @@ def deduplicate(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.n
 
 
 def accuracies(pairs: Sequence[MinimalPair], log_likelihoods: np.ndarray) -> dict[str, Any]:
-    """Returns the results of `pair_accuracies`, and the numbers of `pairs` (N) and `ties`. A tie counts as wrong.
+    """Returns the results of `pair_accuracies`, and the counts `pairs` (N) and `ties`. A tie counts as wrong.
 
     `log_likelihoods` are the scores of the good and the bad sentences, float64 [N, 2].
     """

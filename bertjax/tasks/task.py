@@ -1,4 +1,4 @@
-"""The base class of all kinds of tasks, and the declaration of their options."""
+"""The base class of all tasks, and the declaration of their options."""
 
 import abc
 import dataclasses
@@ -22,7 +22,7 @@ from bertjax.tasks.reading.splits import SplitFiles
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.text.tokenizer import Tokenizer
 
-# Each option affects one of these parts of a run, and this part decides when the option's value can change:
+# Each option affects one part of a run, and this part determines when the value of the option can change:
 # 'model': the parameters. The value cannot change after the start of the run.
 # 'training': the training data or the loss. The value can change when an unfinished run is resumed, and the change is
 #   reported. It cannot change when the finished model is used.
@@ -49,7 +49,7 @@ def option(
 
     Args:
       default: the value if a recipe does not set the option.
-      allowed: the range of values; None allows True and False, or any text.
+      allowed: the range of values; None allows True and False if `default` is a bool, and any text if it is a string.
       about: one line of documentation; '' for the field's entry in the docstring of the class.
       affects: a key of _POLICIES.
       named: whether the argument of a recipe sets the option without its name, as in configs/glue.py:rte.
@@ -65,7 +65,7 @@ def options_of(task: type) -> dict[str, schema.Key]:
 Record = TypeVar('Record')
 Prediction = TypeVar('Prediction')
 
-# {name of a model output: one array for each row of the features}. Outputs in Head.per_token have a value per token.
+# {name of a model output: one array for each row of the features}. Outputs in Head.per_token have an entry per token.
 Outputs = Mapping[str, Sequence[np.ndarray]]
 
 
@@ -100,11 +100,11 @@ class Task(abc.ABC, Generic[Record, Prediction]):
       head: the head of the model.
       objective: the training objective of the head.
       labels: the names of the head's outputs, in order; empty if they are unknown or the outputs have no names.
-      complete: whether the size of the head is known. Otherwise, `learn` or `restore` must precede `build_module`.
+      complete: whether the size of the head is known. If not, call `learn` or `restore` before `build_module`.
       score: the name of the metric that selects the best run and the best checkpoint; higher is better.
       thresholds: the names of the entries of `metrics` that are thresholds, not measurements.
       same_rows: whether the features have the same rows for any tokenizer and sequence length.
-      has_baselines: whether the task has `baselines`.
+      has_baselines: whether the task implements `baselines`.
       learned: the attributes to save with the model, {key in task.json: attribute}.
       min_seq_len: the smallest value of `seq_len`.
     """
@@ -130,7 +130,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
             raise UserError('config.seq_len', str(self.seq_len), f'at least {self.min_seq_len}', 'use 128')
 
     def splits(self) -> Sequence[str]:
-        """Returns the names of the labelled splits. At its end, a run evaluates all of these splits except 'train'.
+        """Returns the names of the labelled splits. At the end of a run, all of them except 'train' are evaluated.
 
         The usual names are 'train', 'dev' and 'test'. MNLI also has 'dev_mismatched'. A subclass without `_files`
         overrides this method.
@@ -149,7 +149,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     @abc.abstractmethod
     def features(self, records: Sequence[Record], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """Tokenises records. Without `training`, records need no labels, and each record has at least one row."""
+        """Tokenises records. Without `training`, records need no labels, and no record is skipped."""
 
     def fixed_tokens(self, records: Sequence[Record], features: Features, tokenizer: Tokenizer) -> np.ndarray:
         """Returns bool [T] for the T tokens of all rows: True for the tokens that augmentation must not replace."""
@@ -167,17 +167,17 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Raises a UserError if an option of the task contradicts `train`, the value of config.trainable."""
 
     def check_encoder(self, model_config: BertConfig) -> None:
-        """Raises a UserError if the training records, which `learn` has seen, need another encoder."""
+        """Raises a UserError if the encoder does not suit the training records, which `learn` has seen."""
 
     def adopt(self, source: str) -> None:
-        """Takes over settings of the model in the directory `source`, from which a new run starts.
+        """Adopts settings of the model in the directory `source`, from which a new run starts.
 
         Raises:
           UserError: The task cannot represent the model.
         """
 
     def learn(self, records: Sequence[Record]) -> None:
-        """Collects the labels from the training records, and prints statistics. The labels set the size of the head."""
+        """Collects the labels of the training records, which determine the size of the head, and prints statistics."""
 
     def learned_state(self) -> dict[str, Any]:
         """Returns the results of `learn` and `tune` as a JSON object to save with the model."""
@@ -193,7 +193,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         return {}
 
     def sentence_modules(self) -> SentenceModules | None:
-        """Returns the steps from a text to its vector, or None if the task trains no vectors of texts."""
+        """Returns the modules that map a text to its vector, or None if the task does not train vectors of texts."""
         return None
 
     def model_files(self, model_config: BertConfig) -> Mapping[str, bytes]:
@@ -209,12 +209,12 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """
 
     def from_rows(self, rows: Iterator[layout.Record]) -> Iterator[Record | Blank]:
-        """Yields unlabelled records from the rows of a binary input file (Parquet or Arrow)."""
+        """Yields unlabelled records from the rows of a Parquet or Arrow file; by default, raises a UserError."""
         raise UserError(next(rows).where, 'a row of fields', 'a text file', 'see docs/finetuning.md')
 
     @abc.abstractmethod
     def predictions(self, records: Sequence[Record], features: Features, outputs: Outputs) -> list[Prediction]:
-        """Returns a prediction for each record, computed from the outputs for all rows of the record."""
+        """Returns the prediction for each record, computed from the outputs for all of its rows."""
 
     def ensemble_predictions(
         self, records: Sequence[Record], members: Sequence[tuple[Features, Outputs]]
@@ -259,7 +259,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Yields the prediction for each record as a JSON object."""
 
     def judgments(self, records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """Yields a judgment for each labelled record and its object in `rows`; nothing if there is no error report."""
+        """Yields a judgment for each labelled record and its object in `rows`; by default, yields nothing."""
         return iter(())
 
     def tune(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> None:
@@ -280,7 +280,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     def official_files(
         self, split: str, records: Sequence[Record], predictions: Sequence[Prediction]
     ) -> dict[str, str]:
-        """Returns {file name: text} in the format of a benchmark's server or script; {} without a benchmark."""
+        """Returns {file name: text} in the format of a benchmark's server or script; {} if there is no benchmark."""
         return {}
 
 

@@ -49,7 +49,7 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
       The new tokenizer, and the number of words that were not pieces before.
 
     Raises:
-      UserError: The tokenizer is of another kind, a word is too long, or BERT's pre-tokenizer does not keep it whole.
+      UserError: The tokenizer is of another kind, a word is too long, or BERT's pre-tokenizer splits a word.
     """
     if not isinstance(tokenizer, WordPieceTokenizer) or not tokenizer.is_bert:
         found = f"words for a vocabulary of the family {tokenizer.family!r} without BERT's settings"

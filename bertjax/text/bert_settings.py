@@ -70,8 +70,8 @@ def looks_lowercase(pieces: Sequence[str]) -> bool:
 def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Returns a copy of `settings` whose BertNormalizer has the options of `config`, a tokenizer_config.json.
 
-    As in transformers, BERT's own tokenizer class takes its defaults for options that the file lacks. Only
-    `do_lower_case` is an exception: without it, the normaliser keeps its own value.
+    As in transformers, if `config` names one of BERT_CLASSES, the options that it lacks get the defaults of the class.
+    Only `do_lower_case` has no default: without it, the normaliser keeps its value.
 
     Raises:
       UserError: `settings` has no BertNormalizer, and its normaliser contradicts `do_lower_case` in `config`.
@@ -83,7 +83,7 @@ def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], 
         'handle_chinese_chars': config.get('tokenize_chinese_chars'),
     }
     if (normalizer or {}).get('type') == 'BertNormalizer' and config.get('tokenizer_class') in BERT_CLASSES:
-        normalizer['strip_accents'] = None  # as `lowercase`
+        normalizer['strip_accents'] = None  # means the value of `lowercase`
         normalizer['handle_chinese_chars'] = True
     nodes = [node for node in _nodes(normalizer) if node['type'] == 'BertNormalizer']
     for node in nodes:

@@ -1,6 +1,6 @@
 """Shortens words of more than 10,000 characters, such as base64 dumps.
 
-No language has such words. The time to train a vocabulary grows with the square of a word's length.
+Such words do not occur in any language, and the time to train a vocabulary grows with the square of a word's length.
 """
 
 import re
@@ -22,13 +22,13 @@ _ASCII_RUN = re.compile(rf'(?<![A-Za-z0-9])([A-Za-z0-9]{{{MAX_WORD}}})[A-Za-z0-9
 
 
 def shorten_runs(texts: Iterable[str]) -> Iterator[str]:
-    """Yields each text with every run, see `_RUN`, cut to MAX_WORD characters."""
+    """Yields each text with every run (see `_RUN`) cut to MAX_WORD characters."""
     for text in texts:
         yield _RUN.sub(_first_group, text) if len(text) > MAX_WORD else text
 
 
 def shorten_unbroken(text: str) -> str:
-    """Returns the text with each word between white space cut to MAX_WORD characters."""
+    """Returns the text with each run of characters other than white space cut to MAX_WORD characters."""
     return _UNBROKEN.sub(_first_group, text) if len(text) > MAX_WORD else text
 
 

@@ -45,8 +45,8 @@ def repair_surrogates(text: str) -> tuple[str, np.ndarray | None]:
     """Joins surrogate pairs and replaces lone surrogates.
 
     Returns:
-      The repaired text; and for each of its characters and its end, the index in `text`, int64 [len + 1]. If `text` has
-      no surrogates, None instead of the indices.
+      (repaired text, indices). The indices, int64 [len + 1], are the positions in `text` of the repaired characters and
+      of their end. They are None if `text` has no surrogates.
     """
     if text.isascii() or not _SURROGATE.search(text):
         return text, None
@@ -64,14 +64,14 @@ def trim_spans(
 ) -> PieceOffsets:
     """Returns ids and spans as arrays, after correcting the spans.
 
-    A span loses the spaces at both ends, and gains the uncovered characters after it, up to a space or control
-    character. For example, a combining mark is uncovered if normalisation removed it or composed it with the letter
-    before it.
+    A span loses the spaces at both ends, and gains the characters after it that no span covers, up to a space or
+    control character. For example, no span covers a combining mark if normalisation removed it or composed it with the
+    letter before it.
 
     Args:
       text: The original text.
-      spans: The start and end of each piece, ascending, in the result of `repair_surrogates`.
-      positions: The indices from `repair_surrogates`; None if the text has no surrogates.
+      spans: The start and end of each piece, ascending, in the text that `repair_surrogates` returns.
+      positions: The indices that `repair_surrogates` returns.
       space: A further character that the tokenizer reads as a space: U+2581 in SentencePiece.
     """
     spans = np.array(list(spans), np.int64).reshape(-1, 2)

@@ -83,7 +83,7 @@ class SentencePieceTokenizer(Tokenizer):
         return located
 
     def _spread_bytes(self, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Gives all bytes of a character its span, which SentencePiece gives only to the last byte."""
+        """Gives all byte pieces of a character its span. SentencePiece gives the span only to the last of them."""
         spans = list(spans)
         for i in reversed(range(len(spans) - 1)):
             if spans[i][0] == spans[i][1] and all(self._processor.is_byte(int(index)) for index in ids[i : i + 2]):
@@ -92,7 +92,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _prepare(self, text: str) -> str:
         if text.isascii():
-            return text  # the charsmap of an uncased model lower-cases ASCII
+            return text  # unchanged, because the charsmap of an uncased model lower-cases ASCII
         parts = text.split(_WIDE_TILDE) if self._keeps_wide_tilde else [text]
         try:
             return _WIDE_TILDE.join(map(self._unicode.normalize_str, parts))
@@ -118,7 +118,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def _settings(self) -> dict[str, Any]:
-        """See Tokenizer.
+        """The content of a tokenizer.json with the same ids; see Tokenizer.
 
         Raises:
           UserError: The model has settings that `vocabulary.build_sentencepiece` does not make.

@@ -31,7 +31,7 @@ _OPENERS = '"\'“‘„«‹([{—–-'
 _NUMBER = re.compile(r'[A-Z]{0,2}\d|[IVXLCDM]+$')
 # The beginning of a decimal number with a wrong space, as in `P < 0. 05`.
 _BROKEN_DECIMAL = re.compile(r'[<>=≤≥±]\s?-?\d+$')
-# Short parts separated by stops, such as U.S, a.m, Ph.D, J.-P (the last stop is the candidate).
+# Short parts separated by stops, such as U.S, a.m, Ph.D, J.-P, without the last stop, which is the candidate.
 _DOTTED = re.compile(r'(?:[^\W\d_]{1,4}\.-?)+[^\W\d_]{1,4}')
 # The number of a list item at the start of a sentence, such as 1. or 2.3. or (a. or IV.
 _ENUMERATOR = re.compile(r'[(\[]?(?:\d+(?:\.\d+)*|[A-Za-z]|[IVXLCDM]+)')
@@ -46,10 +46,10 @@ _TITLES = _words(
     'Mr Mrs Ms Mx Messrs Mmes Dr Drs Prof Profs Gen Col Lt Sgt Capt Cmdr Cdr Maj Adm Cpl Pvt Brig Rev Revd Hon Gov Sen '
     'Sens Rep Reps Pres Msgr Supt Insp Det Mme Mlle Mt Mts Ft Fr Amb Atty Sec Secy Treas Herr Hr Frl Sig Sta Sto'
 )
-# Abbreviations after which the sentence always continues. Upper and lower case match.
+# Abbreviations after which the sentence always continues. Case is ignored.
 _NEVER = _words('e.g i.e cf vs viz approx incl excl esp eg ie v resp feat ft chr')
-# Abbreviations only if a number follows. Otherwise, they are ordinary words (`He said no. She left.`), unless another
-# list also has them.
+# Words that are abbreviations only before a number (so not in `He said no. She left.`), unless another list also has
+# them. Case is ignored.
 _BEFORE_NUMBERS = _words(
     'no nos nr vol vols p pp fig figs ch chap chaps sec secs sect art arts eq eqs eqn eqns ver vers op opp pt pts col '
     'cols fol ex exs ca c b d fl r par para pars bk tab tabs tbl app appx suppl ref refs ed edn ser n nn l ll lib thm '

@@ -51,8 +51,8 @@ def smoothed_sample(
     may repeat.
 
     Args:
-      samples: The sentences drawn from each corpus. If the mixture needs only some of a sample, it takes sentences at
-        equal distances.
+      samples: The sentences drawn from each corpus. A mixture that needs only some of a sample takes evenly spaced
+        sentences.
       sizes: The number of sentences of each corpus.
       power: See `smoothed_shares`.
       max_sentences: The maximum number of sentences in the mixture. Rounding may add a few sentences.

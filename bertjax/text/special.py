@@ -68,8 +68,7 @@ def check_pieces(
 def wrap_tokenizer_errors(where: str) -> Iterator[None]:
     """Converts errors in the block to a UserError that names `where`, the file of the tokenizer.
 
-    A damaged file can make a library fail in many ways. So only UserError, KeyboardInterrupt and SystemExit pass
-    through.
+    A damaged file causes errors of many types, so only UserError, KeyboardInterrupt and SystemExit pass through.
     """
     try:
         yield
@@ -83,8 +82,7 @@ def wrap_tokenizer_errors(where: str) -> Iterator[None]:
 def check_ids(settings: Mapping[str, Any], where: str) -> None:
     """Raises a UserError if an id of a tokenizer.json is not an integer, is negative, or is too large.
 
-    Ids must be below the total number of pieces and added tokens. A larger id could make `tokenizers` allocate too much
-    memory.
+    Ids must be below the number of pieces and added tokens. With a larger id, `tokenizers` could run out of memory.
     """
     vocab, added = settings['model']['vocab'], settings.get('added_tokens') or []
     names = vocab if isinstance(vocab, dict) else (row[0] for row in vocab)

@@ -68,7 +68,7 @@ class _Pysbd:
     def __call__(self, paragraph: str) -> list[str]:
         sentences: list[str] = []
         for piece in _pieces(paragraph):
-            # A piece of at least 2 * _MAX_PIECE characters has a very long sentence. pysbd would be too slow for it.
+            # pysbd would be too slow for a piece of at least 2 * _MAX_PIECE characters, which has a very long sentence.
             sentences += self._split(piece) if len(piece) < 2 * _MAX_PIECE else split_sentences(piece)
         return sentences
 
@@ -103,7 +103,7 @@ def _pieces(paragraph: str) -> Iterator[str]:
 
 
 def _cut_at(text: str, lengths: Sequence[int]) -> Iterator[str]:
-    """Yields the parts of a text, stripped. Part i has `lengths[i]` characters other than white space."""
+    """Cuts a text into stripped parts. Part i has `lengths[i]` characters other than white space."""
     indices = [index for index, char in enumerate(text) if not char.isspace()]
     ends = list(itertools.accumulate(lengths, initial=0))
     for first, last in itertools.pairwise(ends):

@@ -1,4 +1,4 @@
-"""A vocabulary of symbols, such as codes, products or visual words. White space separates symbols; each has one id."""
+"""A vocabulary of symbols, such as codes, products or visual words. White space separates them; each has one id."""
 
 import collections
 import heapq

@@ -136,16 +136,16 @@ def _default_decoder(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     if model.get('end_of_word_suffix'):
         return {'type': 'BPEDecoder', 'suffix': model['end_of_word_suffix']}
     splitter, kinds = settings.get('pre_tokenizer') or {}, ('ByteLevel', 'Metaspace')
-    # The same settings make a splitter of these types and its decoder.
+    # For these types, the settings of the pre-tokenizer are also valid for the decoder.
     return next((step for step in splitter.get('pretokenizers', [splitter]) if step.get('type') in kinds), None)
 
 
 def _added_tokens(settings: dict[str, Any], config: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns the added tokens of `settings` and of the files beside the vocabulary.
 
-    As in transformers, added_tokens.json counts only without `added_tokens_decoder`, and a token of either that is not
-    in the vocabulary gets the next free id. Other special tokens that `config` names, and BERT's, count only if they
-    are pieces.
+    As in transformers, added_tokens.json is used only if `config` has no `added_tokens_decoder`. A token from either
+    source that is not in the vocabulary gets the next free id. BERT's special tokens, and others that `config` names,
+    are added only if they are pieces.
     """
     tokens = {token['content']: token for token in settings.get('added_tokens') or []}
     vocab = settings['model']['vocab']
@@ -222,12 +222,12 @@ def _special_names(config: dict[str, Any], pieces: Collection[Any]) -> dict[str,
     return names
 
 
-# The word and subword tokenizers of transformers' BertJapaneseTokenizer that agree with BERT's. No other is supported.
+# The word and subword tokenizers of transformers' BertJapaneseTokenizer that agree with BERT's. Others are rejected.
 _BASIC_KINDS = {'word': 'basic', 'subword': 'wordpiece'}
 
 
 def _read_config(directory: epath.Path) -> dict[str, Any]:
-    """Reads tokenizer_config.json, the keys that it lacks from special_tokens_map.json, and added_tokens.json."""
+    """Reads tokenizer_config.json and added_tokens.json, with special_tokens_map.json for missing keys."""
     config = {}
     if (added := directory / _ADDED).exists():
         config[_ADDED] = read_json_object(added, _ORIGINAL)
@@ -257,10 +257,10 @@ def _read_bytes(file: epath.Path) -> bytes:
 
 
 _ADDED = 'added_tokens.json'  # {token: id}
-# The flags of an added token for which its file gives no flags.
+# The default flags of an added token.
 _FLAGS = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'special'), False) | {'normalized': True}
 # These files are downloaded together with a single vocabulary file in a bucket.
 _COMPANION_FILES = ('tokenizer_config.json', 'special_tokens_map.json', _ADDED, 'merges.txt', 'config.json')
-_TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # has unusual characters, so that most vocabularies produce [UNK]
+_TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # unusual characters, for which most vocabularies produce [UNK]
 _ORIGINAL = 'use the original file'
 _FIX = 'give a vocab.txt, a tokenizer.json or a SentencePiece *.model, or train one with --config.run=vocab'

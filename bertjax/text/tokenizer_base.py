@@ -37,8 +37,8 @@ _UNSPACED = re.compile(f'[{UNSPACED}]')
 def is_unspaced(text: str) -> bool:
     """Returns whether a text begins with a character of a script without spaces.
 
-    A SentencePiece or byte-level piece of such a script begins a word, as in google-research/albert,
-    create_pretraining_data.py.
+    A SentencePiece or byte-level piece that begins with such a character counts as the start of a word. Source:
+    google-research/albert, create_pretraining_data.py.
     """
     return _UNSPACED.match(text) is not None
 
@@ -138,7 +138,7 @@ class Tokenizer(abc.ABC):
         return {'tokenizer.json': to_json(settings), 'tokenizer_config.json': to_json(self._config())}
 
     def pair_template(self) -> dict[str, Any]:
-        """Returns the `post_processor` of a tokenizer.json that gives [CLS] A [SEP] B [SEP] and its segments."""
+        """Returns the `post_processor` of a tokenizer.json that adds [CLS] and [SEP] to a text or a pair of texts."""
         ids = {self.pieces[i]: i for i in (self.cls_id, self.sep_id)}
         return pair_template(ids, dict(zip((CLS, SEP), ids, strict=True)), self.separators)
 

@@ -1,4 +1,4 @@
-"""The tokenizer of a tokenizer.json with a unigram, BPE or WordLevel model. The settings of a byte-level BPE."""
+"""The tokenizer of a tokenizer.json with a unigram, BPE or WordLevel model, and the settings of a byte-level BPE."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -39,7 +39,7 @@ class JsonTokenizer(Tokenizer):
     (RoBERTa's, ModernBERT's) marks it with Ġ. Other models may mark the pieces that continue a word with a prefix.
     Without any of these marks, each piece counts as a word. The pieces of a WordLevel model are symbols, separated by
     white space (symbols.py). The ids equal those of transformers, so the name of a special token in a text becomes the
-    token. If the vocabulary has no unknown token, [MASK] is used as one.
+    token. If the vocabulary has no unknown token, [MASK] serves as one.
 
     The arguments are those of `Tokenizer`. RoBERTa's names of special tokens are recognised if BERT's are absent.
 
@@ -84,7 +84,7 @@ class JsonTokenizer(Tokenizer):
         if byte_level or marks_words:
             # In ModernBERT and Gemma, added tokens of spaces or line ends begin a word, although they lack the mark.
             begins = (self._space, ' ', '\n', '\t')
-            # A byte-level piece may end inside its first character. ¿ completes it with BF, the largest possible byte.
+            # If a byte-level piece ends inside its first character, ¿ completes it: the largest continuation byte, BF.
             read = (lambda piece: decoders.ByteLevel().decode([f'{piece}¿¿'])) if byte_level else str
             continues = [not (piece.startswith(begins) or is_unspaced(read(piece))) for piece in pieces]
             self.word_prefix = '' if self.family == 'sentencepiece' and self._prepare('a').startswith(SPACE) else ' '
@@ -113,7 +113,7 @@ class JsonTokenizer(Tokenizer):
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         if self.family == 'symbols':
             return locate(self._tokenizer, texts)
-        # `tokenizers` may add a space to a text, with the span of its first character. Such a space gets an empty span.
+        # `tokenizers` may add a space with the span of the text's first character. Such a space gets an empty span.
         space = self._tokenizer.token_to_id(self._space)
         located = locate(self._tokenizer, texts, SPACE if self.family == 'sentencepiece' else ' ')
         return [(ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in located]
@@ -123,7 +123,7 @@ class JsonTokenizer(Tokenizer):
 
     def _config(self) -> dict[str, Any]:
         config = super()._config()
-        if self.family == 'symbols':  # whose case is never changed
+        if self.family == 'symbols':  # symbols are never lower-cased
             del config['do_lower_case']
         if self.unk_id == self.mask_id:
             del config['unk_token']

@@ -1,6 +1,6 @@
 """Trains vocabularies. The same texts and arguments give the same vocabulary.
 
-The training of WordPiece and SentencePiece needs a bounded amount of memory.
+Training WordPiece or SentencePiece needs a bounded amount of memory.
 """
 
 import collections
@@ -41,7 +41,7 @@ _COVERAGE = 0.9995
 _MIN_COVERAGE = 0.98
 _MIN_FREQUENCY = 2  # the minimum count of a pair that WordPiece or byte-level BPE merges
 _BYTES = 256  # the number of one-byte pieces in byte-level BPE
-# The training of byte-level BPE cuts longer words into parts of this many bytes. Its time is quadratic in the length.
+# Byte-level BPE training cuts longer words into parts of this many bytes, because its time is quadratic in the length.
 _MAX_WORD_BYTES = 1_000
 _ASCII_SPACE = re.compile('[ \t\n\r]+')
 _SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
@@ -50,7 +50,7 @@ _SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
 def train_wordpiece(
     texts: Iterable[str], *others: Iterable[str], lowercase: bool, **options: Any
 ) -> WordPieceTokenizer:
-    """Counts the words of one or more corpora, and calls `build_wordpiece`. Each corpus is read once."""
+    """Counts the words of one or more corpora, and passes the counts to `build_wordpiece`. Each corpus is read once."""
     counts = [count_words(some, lowercase) for some in (texts, *others)]
     return build_wordpiece(counts, lowercase=lowercase, **options)
 
@@ -60,7 +60,7 @@ def build_wordpiece(
 ) -> WordPieceTokenizer:
     """Makes a WordPiece vocabulary by byte-pair merges of words, the method of Hugging Face's trainer.
 
-    Unlike Hugging Face's trainer, this function breaks ties in code point order, so that two runs give equal results.
+    Unlike that trainer, this function breaks ties in code point order, so that two runs give equal results.
     The pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS], [SEP], [MASK], the characters, their ## forms, then
     the merges. If the text is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
 
@@ -164,7 +164,7 @@ def _alphabet(words: dict[str, int], max_entries: int, vocab_size: int) -> list[
 def train_sentencepiece(
     texts: Iterable[str], *others: Iterable[str], seed: int = 0, sample_sentences: int = 500_000, **options: Any
 ) -> SentencePieceTokenizer:
-    """Draws a sample of sentences from each corpus, and calls `build_sentencepiece`.
+    """Draws a sample of sentences from each corpus, and passes the samples to `build_sentencepiece`.
 
     Args:
       texts, *others: The texts of each corpus, read once.
@@ -245,8 +245,8 @@ def train_byte_bpe(texts: Iterable[str], *, vocab_size: int, lowercase: bool, un
     """Trains a byte-level BPE with the trainer of `tokenizers`.
 
     The pieces are <s> <pad> </s> <unk> <mask>, [unusedN], the 256 bytes, then the merges. If the text is too small,
-    there are fewer than `vocab_size` pieces, and a warning is logged. A space is put before each text. As in RoBERTa,
-    pairs have two separators.
+    there are fewer than `vocab_size` pieces, and a warning is logged. The tokenizer puts a space before each text and,
+    as in RoBERTa, two separators between the texts of a pair.
 
     Args:
       texts: The texts, read once.

@@ -38,7 +38,7 @@ class WordPieceTokenizer(Tokenizer):
     The arguments are those of `Tokenizer`; `bert_settings.py` makes the settings.
 
     Attributes:
-      added_ids: The ids in `added_tokens` of the file.
+      added_ids: The ids of the added tokens in `settings`.
       is_bert: Whether Hugging Face's BertTokenizer can make these settings from a vocabulary and options.
       strip_accents: See `bert_settings`.
 
@@ -86,7 +86,7 @@ class WordPieceTokenizer(Tokenizer):
         return locate(self._reference, texts)
 
     def _load_fast(self) -> Any:
-        """Returns nanotoken's tokenizer, or None without nanotoken. Unsupported settings give None and a warning."""
+        """Returns nanotoken's tokenizer; None if the package is missing or (with a warning) rejects the settings."""
         if nanotoken is None:
             return None
         try:
@@ -99,7 +99,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _reference(self) -> tokenizers.Tokenizer:
-        """The slower tokenizer with the same ids. It is needed without nanotoken, and for offsets."""
+        """The slower tokenizer, which gives the same ids. It is needed for offsets, and if `_fast` is None."""
         with wrap_tokenizer_errors(self._where):
             return tokenizers.Tokenizer.from_str(json.dumps(self._settings, ensure_ascii=False))
 
@@ -125,7 +125,7 @@ class WordPieceTokenizer(Tokenizer):
         # BertTokenizer rebuilds all settings from vocab.txt and this file, which is possible only if `is_bert`.
         options: dict[str, Any] = {'tokenizer_class': 'BertTokenizer' if self.is_bert else 'PreTrainedTokenizerFast'}
         normalizer = self._settings.get('normalizer') or {}
-        # A Sequence of normalisers is only in tokenizer.json, whose BertNormalizer these options would replace.
+        # If the normaliser is a Sequence, these options would change the BertNormalizer inside it at the next load.
         if normalizer.get('type') == 'BertNormalizer':
             options['do_lower_case'], options['strip_accents'] = self.lowercase, self.strip_accents
             options['tokenize_chinese_chars'] = normalizer.get('handle_chinese_chars', True)

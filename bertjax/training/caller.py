@@ -23,5 +23,5 @@ class Caller:
 
 
 _COMMAND_LINE = Caller()
-# The caller of the current training. The variable has a separate value in each thread, and no function passes it on.
+# The caller of the current training, separate for each thread. Functions read it here instead of taking an argument.
 CALLER: contextvars.ContextVar[Caller] = contextvars.ContextVar('caller', default=_COMMAND_LINE)

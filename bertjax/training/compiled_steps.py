@@ -127,7 +127,7 @@ class CompiledSteps(Mapping[int, Program]):
         """Compiles steps in a background thread; does nothing if `in_parallel`.
 
         `lengths` are in the order of their first use. The first compilation starts now. The others start in
-        `compile_rest`, because on few cores they would delay the first step. A step has the same program whenever it is
+        `compile_rest`, because on few cores they would delay the first step. The program does not depend on when it is
         compiled.
         """
         if not self._in_parallel:
@@ -188,7 +188,7 @@ def compile_steps(
     shapes = tuple((length, *spec.items()) for length, spec in batches.items())
     key = (phase.grad_accum_steps, phase.layout, jax.tree.structure(phase.make_schedule(0.0)), shapes, members)
     if key not in setup.compiled:
-        setup.compiled.clear()  # programs of an earlier phase would stay in device memory
+        setup.compiled.clear()  # else, programs of an earlier phase would stay in device memory
         lowering = StepLowering(setup, phase, members)
         on_cpu = is_cpu(setup.mesh)
         shared = on_cpu and setup.mesh.size == 1 and len(batches) > 1

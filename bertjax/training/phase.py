@@ -126,7 +126,7 @@ class Phase:
     def compiling(self, first: int, steps: int) -> Iterator[None]:
         """A context in which a CPU compiles the step in the background. It does nothing on accelerators.
 
-        The lengths are those of the next `steps` batches, from example `first` on. The first one compiles immediately.
+        It compiles for the next `steps` batches, from example `first` on, and starts with the first length immediately.
         """
         programs, examples = self._programs(), self.members[0].examples
         # Only `BucketedExamples` have batches of several lengths.

@@ -86,9 +86,9 @@ class Predictor:
         """Computes the outputs of all rows.
 
         Args:
-          advance: A callback that is called after each batch with the number of rows of `features` in it.
+          advance: A callback that is called after each batch with the number of rows of `features` in the batch.
           batches: (row indices, padded length) of each batch; the index -1 stands for padding. The batches must contain
-            every row of `features`. None: the batches of `plan_single_rows`.
+            every row of `features`. None for the batches of `plan_single_rows`.
 
         Returns:
           {name: an array per row}; if `members` > 0, each array has one entry per model along its first axis.

@@ -27,7 +27,7 @@ def check_grad_accum_steps(batch_size: int, grad_accum_steps: int, key: str = 'g
 
 
 def check_mesh(model: BertConfig, mesh: Mesh, bilstm_units: int = 0) -> None:
-    """Raises a UserError unless each axis of the mesh divides the dimensions that it splits, also in a BiLSTM."""
+    """Raises a UserError unless each mesh axis divides the dimensions that it splits, including those of a BiLSTM."""
     for axis, what, size in (
         ('tensor', 'config.model.num_heads', model.num_heads),
         ('tensor', 'config.model.mlp_dim', model.mlp_dim),

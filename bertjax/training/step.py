@@ -74,7 +74,7 @@ def make_gradients(
     To save memory, the `grad_accum_steps` parts of a batch are processed one after the other. Their gradients add up to
     the gradients of the batch, because each loss is divided by the weight of the whole batch. If an objective compares
     the rows of a batch, whole_batch.py computes the gradients. With `setup.exchange`, each device computes the
-    gradients of its rows and receives the summed gradients of its part of the parameters.
+    gradients of its rows and receives the summed gradients of its shard of the parameters.
     """
     objective, trained, exchange = setup.objective, setup.trained, setup.exchange
     module = setup.module if layout is None else setup.module.clone(packing=layout)
@@ -83,7 +83,7 @@ def make_gradients(
     def local_gradients(
         params: Any, batch: Batch, seed: jax.Array, weights: Mapping[str, jax.Array], *teacher: Any
     ) -> LossAndGradients:
-        """Computes the share of the rows of `batch` in loss and gradients, in the dtypes of the trained parameters."""
+        """Computes the contribution of `batch` to loss and gradients. Gradients have the dtypes of the parameters."""
         stored, _ = partition(params, trained)
         trained_params, frozen = partition(exchange.gather(params) if exchange else params, trained)
 
@@ -103,7 +103,7 @@ def make_gradients(
             else:
                 rows = with_teacher_outputs(objective, rows, *teacher)
                 losses, grads = jax.value_and_grad(lambda x: loss(forward(x, rows), rows), has_aux=True)(trained_params)
-            # Kernels may be gathered in bfloat16. The gradients of the parts add up in the dtype of the parameters.
+            # Kernels may be gathered in bfloat16, but the sum over the parts has the dtype of the parameters.
             return losses, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, stored)
 
         return gradients(batch) if objective.whole_batch else sum_over_parts(gradients, batch, grad_accum_steps)
@@ -147,8 +147,8 @@ def mean_loss(
 def make_update(setup: Setup) -> Callable[..., tuple[TrainState, Metrics]]:
     """Makes a function: (state, gradients, schedule) -> (new state, metrics), independent of the batch shape.
 
-    `gradients` has the class `Gradients`. `schedule` gives the learning rate. If the loss, the gradient norm or
-    the square of the update norm is not finite, a step changes only `step` and the counters of skipped steps.
+    `gradients` is a `Gradients` object. `schedule` gives the learning rate. If the loss, the gradient norm or the
+    square of the update norm is not finite, the update changes only `step` and the counters of skipped steps.
     """
     optimizer, moment_params = setup.optimizer, setup.moment_params
 

@@ -11,7 +11,7 @@ from bertjax.training.health.goodput_clock import recorded_until
 
 
 class TimeLimit:
-    """The budget of the wall time of a run. It can end one phase, but not the run.
+    """The wall time budget of a run. It can end one phase, but not the run.
 
     In each process, the time counts from `recorded_until`, by default the start of the process. It includes the
     preparation of the text. It excludes the time between a kill and the next start, and steps that a kill has lost.

@@ -72,7 +72,7 @@ def _check_same_run(
 ) -> None:
     """Raises a UserError if the checkpoint is from another or a longer run. Prints allowed changes.
 
-    If the run is `timed`, the steps and phases are not printed, because the time decides them.
+    If the run is `timed`, changes of the steps and phases are not printed, because the time decides them.
     """
     if ('task' in saved.config) != ('task' in resolved):
         kind = 'a fine-tuning' if 'task' in saved.config else 'a pre-training'

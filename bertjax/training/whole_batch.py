@@ -30,7 +30,7 @@ def join_rows(parts: Any) -> Any:
 
 
 def sum_over_parts(function: Callable[[Arrays], Any], rows: Arrays, parts: int) -> Any:
-    """Computes the sum of the trees that `function` returns for the parts of the rows, one part after the other."""
+    """Calls `function` for each part of the rows, one after the other, and sums the returned trees."""
     if parts == 1:
         return function(rows)
     split = split_rows(rows, parts)

@@ -21,7 +21,7 @@ def format_literal(value: Any) -> str:
 
 
 def task_kind(config: Mapping[str, Any]) -> str | None:
-    """Returns the kind of a training's task; '' for a pre-training, None for a config that trains nothing."""
+    """Returns the kind of task in a config; '' for pre-training, None for a config that trains nothing."""
     return config['task']['kind'] if 'task' in config else '' if 'steps' in config else None
 
 
@@ -60,10 +60,10 @@ def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any], set_keys: Co
         resolved['steps'] = steps or round(config['epochs'] * per_epoch)
         resolved['epochs'] = steps / per_epoch if steps else config['epochs']
     elif not is_task and (is_in_epochs(config['steps']) or config['epochs'] > 0):
-        resolved['steps'] = run['steps']  # The number of steps in an epoch depends on the text.
+        resolved['steps'] = run['steps']  # the number of steps in an epoch depends on the text
     total = resolved['steps'] if isinstance(resolved['steps'], int) and resolved['steps'] else None
     for key in ('eval_every', 'checkpoint_every'):
-        with contextlib.suppress(UserError):  # The duration is relative to an unknown number of steps.
+        with contextlib.suppress(UserError):  # the duration is relative to an unknown number of steps
             if isinstance(run[key], int):
                 resolved[key] = in_steps(config[key], key, total=total, steps_per_epoch=per_epoch, minimum=1)
     if not is_task:
@@ -78,7 +78,7 @@ def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any], set_keys: Co
 def _chosen_in_pretraining(
     config: Mapping[str, Any], run: Mapping[str, Any], set_keys: Collection[str]
 ) -> dict[str, Any]:
-    """Returns keys that a pre-training takes from config.init, its teacher or its budget, with the values of `run`."""
+    """Returns the keys that pre-training takes from config.init, a teacher or a budget, with the values of `run`."""
     source = config['architecture_from']
     names = {'init': fields_of(FieldKind.ARCHITECTURE), 'budget': BUDGET_CHOICES}.get(source, ())
     keys = _BUDGET_KEYS if config['budget'] and config['budget'] == run['budget'] else ()

@@ -20,7 +20,7 @@ def read_recorded_config(path: pathlib.Path, kind: str | None = None) -> dict[st
     """Reads config.json of a run.
 
     Args:
-      kind: The kind of task that the run must have; '' for a pre-training, None for any run.
+      kind: The kind of task that the run must have; '' for pre-training, None for any run.
 
     Raises:
       UserError: The file is missing, damaged or of another kind, a key is missing or unknown, or a value is out of
@@ -97,7 +97,7 @@ def read_recorded_results(path: pathlib.Path) -> dict[str, Any]:
     fix = 'remove the file; --config.run=evaluate writes it again'
     results = read_json_object(path, fix)
     results.setdefault('splits', {})
-    for key in ('splits', 'alone'):  # Only an ensemble has 'alone'.
+    for key in ('splits', 'alone'):  # only an ensemble has 'alone'
         by_split = results.get(key, {})
         if not isinstance(by_split, dict) or not all(isinstance(values, dict) for values in by_split.values()):
             raise UserError(f'{path}: {key}', format_value(by_split), 'an object with the metrics of each split', fix)

@@ -1,4 +1,4 @@
-"""The lock of a workdir, and checks for trainings in it."""
+"""The lock of a workdir, and checks for training runs in it."""
 
 import contextlib
 import pathlib
@@ -10,9 +10,9 @@ from bertjax.files.atomic import lock_directory
 from bertjax.files.small_files import read_json_or_none
 from bertjax.parallel.distributed import check_shared_folder, primary_first
 
-TRIALS = 'trials'  # The folder with the trials in the workdir of a sweep.
-EXPORTED = 'export/trial.txt'  # The file in the workdir of a sweep that names the exported trial.
-REQUEST = 'benchmark.json'  # The file in the workdir of a benchmark with the config of each task.
+TRIALS = 'trials'  # the folder with the trials in the workdir of a sweep
+EXPORTED = 'export/trial.txt'  # the file in the workdir of a sweep that names the exported trial
+REQUEST = 'benchmark.json'  # the file in the workdir of a benchmark with the config of each task
 
 
 @contextlib.contextmanager
@@ -38,23 +38,23 @@ def lock_workdir(*workdirs: pathlib.Path, results_only: bool = False) -> Iterato
             yield
         except UserError:
             for workdir in new:
-                with contextlib.suppress(OSError):  # The folder is not empty.
+                with contextlib.suppress(OSError):  # the folder is not empty
                     workdir.rmdir()
             raise
 
 
 def check_workdir_kind(workdir: pathlib.Path, kind: str) -> None:
-    """Raises a UserError if the workdir has a training of another kind, because both would write the same files.
+    """Raises a UserError if the workdir has a run of another kind, because both would write the same files.
 
-    `kind` is 'a pre-training', 'a fine-tuning', 'a sweep' or 'a benchmark'. A pre-training and a benchmark may share a
-    workdir. Call the function before any computation.
+    `kind` is 'a pre-training', 'a fine-tuning', 'a sweep' or 'a benchmark'. A pre-training run and a benchmark may
+    share a workdir. Call the function before any computation.
     """
     existing = None
     if (workdir / TRIALS).exists():
         existing = 'a sweep'
     elif has_checkpoints(workdir):
         is_task = read_json_or_none(workdir / 'config.json', lambda config: 'task' in config)
-        # Without a readable config, a single run may continue: the trainer compares it with the checkpoint.
+        # Without a readable config, a single run may continue: the trainer compares its config with the checkpoint's.
         unknown = kind if kind in ('a pre-training', 'a fine-tuning') else 'a run'
         existing = {True: 'a fine-tuning', False: 'a pre-training'}.get(is_task, unknown)
     elif (workdir / REQUEST).exists():
@@ -65,12 +65,12 @@ def check_workdir_kind(workdir: pathlib.Path, kind: str) -> None:
 
 
 def has_run(workdir: pathlib.Path) -> bool:
-    """Whether the workdir has a run or a sweep. If so, its tokenizer must not be replaced."""
+    """Returns whether the workdir has a run or a sweep. If so, its tokenizer must not be replaced."""
     return has_checkpoints(workdir) or (workdir / TRIALS).exists()
 
 
 def has_checkpoints(workdir: pathlib.Path) -> bool:
-    """Whether the workdir has checkpoints. If so, its tokenizer and token store must not be replaced.
+    """Returns whether the workdir has checkpoints. If so, its tokenizer and token store must not be replaced.
 
     Unfinished checkpoints do not count, because a killed run without other checkpoints starts anew.
     """

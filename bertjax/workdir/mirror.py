@@ -30,11 +30,11 @@ from bertjax.remote.mirror import Mirror, MirrorRules
 from bertjax.remote.object_store import RemoteFolder
 
 PUBLISH_EVERY = 20.0  # seconds
-_IN_ALL_PROCESSES = (PreemptedError, NonFiniteError)  # All processes of a run raise these at the same step.
+_IN_ALL_PROCESSES = (PreemptedError, NonFiniteError)  # all processes of a run raise these at the same step
 
 _MARKERS = {
     r'(?:.*/)?checkpoints/\d+/': checksums.FILE,
-    r'\.unfinished/[^/]+/\d+/': checksums.FILE,  # Checkpoints of the trials of a sweep.
+    r'\.unfinished/[^/]+/\d+/': checksums.FILE,  # checkpoints of the trials of a sweep
     r'(?:.*/)?(?:store/(?:\d+/)?|heldout/[^/]+/)(?!plans/|\d+/)': 'manifest.json',
     r'(?:.*/)?export/hf/': huggingface.CONFIG,
     r'(?:.*/)?export/orbax/': orbax.MODEL,
@@ -127,7 +127,7 @@ def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Pa
 
 @contextlib.contextmanager
 def _fetch_mirror(mirror: Mirror) -> Iterator[None]:
-    """Fetches the published changes within each context `Publisher.hand_over` of the primary process."""
+    """Fetches the published changes whenever the primary process is in the context `Publisher.hand_over`."""
 
     @contextlib.contextmanager
     def fetch() -> Iterator[None]:
@@ -142,7 +142,7 @@ def _fetch_mirror(mirror: Mirror) -> Iterator[None]:
             yield
         except _IN_ALL_PROCESSES as error:
             body_error = error
-    with primary_first():  # Raises if the primary process could not publish everything.
+    with primary_first():  # raises if the primary process could not publish everything
         pass
     if body_error is not None:
         raise body_error
@@ -159,7 +159,7 @@ def _finish(publisher: 'Publisher', body_error: BaseException | None) -> None:
             count, size = publisher.finish()
     except StoppedError as failure:
         if body_error is not None and not isinstance(body_error, (KeyboardInterrupt, PreemptedError)):
-            logging.warning('%s', failure)  # The error of the body is raised, because it came first.
+            logging.warning('%s', failure)  # the error of the body is raised, because it came first
             raise body_error from None
         raise failure from body_error
     if count:
@@ -173,7 +173,7 @@ class Publisher:
 
     Each pass of the thread publishes the current files, so a checkpoint that was already replaced is not sent. With one
     process, the training does not wait for the thread. The thread fails if retries take too long, writing is denied, or
-    another process has taken the workdir. It then interrupts the run like Ctrl-C, and `finish` raises the error.
+    another process has taken the workdir. It then interrupts the run as Ctrl-C does, and `finish` raises the error.
     """
 
     def __init__(self, mirror: Mirror, lease: Lease):
@@ -197,7 +197,7 @@ class Publisher:
                     self.mirror.publish()
             except (UserError, StoppedError, OSError) as error:
                 self._failure = error
-                if not self._ended.is_set():  # After the end, `finish` raises the error.
+                if not self._ended.is_set():  # after the end, `finish` raises the error
                     _thread.interrupt_main()
                 return
 

@@ -1,7 +1,7 @@
 """WORKDIR/tokenizer: the tokenizer of the run, which is verified at every start.
 
 The file `saved.json` has the checksums of the tokenizer's files. For a trained vocabulary, it also records the text.
-It is removed before the tokenizer's files change, and written after them. Its existence marks a complete tokenizer.
+`saved.json` is removed before these files change and written after them, so its existence marks a complete tokenizer.
 """
 
 import json
@@ -44,7 +44,7 @@ def save_tokenizer(
         path.unlink(missing_ok=True)
     old_inodes = {path: path.stat().st_ino for path in _files(directory)}
     tokenizer.save(directory)
-    for path in _files(directory):  # Remove files that `save` did not replace: `load_tokenizer` could prefer them.
+    for path in _files(directory):  # remove files that `save` did not replace, because `load_tokenizer` may prefer them
         if path.stat().st_ino == old_inodes.get(path):
             path.unlink()
     _write_saved(directory, text)
@@ -87,7 +87,7 @@ def update_vocabulary_text(workdir: pathlib.Path, text: Sequence[KnownText]) -> 
 
 
 def is_complete(workdir: pathlib.Path) -> bool:
-    """Whether the workdir has a completely saved tokenizer."""
+    """Returns whether the workdir has a completely saved tokenizer."""
     return _read_saved(workdir / FOLDER) is not None
 
 
@@ -165,7 +165,7 @@ def check_replaceable(workdir: pathlib.Path) -> None:
 
 
 def set_workdir_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, source: str = '') -> None:
-    """Saves `tokenizer` to WORKDIR/tokenizer unless it is already there. Prints its `source` if it replaces another.
+    """Saves `tokenizer` to WORKDIR/tokenizer, unless it is already there. Prints `source` if it replaces a tokenizer.
 
     Raises:
       UserError: See `load_workdir_tokenizer` and `check_replaceable`.
@@ -177,7 +177,7 @@ def set_workdir_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, source: s
         and saved.fingerprint == tokenizer.fingerprint
         and (saved.separators == tokenizer.separators or has_run(workdir))
     ):
-        if not is_complete(workdir):  # After a kill, the checksums and other files may be missing.
+        if not is_complete(workdir):  # after a kill, the checksums and other files may be missing
             tokenizer.save(workdir / FOLDER)
             _write_saved(workdir / FOLDER)
         return

@@ -24,8 +24,8 @@ class TrainingConsole(Writer):
       first_step: The step at which the run starts or resumes.
       describe_time: A function that describes how much of the run's time limit has passed; None for a run without a
         time limit.
-      step_costs: (last step, relative cost of a step) of each phase, for the time left in lines without a terminal; ()
-        if all steps cost the same.
+      step_costs: (last step, relative cost of a step) of each phase, to estimate the time left in lines that are
+        printed without a terminal; () if all steps cost the same.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TrainingConsole(Writer):
 
     @contextlib.contextmanager
     def show_status(self, status: str) -> Iterator[None]:
-        """Sets the text of the bar within the context, then restores it."""
+        """Sets the text of the bar within the context, then restores the previous text."""
         previous = self._progress.tasks[self._task].fields['status']
         self.set_status(status)
         try:

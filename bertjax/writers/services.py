@@ -50,7 +50,7 @@ class WandB(Service):
     """Weights & Biases. The x-axis is the value `step`, because W&B's own counter cannot go back to a checkpoint."""
 
     def refusal(self) -> UserError | None:
-        """Returns an error if there is no API key, because wandb would prompt for it during the training."""
+        """Returns an error if there is no API key, because wandb would prompt for it during training."""
         import wandb
 
         mode = os.environ.get('WANDB_MODE') or wandb.setup().settings.mode
@@ -102,7 +102,7 @@ class MLflow(Service):
     """MLflow. Its client has no global state, so the runs of a sweep do not interfere."""
 
     _MAX_PARAMS = 100  # the server's limit on the number of parameters in a request
-    _MAX_CHARACTERS = 500  # the longest value of a parameter that every server version accepts
+    _MAX_CHARACTERS = 500  # the maximum length of a parameter's value that every server version accepts
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
         from mlflow import MlflowClient

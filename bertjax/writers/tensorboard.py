@@ -17,9 +17,8 @@ _UNUSED = ('torch', 'boto3', 'google.cloud.storage')  # optional imports of tens
 class TensorBoard(Writer):
     """A writer of scalars `SPLIT/NAME`.
 
-    The first row opens the file. TensorBoard then hides the rows of earlier processes from the step of this row on.
     Rows are written in the caller's thread. tensorboardX's SummaryWriter is not used, because it writes in a background
-    thread. If the disk is full, this thread ends, and SummaryWriter blocks forever.
+    thread. If the disk is full, that thread ends, and SummaryWriter blocks forever.
     """
 
     def __init__(self, directory: str | os.PathLike):
@@ -40,7 +39,7 @@ class TensorBoard(Writer):
         if self._events is None:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._events = EventsWriter(str(self.directory / 'events'))
-            # A session start makes TensorBoard hide the rows of earlier processes from this step on.
+            # A session start makes TensorBoard hide the rows of earlier processes at this step and later steps.
             start = SessionLog(status=SessionLog.START)
             self._events.write_event(Event(wall_time=time.time(), step=row['step'], session_log=start))
         for name, value in row_numbers(row).items():
@@ -50,7 +49,7 @@ class TensorBoard(Writer):
             self._flushed = time.monotonic()
 
     def sync(self) -> None:
-        """Flushes pending rows to the operating system. A loss of power may lose rows."""
+        """Flushes pending rows to the operating system. They may be lost if the power fails."""
         if self._events is not None:
             self._events.flush()
 
@@ -62,7 +61,7 @@ class TensorBoard(Writer):
 
 @contextlib.contextmanager
 def _without_clients() -> Iterator[None]:
-    """Hides packages from tensorboardX. Their import takes seconds, and the rows of a run do not need them."""
+    """Hides packages from tensorboardX. Their import takes seconds, and `write` does not need them."""
     hidden = [name for name in _UNUSED if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))
     try:

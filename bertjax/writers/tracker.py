@@ -17,7 +17,7 @@ from bertjax.writers.services import SERVICES, Service
 from bertjax.writers.writer import MetricRow, Writer, row_numbers
 
 FILE = 'tracker.json'  # in the workdir; identifies the tracker and its run
-_CLOSE_SECONDS = 60.0  # the longest wait for unsent rows at the end of a training
+_CLOSE_SECONDS = 60.0  # the longest wait for unsent rows at the end of a run
 _MAX_QUEUED = 100_000  # the maximum number of rows that wait while a tracker does not answer
 
 
@@ -30,7 +30,7 @@ def check_tracker(name: str) -> None:
     if not name:
         return
     spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:  # a folder with the name of the tracker, for its runs, has no origin
+    if spec is None or spec.origin is None:  # as for a folder `wandb`, in which wandb saves its runs
         fix = f"install the extra '{name}': pip install 'bertjax[{name}]'"
         raise UserError('config.tracker', f'no {name}', f'the package {name}', fix)
     refusal = SERVICES[name]().refusal()
@@ -39,7 +39,7 @@ def check_tracker(name: str) -> None:
 
 
 class Tracker(Writer):
-    """A writer that sends the numbers of each row as `SPLIT/NAME`. A resumed training continues its run in the tracker.
+    """A writer that sends the numbers of each row as `SPLIT/NAME`. A resumed run is continued in the tracker.
 
     After a kill, the rows since the last checkpoint are sent twice, because trackers can only append.
 

@@ -20,7 +20,7 @@ class Writer:
     """A consumer of rows, in the order of their steps. Any method may raise an error, which `Writers` handles."""
 
     def truncate_after(self, step: int) -> None:
-        """Discards the rows of earlier processes with a greater step than `step`.
+        """Discards the rows of earlier processes whose step is greater than `step`.
 
         This method is called once, before the first row. The run continues at `step`; -1 stands for a new run.
         """

@@ -23,7 +23,7 @@ def test_up_creates_a_slice_trains_and_deletes_the_slice(cloud: Cloud):
     created = next(call for call in cloud.calls if 'create' in call)
     assert {'--spot', '--runtime-version=v2-alpha-tpuv5-lite', '--node-id=bert'} < set(created)
     train = next(call[-2] for call in cloud.calls if 'nohup' in call[-2])
-    # The arguments are unchanged after two shells.
+    # The arguments pass through two shells unchanged.
     last = train.split('-m bertjax.main ')[1].split(' >> ')[0]
     assert subprocess.run(
         ['bash', '-c', f'printf "%s\\n" {last}'], capture_output=True, text=True
@@ -34,7 +34,7 @@ def test_a_preempted_slice_is_requested_again(cloud: Cloud):
     done = cloud.launch(
         'tpu_vm.sh', 'up', *SLICE, *TRAINING, states=[['ACTIVE'], ['ACTIVE']], ends=['cut', 'preempted', 0]
     )
-    # A lost or refused connection is no reason for a new request. Only the state of the slice is.
+    # Only the state of the slice causes a new request; a lost or refused connection does not.
     assert cloud.steps == [*ALL_STEPS[:5], *ALL_STEPS[4:], *ALL_STEPS]
     assert 'bert was preempted: requesting it again' in done.stderr
 
@@ -169,7 +169,7 @@ def test_an_existing_slice_or_training_is_neither_started_again_nor_deleted(clou
 @pytest.mark.slow
 @pytest.mark.parametrize('lost', ['PREEMPTED', 'TERMINATED', 'STOPPED'])
 def test_lost_machines_of_an_active_request_are_detected(cloud: Cloud, lost: str):
-    # The first query finds the machines lost, and the slice is requested again. These machines are lost too.
+    # The first query finds the machines lost, and the slice is requested again. The new machines are lost too.
     options = ('--restarts=0', *TRAINING)
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *options, exists=True, machines=lost, status=4)
     assert cloud.steps == ['delete', 'create', 'delete'] and not cloud.exists

@@ -125,7 +125,7 @@ def test_a_row_of_padding_only_is_finite_and_has_no_gradient(make_model, inputs)
     for changes in ({}, {'causal': True}):
         model, params = make_model(**changes)
         grads = jax.jit(jax.grad(lambda p, i, m=model: _total(m, p, i)), compiler_options=QUICK)
-        whole = grads(params, inputs)  # NaN in an output with weight 0 would be NaN in the gradients
+        whole = grads(params, inputs)  # NaN in an output with weight 0 would make the gradients NaN
         without = grads(params, tuple(x[:7] for x in inputs))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), whole, without)
 
@@ -158,7 +158,7 @@ def test_bfloat16_keeps_statistics_softmax_and_logits_in_float32(make_model, inp
         types = {equation.outvars[0].aval.dtype for equation in _equations(jaxpr, name)}
         assert types == {jnp.dtype('float32')}, name
     products = [equation.invars[0].aval.dtype for equation in _equations(jaxpr, 'dot_general')]
-    # Only the small product of the pair head is float32. Others would only be slow.
+    # Only the small product of the pair head is float32. More float32 products would be slow without any benefit.
     assert products.count(jnp.float32) == 1 and set(products) == {jnp.dtype('bfloat16'), jnp.dtype('float32')}
     exact, _ = make_model()
     np.testing.assert_allclose(outputs['mlm_logits'], _apply(exact, params, inputs)['mlm_logits'], atol=0.02)
@@ -229,7 +229,7 @@ def test_first_only_needs_fewer_flops_for_the_same_result(make_model, small_conf
     for first_only in (True, False):
         compiled = jax.jit(jax.value_and_grad(total, has_aux=True), static_argnums=1, compiler_options=QUICK)
         lowered = compiled.lower(params['encoder'], first_only).compile()
-        (_, hidden), gradients = lowered(params['encoder'])  # the sum follows from `hidden`, and its rounding is larger
+        (_, hidden), gradients = lowered(params['encoder'])  # the sum is not compared; its rounding error is larger
         results[first_only] = (hidden, gradients), lowered.cost_analysis()['flops']
     (short, short_flops), (full, full_flops) = results[True], results[False]
 

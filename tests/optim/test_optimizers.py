@@ -190,7 +190,7 @@ def test_lamb_stacked_equals_lamb_layer_by_layer(scanned):
 
 
 def test_lamb_has_a_trust_ratio_for_each_layer_of_a_stack():
-    """The norms of the updates of layers scaled by 0.1, 1 and 10 are the norms of the layers."""
+    """The kernels of the layers are scaled by 0.1, 1 and 10, and the norm of each update is the norm of its kernel."""
     kernel = jax.random.normal(jax.random.key(0), (16, 16))
     params = {'layers': {'kernel': jnp.stack([0.1 * kernel, kernel, 10 * kernel]), 'bias': jnp.zeros((3, 16))}}
     grads = jax.tree.map(lambda x: jax.random.normal(jax.random.key(1), x.shape), params)
@@ -198,7 +198,7 @@ def test_lamb_has_a_trust_ratio_for_each_layer_of_a_stack():
     direction, _ = jax.jit(optimizer.update)(grads, optimizer.init(params), params)
     norms = np.linalg.norm(np.asarray(direction['layers']['kernel']).reshape(3, -1), axis=1)
     np.testing.assert_allclose(norms, np.linalg.norm(kernel) * np.array([0.1, 1, 10]), rtol=1e-5)
-    # Biases have the plain Adam update without a ratio, which has size 1 at the first step.
+    # Biases have the plain Adam update, without a trust ratio. Each element has size 1 at the first step.
     np.testing.assert_allclose(np.abs(direction['layers']['bias']), 1.0, rtol=1e-3)
 
 

@@ -73,14 +73,14 @@ SWEEP = ('--config.sweep.learning_rate=(3e-3,1e-5)', '--config.sweep.seeds=(0,1)
 GLUE = {'recipe': 'configs/glue.py:rte', 'small': False}
 EXTRACT = {'recipe': 'configs/extract.py', 'small': False}
 
-# Startup code for a run in a bucket: it notices within seconds what it would otherwise notice within a minute.
+# Startup code for a run in a bucket: it shortens the intervals of the lease and of publishing to seconds.
 QUICK = """
     from bertjax.workdir import mirror
     from bertjax.remote import lease
 
     lease.RENEW_EVERY, lease.EXPIRES_AFTER, mirror.PUBLISH_EVERY = 0.3, 3.0, 0.5
 """
-# Startup code for a run that a signal, a failure or the clock ends: its steps take time, but no processor time.
+# Startup code for a run that a signal, a failure or the clock ends: each step sleeps, which takes no processor time.
 SLOW_STEPS = """
     import time
     from bertjax.training.record import Recorder
@@ -99,9 +99,9 @@ class Program:
 
     `run` and `error` call its entry point in this process, which saves the time to start Python and JAX. `start` and
     `spawn` start a process, which can get signals, kills and standard input. The process is a fork of `template`, which
-    has imported the modules, unless a variable differs that modules read at import.
+    has imported the modules, unless an environment variable that they read at import differs.
 
-    Compare bits only between two processes or between two runs in this process: XLA has other threads here.
+    Compare bits only between two processes or between two runs in this process, because XLA uses other threads here.
     """
 
     repository: pathlib.Path

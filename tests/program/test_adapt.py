@@ -131,7 +131,7 @@ def modernbert(trained: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) 
 def test_a_modernbert_is_continued(
     program: Program, folder: pathlib.Path, modernbert: pathlib.Path, tmp_path: pathlib.Path
 ):
-    """It has no pairs because it has no segment ids; other arrays are refused, and other thetas are reported."""
+    """ModernBERT has no segment ids, so there are no pairs. Other arrays are refused, and other thetas are reported."""
     workdir = tmp_path / 'run'
     flags = (f'--config.init={modernbert}', f'--config.corpus={folder}/new.txt', *QUICK)
     out = program.run(f'--workdir={workdir}', *flags, **ADAPT).stdout

@@ -32,9 +32,8 @@ SHORT = (
 def _compile(program: Program, workdir: pathlib.Path, *changes: str, status: int = 0) -> tuple[dict, str]:
     """Runs run=compile without the XLA flags for the CPU and with few optimizations.
 
-    Returns the contents of compile.json and the error message.
-
-    It runs in a separate process, so that a crash of the TPU compiler does not end pytest.
+    Returns the contents of compile.json and the error message. The program runs in a separate process, so that a crash
+    of the TPU compiler does not end pytest.
     """
     pytest.importorskip('libtpu', reason="needs the TPU compiler of the extras 'tpu' and 'test'")
     environment = {name: value for name, value in program.environment.items() if name != 'XLA_FLAGS'}

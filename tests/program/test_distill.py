@@ -96,7 +96,7 @@ def test_only_the_student_is_saved_and_exported(program: Program, trained: pathl
 def test_the_page_shows_the_distillation_losses(
     program: Program, browser: Browser, general: pathlib.Path, tmp_path: pathlib.Path
 ):
-    """The student makes no predictions, like TinyBERT's: no value is a dash, and its untrained MLM head is hidden."""
+    """Like TinyBERT's, the student makes no predictions: no value is a dash, and its untrained MLM head is not used."""
     pytest.importorskip('plotly', reason="needs the extra 'report'")
     workdir = copy_workdir(general, tmp_path / 'run')
     config = json.loads((workdir / 'config.json').read_text())

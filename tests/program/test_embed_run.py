@@ -254,7 +254,7 @@ def test_the_export_is_read_by_sentence_transformers(
 
 @pytest.mark.slow
 def test_the_mean_of_the_last_four_layers(program: Program, trained, exported: Callable, tmp_path: pathlib.Path):
-    """In training, after loading, and in sentence-transformers."""
+    """The vectors are the same in training, after loading, and in sentence-transformers."""
     workdir = exported('last_four')
     bert, texts = bertjax.load(workdir), sentences(7, 3)
     vectors = bert.encode(texts)
@@ -289,7 +289,7 @@ def _as_list(value: str | list[str]) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['cls', 'last_four'])
 def test_exports_compute_the_vectors(exported: Callable, tmp_path: pathlib.Path, name: str):
-    """ONNX and StableHLO give what encode gives, of a trained task and of a folder of sentence-transformers."""
+    """ONNX and StableHLO give the vectors of `encode`, for a trained task and a folder of sentence-transformers."""
     pytest.importorskip('jax2onnx', reason='the extra onnx is not installed')
     onnxruntime = pytest.importorskip('onnxruntime', reason='the extra onnx is not installed')
     from jax import export

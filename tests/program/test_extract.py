@@ -24,7 +24,7 @@ TEXTS = [text_of(number) for number in range(23)]
 
 
 def test_the_rows_have_the_order_of_the_lines(extract, bert, tmp_path):
-    """Parts are sorted by length inside; a blank line keeps its row; a second run computes nothing."""
+    """The texts of a part are computed sorted by length; a blank line keeps its row; a second run computes nothing."""
     (tmp_path / 'texts.txt').write_text('\n'.join([*TEXTS[:5], '', *TEXTS[5:], '']))
     out = extract(tmp_path / 'texts.txt', '--config.extract.part=7', '--config.batch_size=4')
     assert '1 of 24 texts are blank' in out and 'features of 24 texts, width 32' in out

@@ -178,7 +178,7 @@ def test_missing_records_are_written_again(program: Program, run: pathlib.Path):
 def test_a_changed_file_in_config_tokenizer_is_refused_or_replaced(
     program: Program, run: pathlib.Path, tmp_path: pathlib.Path
 ):
-    """With checkpoints, the fix is the copy in the workdir; without, the copy is replaced with a warning."""
+    """With checkpoints, the fix names the workdir's copy. Without checkpoints, the copy is replaced with a warning."""
     source = pathlib.Path(shutil.copyfile(run / 'tokenizer' / 'vocab.txt', tmp_path / 'vocab.txt'))
     arguments = (f'--config.tokenizer={source}', *CORPUS)
     program.run(f'--workdir={run}', *arguments)

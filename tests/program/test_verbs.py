@@ -156,8 +156,8 @@ def _majority(workdir: pathlib.Path) -> float:
 def test_plot_draws_a_fine_tuning(plot, program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
     (tmp_path / 'metrics.jsonl').write_bytes((tuned / 'metrics.jsonl').read_bytes())
     assert [axis.get_title() for axis in plot(tmp_path, **GLUE)] == ['Training objective', 'Metrics on dev']
-    trained = [row for row in rows(tuned / 'metrics.jsonl') if row['split'] == 'train']  # as of a task without dev
-    trained[0]['loss'] = None  # as of a skipped step
+    trained = [row for row in rows(tuned / 'metrics.jsonl') if row['split'] == 'train']  # as in a task without dev
+    trained[0]['loss'] = None  # as for a skipped step
     (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in trained), encoding='utf-8')
     assert [axis.get_title() for axis in plot(tmp_path, **GLUE)] == ['Training objective']
     diverged = [row | {'loss': None} for row in trained]
@@ -242,7 +242,7 @@ def test_a_verb_gets_the_name_of_the_recipe(
 
 @pytest.mark.parametrize('verb', ['finetune', 'evaluate', 'predict'])
 def test_every_verb_locks_its_workdir(program: Program, tmp_path: pathlib.Path, verb: str):
-    """A process may work in a workdir for long without training, such as run=predict on a stream."""
+    """Even a process that does not train, such as run=predict on a stream, may use a workdir for a long time."""
     with lock_workdir(tmp_path):
         error = program.error(f'--workdir={tmp_path}', f'--config.run={verb}', **GLUE)
     assert f'{tmp_path}: found another process that works in this workdir' in error

@@ -170,7 +170,7 @@ def test_a_piece_that_the_configuration_names_special_is_not_split(tmp_path, fil
     assert ids == theirs(text, add_special_tokens=False)['input_ids']
     assert [pieces[i] for i in ids] == ['hello', '[E1]', '[', 'e', '##1', ']', '[E2]', 'hello']
     assert {pieces.index('[E1]'), pieces.index('[E2]')} < {*ours.special_ids.tolist()}
-    assert ours.pieces == pieces  # as in a model that lacks rows for further tokens
+    assert ours.pieces == pieces  # no piece is added, because the model would lack embedding rows for it
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,7 @@ def test_patience_saves_the_best_and_ends_the_run(world):
 
 
 def test_the_best_checkpoint_is_in_the_right_phase(world, monkeypatch):
-    """Checkpoints of phases without `may_be_best` have no cost, such as the first stage of a distillation."""
+    """In phases without `may_be_best`, such as the first stage of a distillation, checkpoints have no cost."""
     w = world(eval_every=2, checkpoint_every=2)
     make = w.phase
     monkeypatch.setattr(w, 'phase', lambda *a: dataclasses.replace(make(*a), may_be_best=a[0] == 1))

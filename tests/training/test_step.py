@@ -180,7 +180,7 @@ def set_nan(state):
 
 
 def set_huge(state):
-    """Makes the loss finite, but its squared gradient norm overflow."""
+    """Makes parameters for which the loss is finite, but the squared gradient norm overflows."""
     params = jax.tree.map(np.array, state.params)
     params['mlm']['norm']['scale'][:] = 1e25
     return state.replace(params=params)

@@ -31,7 +31,7 @@ SENT = [(0, 'heldout/mlm_loss', 7.5), (4, 'train/loss', 7.25), (8, 'heldout/mlm_
 
 
 def send(service: str, folder: pathlib.Path, rows: list[dict], step: int, name: str = 'tiny') -> dict:
-    """Logs like a process that starts (step -1) or continues at `step`; returns the content of tracker.json."""
+    """Logs as a process that starts (step -1) or continues at `step`; returns the content of tracker.json."""
     writer = Tracker(service, 'bert', folder, name, CONFIG)
     writer.truncate_after(step)
     for row in rows:
@@ -41,7 +41,7 @@ def send(service: str, folder: pathlib.Path, rows: list[dict], step: int, name: 
 
 
 def send_twice(service: str, folder: pathlib.Path, **environment: str) -> str:
-    """Returns the run of two successive processes; the packages read their environment once per process."""
+    """Logs from two new processes, as the packages read their environment only once; returns the id of their run."""
     script = (
         'import json, pathlib, sys; sys.path.insert(0, sys.argv[1]); import test_trackers as t\n'
         'print(t.send(sys.argv[5], pathlib.Path(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4]))["run"])'

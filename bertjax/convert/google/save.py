@@ -29,8 +29,8 @@ def check_google(config: BertConfig, head: Head | None = None, vocabulary: str =
     `check_head_exportable`.
 
     Raises:
-      UserError: The model has features that BERT lacks, is left-to-right, has no segment embedding, or has another
-        epsilon or pooler than BERT. Or google-research/bert lacks the head or the family of the tokenizer.
+      UserError: The model has features that BERT lacks, is left-to-right, has no segment embedding, or has a
+        different epsilon or pooler than BERT. Or google-research/bert lacks the head or the family of the tokenizer.
     """
     for name in config.modern_fields:
         found = f'{getattr(config, name)} with google in {_KEY}'

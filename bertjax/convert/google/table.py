@@ -1,7 +1,7 @@
 """Reads and writes TensorFlow's tables of sorted keys and values, such as the *.index file of a checkpoint.
 
-A file is a sequence of blocks and a footer. A block is a list of entries, and a list of offsets of entries. After each
-block are a byte for the compression and a checksum. The entries at the listed offsets have complete keys. Each other
+A file is a sequence of blocks and a footer. A block consists of entries, and the offsets of some entries. A byte for
+the compression type and a checksum follow each block. The entries at the listed offsets have complete keys. Each other
 entry omits the prefix that its key shares with the previous key. The last two blocks are an empty block and the index
 of the other blocks (tensorflow/core/lib/io/{format,block_builder,table_builder}.cc, after LevelDB).
 """
@@ -59,7 +59,7 @@ def write_table(entries: Mapping[bytes, bytes]) -> bytes:
             index[key] = put(_encode(block, _RESTART_INTERVAL))
             block, size = {}, 0
     if block:
-        # As in TensorFlow, the last block has a short key in the index, >= the keys of the block.
+        # As in TensorFlow, the key of the last block in the index is short, and >= all keys of the block.
         index[bytes([max(block)[0] + 1]) if max(block) else b''] = put(_encode(block, _RESTART_INTERVAL))
     handles = put(_encode({}, 1)) + put(_encode(index, 1))
     return bytes(data) + handles.ljust(_FOOTER - len(_MAGIC), b'\0') + _MAGIC

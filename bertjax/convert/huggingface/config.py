@@ -91,8 +91,7 @@ def check_head_exportable(model: BertForTask, head: Head) -> None:
 def label_names(id2label: Any) -> tuple[str, ...]:
     """Returns the names of the outputs in order; () if the names are missing or placeholders (LABEL_0 ...).
 
-    The names are case-folded, unless two of them differ only in case. `id2label` is {index, as int or str: name}, or
-    None.
+    The names are case-folded, unless two of them differ only in case. `id2label` is {int or str: name}, or None.
     """
     if not isinstance(id2label, Mapping):
         return ()
@@ -108,8 +107,8 @@ def architecture(config: BertConfig, missing_parts: Collection[str] = ()) -> str
     """Returns the class of transformers for a pre-trained model.
 
     `missing_parts` are the parts of the model, such as 'mlm' and 'nsp', that have no weights. A left-to-right model
-    without a pair head is a BertForMaskedLM with `is_decoder`, which makes the attention causal. Its loss is at the
-    masked positions, as in bertjax. BertLMHeadModel has the same tensors, but predicts the next token.
+    without a pair head is a BertForMaskedLM with `is_decoder`, which makes the attention causal. This class computes
+    the loss at masked positions, as bertjax does. BertLMHeadModel has the same tensors, but predicts the next token.
     """
     nsp = config.nsp and 'nsp' not in missing_parts
     if 'mlm' in missing_parts:
@@ -148,8 +147,7 @@ def from_json(
 ) -> dict[str, Any]:
     """Returns the fields of a BertConfig from `values`, see `CheckpointSource`.
 
-    Error messages name the file `where` and its keys. `format_names` is {key in BERT: key in the file}, for keys that
-    differ.
+    Error messages name the file `where` and its keys. `format_names` is {key in BERT: different key in the file}.
 
     Raises:
       UserError: The model is not a BERT or has unsupported features, a required key is missing, or a type is wrong.

@@ -1,4 +1,4 @@
-"""Reads and writes the files that turn a folder of transformers into a CrossEncoder of sentence-transformers.
+"""Reads and writes the files that turn a transformers directory into a CrossEncoder of sentence-transformers.
 
 A CrossEncoder scores pairs of texts: it is a model for sequence classification with an activation. Only models with one
 output are read. Source: sentence-transformers 2 to 6 (cross_encoder/model.py and base/modules/transformer.py).

@@ -34,8 +34,8 @@ class Family:
       fixed: Pairs (key of BERT that this family lacks, the value that describes this family).
       activation: The fixed activation of the MLM head; '' if the head has the encoder's activation.
       offset: Whether the rows 0 to `pad_token_id` of the position table are unused.
-      one_segment: Whether the family's own tokenizers give no segments, so that all tokens are in segment 0.
-      defaults: The values of the keys that a config.json may lack, if they differ from BERT's, by the family's keys.
+      one_segment: Whether the family's own tokenizers return no segment ids, so that all tokens are in segment 0.
+      defaults: {key of this family: default value}, for optional keys of config.json with other defaults than BERT's.
       token_ids: Pairs (key of config.json, attribute of the tokenizer) for the ids of special tokens except [PAD].
       field_names: {field from `read_fields`: its key in config.json}, for messages.
       read_fields: A function (content of config.json, its path for messages) -> fields of BertConfig that extend

@@ -189,7 +189,7 @@ def read_projection(directory: epath.PathLike) -> np.ndarray:
 
 
 def settings_as_options(directory: str, settings: MultiVector) -> dict[str, Any]:
-    """Returns the options, with `seq_len`, that make the task 'late_interaction' reproduce a saved model.
+    """Returns `seq_len` and the task options with which the task 'late_interaction' reproduces a saved model.
 
     Raises:
       UserError: The skiplist is neither empty nor Python's string.punctuation, queries are filled to more tokens than
@@ -230,7 +230,7 @@ def multi_vector_files(settings: MultiVector, width: int, dim: int) -> dict[str,
             'document_length': settings.document_len,
             'query_expansion': expansion if settings.augment else None,
         },
-        # With these prefixes, sentence-transformers reads the first word of a prompt as one token, if it is a piece.
+        # These prefixes make sentence-transformers read the first word of a prompt as one token if the word is a piece.
         SETTINGS: {
             'model_type': MULTI_VECTOR,
             'prompts': prompts,

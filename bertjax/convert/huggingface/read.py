@@ -23,7 +23,7 @@ CONFIG = 'config.json'
 _FURTHER = ('tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json')
 _FURTHER += ('vocab.txt', 'vocab.json', 'merges.txt', 'tokenizer.model', 'spiece.model', 'sentencepiece.bpe.model')
 _FURTHER += ('README.md', *FILES)
-# Classes of tokenizers without `Fast`: those that give segments, and those that do not.
+# Tokenizer classes that return segment ids, and classes that do not. The names lack the suffix `Fast`.
 _WITH_SEGMENTS = ('BertTokenizer', 'ElectraTokenizer')
 _WITHOUT_SEGMENTS = ('DistilBertTokenizer', 'RobertaTokenizer', 'XLMRobertaTokenizer', 'CamembertTokenizer')
 
@@ -52,7 +52,7 @@ def _gives_segments(directory: epath.Path, family: Family) -> bool:
     listed = 'token_type_ids' in inputs if inputs else by_class
     if not listed or kind in (*_WITH_SEGMENTS, *_WITHOUT_SEGMENTS):  # these classes make their own template
         return listed
-    # None if there is no such file, or if it is damaged, which the reader of the tokenizer reports.
+    # A missing or damaged file counts as True. The reader of the tokenizer reports a damaged file.
     return read_json_or_none(directory / 'tokenizer.json', gives_segments) is not False
 
 

@@ -68,10 +68,10 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
         family = choose_family(config, tokenizer.separators, pairs=pairs)
     config_json = family.to_family_values(to_json(config, tokenizer.pad_id, head, content.task, missing_parts))
     config_json |= family.write_values(config) if family.write_values else {}
-    # A BertConfig has one dropout rate, which is ModernBERT's `mlp_dropout`. While it is unchanged, so are other rates.
+    # BertConfig.dropout is ModernBERT's `mlp_dropout`. If this rate is unchanged, other dropout rates are kept too.
     if content.values and config_json.get('mlp_dropout') == content.values.get('mlp_dropout', 0.0):
         config_json = {key: value for key, value in config_json.items() if key not in _OTHER_RATES}
-    # `use_cache` keeps its old value, because encoders ignore it.
+    # `use_cache` keeps its old value, because encoders ignore this key.
     export_keys = config_json.keys() - {'use_cache'} | _DIRECTORY_KEYS
     config_json |= {'torch_dtype': content.dtype, **{key: getattr(tokenizer, name) for key, name in family.token_ids}}
     config_json |= {key: x for key, x in content.values.items() if key not in export_keys}
@@ -129,7 +129,7 @@ def _tensor(host: HostParams, entries: Sequence[names.Entry], vocab_size: int, u
 
 
 def _adapt_tokenizer(directory: epath.Path, tokenizer: Tokenizer, max_length: int, *, segments: bool) -> None:
-    """Makes the saved tokenizer give the segments and the maximum length that the model has."""
+    """Adapts the saved tokenizer to the segments and the maximum length of the model."""
     path = directory / 'tokenizer_config.json'
     facts = json.loads(path.read_text())
     facts['model_input_names'] = [name for name in facts['model_input_names'] if segments or name != 'token_type_ids']

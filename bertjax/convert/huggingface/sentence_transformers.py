@@ -50,7 +50,7 @@ class SentenceModules:
       max_length: The number of tokens to which longer texts are truncated; 0 if the model does not define it.
       lowercase: Whether texts are lowercased before tokenization.
       prompt: The default prefix of texts; '' if there is none.
-      prompts: All prefixes with a name, {name: prefix}. Typical names are 'query' and 'document'.
+      prompts: All named prefixes, {name: prefix}. Typical names are 'query' and 'document'.
       include_prompt: Whether the tokens of a prompt are pooled.
       layers: The layers whose hidden states are pooled; -1 is the last layer.
       weights: The weight of each of these layers; () for their mean.

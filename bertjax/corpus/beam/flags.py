@@ -41,7 +41,7 @@ def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, Pipeline
         arguments = shlex.split(flags)
         with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(io.StringIO()), silence_beam_logs():
             options = PipelineOptions(arguments)
-            # The runner is created before the options are listed, because Beam lists only those of imported modules.
+            # The runner is created before the options are listed, because Beam lists only options of imported modules.
             runner = _create_runner(options.view_as(StandardOptions).runner or 'DirectRunner')
             known = options.get_all_options()
             unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
@@ -94,7 +94,7 @@ def silence_beam_logs() -> Iterator[None]:
 
 
 def _create_runner(name: str) -> PipelineRunner:
-    """Creates a runner from a name that Beam knows, a fully qualified name, or the short name of DaskRunner."""
+    """Creates a runner from a name that Beam knows, a fully qualified class name, or a short name of DaskRunner."""
     path = f'{_DASK_MODULE}.DaskRunner' if name.lower() in ('dask', 'daskrunner') else name
     try:
         runner = create_runner(path)

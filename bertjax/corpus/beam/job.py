@@ -1,7 +1,7 @@
 """Runs pipelines of Apache Beam on any runner. All workers share a folder with the plan of the work.
 
-A pipeline starts with numbers, and the plan maps each number to a unit of work. Units may run in any order, and several
-times: workers write files atomically, and the content of a file depends only on the plan and the text.
+A pipeline starts with numbers, and the plan maps each number to a unit of work. Units may run in any order and more
+than once, because workers write files atomically, and the content of a file depends only on the plan and the text.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ class Job:
 
 
 class Step(beam.DoFn):
-    """A step that calls `work(job, element)` and passes its results to the next step.
+    """A step that calls `work(job, element)` and passes the results to the next step.
 
     If `work` has raised a UserError in any worker, the step skips all further elements.
 
@@ -84,7 +84,7 @@ class Step(beam.DoFn):
 
 
 def missing_results_error(folder: pathlib.Path, missing: int, total: int) -> UserError:
-    """Returns the error for a pipeline that finished without writing all results to the folder of the job."""
+    """Returns the error for a pipeline that ended although some results are missing in the folder of the job."""
     found = f'{missing:,} of {total:,} results missing in {folder}'
     fix = 'mount one file system for all workers and this process, then repeat the command'
     return UserError(KEY, found, 'a folder that all workers share', fix)

@@ -66,7 +66,7 @@ def _encode(job: _StoreJob, number: int) -> Iterable:
 def _bucket_hashes(
     job: _StoreJob, number: int, *, bases: list[int], counts: tuple[int, int]
 ) -> Iterator[tuple[_Bucket, tuple[bytes, bytes]]]:
-    """Yields the hashes of a shard by bucket: document hashes with document numbers, then distinct line hashes."""
+    """Yields a shard's hashes, bucket by bucket: first document hashes and numbers, then distinct line hashes."""
     shard = job.shard(number)
     hashes, runs = np.array(shard.array('documents')['hash']), duplicates.sorted_runs(shard)
     for bucket, (low, high) in enumerate(itertools.pairwise(duplicates.bucket_edges(counts[_DOCUMENTS]))):

@@ -142,8 +142,8 @@ class BeamTextStatistics:
     ) -> tuple[list[dict[str, int]], list[KnownText]]:
         """Returns the counts of the `limit` most frequent words or symbols of each corpus, and the record of the text.
 
-        `text.vocabulary.count_words` drops the rarest words of a very large text. With Beam, it counts each unit
-        separately, so the counts may differ from the counts without Beam.
+        `text.vocabulary.count_words` drops the rarest words of a very large text. Here, it is called for each unit, so
+        the counts may differ from those without Beam.
 
         Args:
           count: A module-level function that counts the words or symbols of texts, or a `functools.partial` of one.

@@ -18,9 +18,9 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.parallel.partition import shard_count
 
 BLOCK = 128  # queries per block: the width of a vector register
-# {whether there is a window: the longest row in tokens}. With heads of width 64 in bfloat16, the backward kernel for
-# these rows needs 36 MiB of VMEM with a window. Without a window, it needs 15 MiB: 9 MiB for the arrays of the row, and
-# 6 MiB for about six float32 arrays [BLOCK, S].
+# {whether there is a window: the longest row in tokens}. For the longest row, with heads of width 64 in bfloat16, the
+# backward kernel needs 36 MiB of VMEM with a window. Without a window, it needs 15 MiB: 9 MiB for the arrays of the row
+# and 6 MiB for about six float32 arrays [BLOCK, S].
 MAX_LENGTH = {True: 8192, False: 2048}
 
 

@@ -28,7 +28,7 @@ class BlockOptions:
     reach: int  # the number of positions that a query sees on each side
     keys: int  # the number of keys that a block of queries is multiplied with
     group: int  # heads per program
-    width: int  # of a head
+    width: int  # the width of a head
 
     def first_key(self, block: int | jax.Array, length: int) -> int | jax.Array:
         """Returns the position of the first key for a block of queries, clipped so that all keys are inside the row."""

@@ -1,8 +1,8 @@
 """Attention on CPU, one head of one row at a time, so that the scores stay in the cache.
 
-A head is read directly from the output of the projections, so no array is transposed. In a copy of the queries, the
-result of a head replaces its queries. The backward pass recomputes the scores instead of saving an [S, S] array. The
-product with the values is divided by the sum of the softmax. This needs fewer divisions than dividing the weights.
+A head is read directly from the output of the projections, so no array is transposed. The result of each head
+overwrites the queries of that head in a copy of the queries. The backward pass recomputes the scores instead of saving
+an [S, S] array. To save divisions, the softmax sum divides the product with the values instead of the weights.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Attention on GPUs by cuDNN, through `jax.nn.dot_product_attention`, for calls without dropout or packed rows.
 
 The kernel saves no [S, S] array and skips padding. `jax.nn.dot_product_attention` has no dropout, and cuDNN would drop
-other weights than bertjax, so training uses cuDNN only with `model.attention_dropout=0`. Packed rows would need an
+different weights than bertjax, so training uses cuDNN only with `model.attention_dropout=0`. Packed rows would need an
 [S, S] bias. The gradients are reproducible with the XLA flags of `parallel/compiler_flags.py`. The speed has not been
 measured yet. 'auto' prefers cuDNN to `fused_gpu`, because NVIDIA tunes cuDNN for each of its GPUs.
 """
@@ -42,7 +42,7 @@ class Cudnn(GpuImplementation):
 
 def _cudnn(query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, words: jax.Array) -> jax.Array:
     """Attends on one device: query, key and value [B, S, H, K]."""
-    # At least 1, because the softmax over no keys may be NaN in some versions of cuDNN, and NaN would spread to sums.
+    # At least 1, because some versions of cuDNN may return NaN for a softmax over no keys, and any sum with NaN is NaN.
     lengths = jnp.maximum(mask.key_mask.astype(jnp.int32).sum(axis=1), 1)  # [B]
     return jax.nn.dot_product_attention(
         query, key, value, is_causal=mask.causal, key_value_seq_lengths=lengths, implementation='cudnn'

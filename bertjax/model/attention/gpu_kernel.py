@@ -1,11 +1,11 @@
 """The Triton kernels of fused_gpu.py: attention for a block of queries or keys of one head, forward and backward.
 
 A program keeps its block of queries (or keys) in registers and loops over the keys (or queries), so scores, softmax and
-dropout stay on the chip. The forward pass saves two values per query for the backward pass: the maximum of its scores
-and the sum of the softmax (arXiv 2205.14135, algorithm 1). Saving only the log-sum-exp would lose the sum to rounding
-if every key is hidden. The backward pass computes the scores twice: for the gradients of queries, and for those of keys
-and values. Each sum then has a fixed order. A single pass would add by atomic operations, in a different order in every
-run.
+dropout stay on the chip. The forward pass saves two values per query for the backward pass: the maximum of the scores
+and the sum of the softmax (arXiv 2205.14135, algorithm 1). If every key is hidden, the scores are -1e9, and the
+log-sum-exp alone would lose the sum to rounding. The backward pass computes the scores twice, once for the gradients of
+queries and once for those of keys and values, so that each sum has a fixed order. A single pass would need atomic
+additions, whose order differs in every run.
 """
 
 import functools

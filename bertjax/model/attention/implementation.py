@@ -18,7 +18,7 @@ Kernel = Callable[[jax.Array, jax.Array, jax.Array, AttentionMask, jax.Array], j
 class KernelOptions:
     """The static options of a kernel."""
 
-    rate: float  # of dropout
+    rate: float  # the dropout rate
     packed: bool  # whether a row holds several sequences
     causal: bool  # whether to hide the keys to the right of a query
     program: int  # heads per program on TPU; positions per program on GPU, a power of 2 that divides S
@@ -71,7 +71,7 @@ class Implementation:
     ) -> jax.Array:
         """Averages the visible values, weighted by the softmax of the scores -> [B, Q, H, K].
 
-        Drops the fraction `dropout_rate` of the weights (see `drop_weights`). `dropout` may be None if this is 0.
+        Drops the fraction `dropout_rate` of the weights (see `drop_weights`). `dropout` may be None if the rate is 0.
         """
         B, _, H, _ = query.shape
         words = attention_words(dropout, H) if dropout_rate else jnp.zeros((B, H, 2), jnp.uint32)

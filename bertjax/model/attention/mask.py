@@ -16,14 +16,14 @@ class AttentionMask(struct.PyTreeNode):
       key_mask: int32 [B, S], 1 for visible tokens, 0 for padding and hidden tokens. cuDNN takes the sums over S as
         lengths. This works because `data/` pads unpacked rows at the end.
       sequence_ids: int32 [B, S], the sequence of each position in a packed row. A query sees only keys of its sequence.
-        None if each row is one sequence. (JAX's kernels call these "segment ids", which in BERT means A and B.)
+        None if each row is one sequence. (JAX's kernels call these "segment ids". In BERT, the segments are A and B.)
       causal: Whether to hide the keys to the right of every query.
       causal_queries: int32 [B, S], 1 for queries that do not see the keys to their right; None if there are none.
       window: Keys that are more than `window` // 2 positions away from a query are hidden. 0 for no window.
       query_ids: int32 [B, Q], the sequence of each query. None if the queries are the first Q positions of the row, or
         if `sequence_ids` is None.
-      positions: int [B, S], the index of each key, for windows and for dropout. With fixed slots, it is uint32, the
-        index within the sequence. None for the index in the row.
+      positions: int [B, S], the index of each key in its row or, with fixed slots (uint32), in its sequence. Windows
+        and dropout use it. None for the index in the row.
       query_positions: int [B, Q], the index of each query, for windows only. None if the queries are the first Q
         positions of the row.
       hidden_queries: Whether the caller uses the results of hidden tokens, which act as queries but not as keys. Some
@@ -54,7 +54,7 @@ class AttentionMask(struct.PyTreeNode):
     def visible(self, num_queries: int) -> jax.Array:
         """Computes which keys each of Q = `num_queries` queries may see: bool [B, 1, Q, S], for scores [B, H, Q, S].
 
-        If there are no `sequence_ids`, causal queries or window, the result is [B, 1, 1, S].
+        If there are no `sequence_ids`, no causal attention and no window, the result is [B, 1, 1, S].
         """
         visible = self.key_mask[:, None, None, :] > 0  # [B, 1, 1, S]
         if self.sequence_ids is not None:

@@ -78,8 +78,7 @@ def attend(
 ) -> jax.Array:
     """Computes attention by the implementation that `choose_attention` returns, and logs each new choice.
 
-    If the queries are only some positions and the named implementation refuses them, it chooses as for 'auto'.
-
+    If only some positions are queries and the named implementation does not support this, the choice is that of 'auto'.
     See `choose_attention` for `name`, and `Implementation` for the other arguments.
 
     Raises:
@@ -89,7 +88,7 @@ def attend(
     if mask.layout is not None:
         return _attend_in_groups(name, query, key, value, mask, rate, dropout)
     mask = _without_wide_window(mask, key)
-    # Most kernels compute all positions. The last block of a classifier has only [CLS] as query, which takes no time.
+    # Most kernels need all positions as queries. With only [CLS] as a query, every implementation is fast enough.
     if name != 'auto' and query.shape[1] != key.shape[1] and IMPLEMENTATIONS[name].PLATFORM in ('', platform()):
         name = 'auto' if IMPLEMENTATIONS[name].supports(query, key, mask, rate) else name
     choice = choose_attention(name, query, key, mask, rate)
@@ -110,7 +109,7 @@ def _attend_in_groups(
     rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """Computes `attend` for each group of rows. The queries are all positions, or the first one of each sequence."""
+    """Calls `attend` for each row group of the layout. All positions are queries, or the first of each sequence."""
     layout = mask.layout
     ids, positions = (jnp.broadcast_to(x, key.shape[:2]) for x in (layout.sequence_ids, layout.position_ids))
     positions = positions.astype(jnp.uint32)
@@ -158,7 +157,7 @@ def _halo(mask: AttentionMask) -> int:
 
 
 def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> bool:
-    """Returns whether to attend in blocks. This needs a narrow window, all queries, and no dropout or causal mask."""
+    """Returns whether to use blocks: the window is narrow, all positions are queries, nothing is dropped or causal."""
     is_causal = mask.causal or mask.causal_queries is not None
     S = key.shape[1]
     if not mask.window or is_causal or dropout_rate or not isinstance(S, int):  # an exported model has a symbolic S

@@ -59,7 +59,7 @@ class SelfAttention(nn.Module):
         if c.qk_norm:
             query, key = Norm(c, 'head_dim', name='query_norm')(query), Norm(c, 'head_dim', name='key_norm')(key)
         if rotary is not None:
-            # Remat 'elementwise' rotates again in the backward pass, because saving the TPU kernel's result costs more.
+            # Remat 'elementwise' rotates again in the backward pass, because saving the results would cost more.
             query, key = rotary[0].rotate(query), rotary[1].rotate(key)
         # Fused kernels store neither scores nor probabilities, so a capture computes them here. If `attend` uses
         # `dot_product`, XLA merges the two equal computations.

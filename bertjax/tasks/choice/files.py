@@ -68,7 +68,7 @@ def parse_questions(
     """Yields the questions of objects {"prompt": text, "endings": [texts], "label": number}.
 
     An object may also have "start", the common start of all endings. The number of endings may vary between questions.
-    Each question is yielded as soon as its object is read. With `keep_fields`, it has all fields of the object.
+    Each question is yielded as soon as its object is read. With `keep_fields`, `fields` is the object.
     """
     for line, record in records:
         prompt, start, endings = record.get('prompt'), record.get('start') or '', record.get('endings')
@@ -106,7 +106,7 @@ def _question(
 
 
 def has_labels(files: Files) -> bool:
-    """Whether the first row of the files has a label. An empty label and -1 stand for an unknown label."""
+    """Whether the first row of the files has a label. An empty label and -1 mean that the label is unknown."""
     label = next(read_records(files)).fields.get('label')
     return str(label if label is not None else '').strip() not in ('', '-1')
 
@@ -117,8 +117,8 @@ def split_by_hash(
     """Returns the questions of a single file that belong to a split.
 
     The split of a question depends only on its context, so that questions with the same context are in the same split.
-    The context is lower-cased, and its white space is replaced by single spaces. The SHA-256 hash of the result selects
-    the split: its first 8 bytes, scaled to [0, 1). The shares are the expected fractions of distinct contexts.
+    The context is lower-cased, and its white space is replaced by single spaces. The first 8 bytes of the SHA-256 hash
+    of the result, scaled to [0, 1), select the split. The shares are the expected fractions of distinct contexts.
     """
     test, dev = hash_threshold(test_share), hash_threshold(test_share + dev_share)
 

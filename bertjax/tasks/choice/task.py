@@ -33,8 +33,7 @@ Questions, Choices = Sequence[ChoiceQuestion], Sequence[Scores]
 class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
     """Scores `[CLS] context [SEP] start ending [SEP]` for each ending (BERT paper, section 4.4) and selects the best.
 
-    If a sequence is too long, its longer part loses pieces at the end. Once the parts have equal lengths, both lose
-    pieces. The number of truncated sequences is printed.
+    `truncate_longest_first` shortens sequences that are too long. The number of truncated sequences is printed.
 
     Attributes:
       data: the folder of the files.
@@ -111,14 +110,14 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         return selected
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[ChoiceQuestion]:
-        """See Task. The lines are JSON objects or a list, as in files.py:parse_questions. Their labels are ignored."""
+        """See Task. The lines are JSON objects or a JSON list, see files.py:parse_questions. Labels are ignored."""
         return self.from_rows(parse_records(lines, where, 'jsonl'))
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion]:
         return files.parse_questions(rows, labelled=False, keep_fields=True)
 
     def learn(self, records: Questions) -> None:
-        """Prints statistics, and checks whether the number of endings varies. If so, the loss masks missing endings.
+        """Prints statistics. If the number of endings varies, the loss masks missing endings.
 
         The head scores each ending separately, so its size does not depend on the number of endings.
         """
@@ -156,11 +155,11 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         return {'accuracy': sum(right) / len(right) if right else None}
 
     def collapsed(self, records: Questions, predictions: Choices) -> bool:
-        """Whether all selected endings have the same index, but not all correct ones."""
+        """Whether all selected endings have the same index, although the indices of the correct endings differ."""
         return len({choice.best for choice in predictions}) == 1 < len({record.label for record in records})
 
     def report(self, records: Questions, predictions: Choices) -> str:
-        """Returns the accuracy by group, by index of the correct ending, and by number of endings if this varies."""
+        """Returns the accuracy by group, by index of the correct ending, and, if it varies, by number of endings."""
         counts = [str(len(record.endings)) for record in records]
         tables = [_table('group', [record.group or '-' for record in records], records, predictions)]
         tables.append(_table('correct ending', [str(record.label) for record in records], records, predictions))
@@ -194,7 +193,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
     def official_files(self, split: str, records: Questions, predictions: Choices) -> dict[str, str]:
         """Returns a CSV file for the leaderboard of SWAG, or {} for other layouts.
 
-        The columns are the row index, without a name, and `pred`, as in rowanz/swagaf:csv_predict.py.
+        The columns are the row index, whose header is empty, and `pred`, as in rowanz/swagaf:csv_predict.py.
         """
         if self.layout != 'swag':
             return {}

@@ -26,7 +26,7 @@ from bertjax.tasks.task import Task, option
 
 @dataclasses.dataclass(frozen=True)
 class Ranking:
-    """The best documents of a query, the best first: their indices in the corpus, and their scores."""
+    """The best documents of a query, best first: their indices in the corpus, and their scores."""
 
     documents: Sequence[int]
     scores: Sequence[float]
@@ -86,7 +86,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         return {role: getattr(self, role, role) for role in files.ROLES}
 
     def splits(self) -> Sequence[str]:
-        """See Task. Training records are evaluated only if they are scored pairs."""
+        """See Task. 'train' is included only if its records are scored pairs, because other forms are not evaluated."""
         names = self._files.splits()
         return names if self._files.form_of('train') == 'scored' else [name for name in names if name != 'train']
 
@@ -156,7 +156,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         print(f'{len(records):,} records for training with the loss {self._loss}, {texts:,} texts')
 
     def _negatives_fix(self, *, has_columns: bool) -> str:
-        """Returns the fix in the message about a record without negatives. SQuAD and BEIR have no columns."""
+        """Returns the fix for a message about missing negatives. SQuAD's JSON and BEIR folders have no columns."""
         if has_columns:
             return f'add negatives in the column {self.negative}, for example with configs/mine_negatives.py'
         return 'find negatives with configs/mine_negatives.py, and give its result as config.data'
@@ -170,7 +170,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
                 raise UserError(record.where, f'the score {record.score:g}', expected, fix)
 
     def metrics(self, records: Records, predictions: Predictions) -> dict[str, float | None]:
-        """Returns the correlations of predictions and scores, or the metrics of a search (metrics/retrieval.py)."""
+        """Returns the correlations of predictions with scores, or the metrics of a search (metrics/retrieval.py)."""
         if isinstance(records[0], Query):
             rankings = [ranking.documents for ranking in predictions]
             return retrieval_figures(rankings, [query.relevant for query in records])
@@ -210,8 +210,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> list[Ranking]:
     """Returns the ranking of each of Q queries: the best documents, without the query itself (see `Query.excludes`).
 
-    `search` takes K, and returns the indices and the scores of the K best documents of each query, [Q, K], the best
-    first.
+    `search` takes K, and returns the indices and scores of the K best documents of each query, [Q, K], best first.
     """
     count, rankings = max(CUTOFFS.values()), []
     for query, *found in zip(queries, *search(count + 1), strict=True):
@@ -222,7 +221,7 @@ def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.nda
 
 
 def distinct_texts(records: Records) -> tuple[Sequence[str], Sequence[str]]:
-    """Returns the queries and their corpus, or the different first texts and the different second texts of examples."""
+    """Returns the texts of the queries and of the corpus, or the distinct first and second texts of examples."""
     if isinstance(records[0], Query):
         return [query.text for query in records], records[0].corpus.texts
     first, second = (list(dict.fromkeys(record.texts[i] for record in records)) for i in (0, 1))

@@ -16,7 +16,7 @@ EncodedText = tuple[np.ndarray, Mapping[str, np.ndarray]]  # the tokens of a tex
 def target_scores(records: Sequence[TextExample], max_score: float) -> np.ndarray | None:
     """Returns the scores of N training records, float32, divided by `max_score`; None for records without scores.
 
-    Pairs have scores [N]. A teacher's scores are [N, C - 1] for records of up to C texts, with 0 for a missing text.
+    The scores of pairs are [N]. A teacher's scores are [N, C - 1] for records of up to C texts; 0 for a missing text.
     """
     if records[0].form == 'scored':
         scores = np.array([record.score for record in records], np.float32)
@@ -30,7 +30,7 @@ def target_scores(records: Sequence[TextExample], max_score: float) -> np.ndarra
 
 
 def encode_texts(texts: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> tuple[list[EncodedText], list[str]]:
-    """Returns the sequence `[CLS] … [SEP]` of each text, and a list that has a note if texts lose their end."""
+    """Returns the sequence `[CLS] … [SEP]` of each text, and a list with a note if any text is truncated."""
     encoded = tokenizer.encode(texts)
     longer = sum(len(tokens) > seq_len - 2 for tokens in encoded)
     notes = [f'{longer:,} of {len(texts):,} texts are longer than config.seq_len={seq_len} and lose their end']

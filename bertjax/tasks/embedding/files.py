@@ -21,7 +21,7 @@ from bertjax.tasks.reading.records import read_records
 from bertjax.tasks.reading.texts import check_text, quote_names
 from bertjax.tasks.squad.questions import SquadQuestion
 
-# {form of the records: the roles of the columns that it needs}. The first form whose columns exist is read.
+# {form of the records: the roles of the required columns}. The first form whose columns all exist is read.
 FORMS = {
     'distilled': ('anchor', 'positive', 'label'),
     'pairs': ('anchor', 'positive'),
@@ -56,7 +56,7 @@ class TextExample:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Corpus:
-    """The documents that queries search. The repr contains a hash of the texts, because it is part of a cache key."""
+    """The documents that queries search. The repr, which is part of a cache key, contains a hash of the texts."""
 
     ids: Sequence[str]
     texts: Sequence[str]
@@ -97,17 +97,17 @@ class Query:
 def parse_examples(
     records: Iterable[Record], columns: Mapping[str, str], keys: str = 'config.task', required: Collection[str] = ()
 ) -> Iterator[TextExample]:
-    """Yields an example for each row of a file. The columns of the first row decide the form of all rows.
+    """Yields an example for each row of a file. The columns of the first row determine the form of all rows.
 
     Args:
       records: The rows, at least one.
-      columns: {role of ROLES: name of the column}. Only forms with all roles in `columns` are read. Columns such as
-        negative_1, named after the column `negative`, also have negatives.
+      columns: {role of ROLES: name of the column}. Only forms with all roles in `columns` are read. Columns that are
+        named after the column `negative`, such as negative_1, also contain negatives.
       keys: The prefix of the config keys that name the columns, for messages.
       required: The roles of OPTIONAL_COLUMNS whose column at least one row must have.
 
     Raises:
-      UserError: A row is malformed, or, after the last row, no row has a required column.
+      UserError: A row is malformed, or no row has a required column (raised after the last row).
     """
     records = iter(records)
     first = next(records)
@@ -151,7 +151,7 @@ def _text(fields: Mapping[str, Any], name: str, where: str, keys: str) -> str:
 
 
 def _negatives(value: Any, where: str, name: str, keys: str) -> list[str]:
-    if isinstance(value, str) and bare_suffix(where.rpartition(':')[0]) in ('.csv', '.tsv'):  # which have no lists
+    if isinstance(value, str) and bare_suffix(where.rpartition(':')[0]) in ('.csv', '.tsv'):  # a cell may be a list
         value = _parse_list(value)
     values = value if isinstance(value, list) else [value]
     texts = [convert_to_text(item, f'{where}, field {name}', lists='refuse', key=keys) for item in values]
@@ -161,7 +161,7 @@ def _negatives(value: Any, where: str, name: str, keys: str) -> list[str]:
 
 
 def _parse_list(text: str) -> str | list[str]:
-    """Returns the list of texts that `text` is in JSON, else `text`."""
+    """Returns the list if `text` is a JSON list of strings; else returns `text`."""
     with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(text)
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -192,7 +192,7 @@ def _teacher_scores(value: Any, count: int, where: str) -> tuple[float, ...]:
 
 
 def pairs_as_queries(examples: Sequence[TextExample]) -> list[Query]:
-    """Returns the anchors as queries over all positives and negatives. Equal anchors are one query."""
+    """Returns the anchors as queries over all positives and negatives. Equal anchors become one query."""
     corpus = dataclasses.replace(_make_corpus(text for each in examples for text in each.texts[1:]), from_pairs=True)
     index = {text: i for i, text in enumerate(corpus.texts)}
     relevant: dict[str, dict[int, int]] = {}

@@ -62,7 +62,7 @@ class BertForEmbedding(BertForTask):
         shape, (ids, segments, mask), dropout = flatten_choices(inputs, dropout)
         hidden = self._hidden(ids, segments, mask, dropout, first_only=self.pool == 'cls')
         pooled = pool_tokens(hidden.astype(jnp.float32), mask, self.pool)
-        pooled = jnp.where(mask[:, :1] > 0, pooled, 0.0)  # zeros for an absent text, whose maximum would be -inf
+        pooled = jnp.where(mask[:, :1] > 0, pooled, 0.0)  # for an absent text, max pooling gives -inf
         vectors = self.head(pooled)
         if self.normalize:
             vectors /= jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)

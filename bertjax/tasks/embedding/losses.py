@@ -105,10 +105,10 @@ def info_nce(
       x: float32 [B, C, D], unit vectors of anchor, positive and C - 2 hard negatives of each row.
       batch: `text_ids`, int32 [B, C].
       scale: The factor of the similarities, an inverse temperature.
-      symmetric: Whether to average this cross entropy with the reverse one, of each positive's anchor among all
-        anchors (CLIP, arXiv 2103.00020).
-      false_negative_margin: If > 0, a text is also not a negative if its similarity to the anchor exceeds that of the
-        positive by more than this margin (arXiv 2506.05176, equation 2).
+      symmetric: Whether to average this cross entropy with that of each positive's anchor among all anchors (CLIP,
+        arXiv 2103.00020).
+      false_negative_margin: If > 0, texts whose similarity to the anchor exceeds the positive's by more than this
+        margin are not negatives either (arXiv 2506.05176, equation 2).
     """
     texts = x[:, 1:].swapaxes(0, 1).reshape(-1, x.shape[-1])  # positives first
     similarity = jnp.einsum('id,jd->ij', x[:, 0], texts, precision='highest')  # [B, (C - 1)·B]
@@ -120,7 +120,7 @@ def info_nce(
 def in_batch_cross_entropy(
     similarity: jax.Array, ids: jax.Array, *, scale: float, symmetric: bool = False, false_negative_margin: float = 0.0
 ) -> jax.Array:
-    """Computes `info_nce` [B] from text ids [B, C] and similarities [B, (C - 1)·B], with the B positives first."""
+    """Computes `info_nce` [B] from text ids [B, C] and similarities [B, (C - 1)·B]. The B positives come first."""
     B, text_ids = len(ids), ids[:, 1:].T.reshape(-1)
     same_anchor, is_positive = ids[:, :1] == ids[:, 0], ids[:, 1:2] == text_ids  # [B, B] and [B, (C - 1)·B]
     first = same_anchor.argmax(1)  # [B], the first row with an equal anchor
@@ -134,7 +134,7 @@ def in_batch_cross_entropy(
 
 
 def _cross_entropy(similarity: jax.Array, excluded: jax.Array, *, scale: float, margin: float) -> jax.Array:
-    """Computes the cross entropy [B] of column i in row i of `similarity` [B, M]. Other columns may be `excluded`."""
+    """Computes the cross entropy [B] of column i in row i of `similarity` [B, M]. `excluded` masks other columns."""
     own = jnp.eye(*similarity.shape, dtype=bool)
     positive = jnp.where(own, similarity, 0.0).sum(-1)
     if margin:
@@ -146,8 +146,8 @@ def _cross_entropy(similarity: jax.Array, excluded: jax.Array, *, scale: float, 
 def cosent(x: jax.Array, batch: Arrays, *, scale: float = 20.0) -> jax.Array:
     """Computes log(1 + Σ exp(scale · (s_j - s_i))) over the row pairs i, j with label_i > label_j.
 
-    Here s_i is the similarity of row i. The result [B] repeats the loss of the batch for every row. Source: CoSENT (Su
-    2022, kexue.fm/archives/8847).
+    Here s_i is the similarity of row i (CoSENT, Su 2022, kexue.fm/archives/8847). Every element of the result [B] is
+    the loss of the batch.
 
     Args:
       x: float32 [B, 2, D], the unit vectors of the two texts of each row.

@@ -9,7 +9,7 @@ from bertjax.config.inference import MineNegativesKeys
 from bertjax.tasks.embedding.files import Query
 from bertjax.tasks.embedding.search import search
 
-SCORES = 'scores'  # the field of a record with its cosines
+SCORES = 'scores'  # the name of the field with the cosines of a record
 _QUERIES = 4096  # the maximum number of queries in a search; bounds the memory for the results
 
 
@@ -32,8 +32,8 @@ def mine_negatives(
 ) -> Iterator[Mapping[str, Any]]:
     """Yields a record for each positive of each query.
 
-    Under the names in `options`, a record has the anchor, the positive and the list of negatives. Its field SCORES has
-    the cosine of the anchor with the positive, and then with each negative.
+    A record has the anchor, the positive and the list of negatives, under the names in `options`. Its field SCORES has
+    the cosines of the anchor with the positive and with each negative.
 
     Args:
       queries: The texts of Q queries.

@@ -9,7 +9,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from bertjax.model.quantization import cosine_similarity
 
-# The numbers of rows in a block of queries and in a block of documents. The similarities of two blocks take 64 MiB.
+# The numbers of rows in a block of queries and of documents. The similarities of two blocks take 64 MiB.
 QUERIES, DOCUMENTS = 1024, 16384
 
 
@@ -21,7 +21,7 @@ def search(
     Args:
       queries: float32 [Q, D], Q at least 1. A query of NaN finds nothing.
       documents: float32 [N, D], or quantized if `cosine` is True; N at least 1; may be a memory map. A row of NaN
-        (floats) or 0 (integers) stands for an absent document, which is never found.
+        (floats) or zeros (integers) stands for an absent document, which is never found.
       count: The number of documents to find for each query. K is the smaller of this number and N.
       cosine: Whether to find the largest cosines instead of the largest inner products.
       ranges: float32 [2, D], the ranges of quantized vectors; see `model.quantization.cosine_similarity`.
@@ -69,7 +69,7 @@ def _merge(
             scores = cosine_similarity(queries, documents, ranges)
         else:
             scores = jnp.einsum('qd,nd->qn', queries, documents, precision='highest')
-        if jnp.issubdtype(documents.dtype, jnp.integer):  # A row of zeros is an absent text, like NaN in floats.
+        if jnp.issubdtype(documents.dtype, jnp.integer):  # a row of zeros is an absent document
             numbers = jnp.where(documents.any(axis=1), numbers, -1)
         scores = jnp.where((numbers < 0) | jnp.isnan(scores), -jnp.inf, scores)
         scores, found = jax.lax.top_k(scores, min(count, len(documents)))

@@ -33,7 +33,7 @@ class EmbeddingSplits(TableFiles):
         self._advice = TableFiles._advice if keys == 'config.task' else SplitFiles._advice
         self.is_beir = bool(data) and (self._path / 'corpus.jsonl').is_file()
         for split, name in names.items() if self.is_beir else ():
-            if name:  # not an error, because it may be a file of the run's data
+            if name:  # not an error, because the option may come from the training run, which had other data
                 print(f'{keys}.{split}={name} is not used, because the splits of a BEIR folder are in qrels')
 
     def form_of(self, split: str) -> str:
@@ -52,7 +52,7 @@ class EmbeddingSplits(TableFiles):
         return self._official(split) or super().find(split)
 
     def _official(self, split: str) -> Files:
-        """Returns the file of a split with SQuAD's own name, or () if there is none."""
+        """Returns the file of a split that has SQuAD's own name, or () if there is none."""
         names = [f'{split}-v{version}.json{suffix}' for version in ('1.1', '2.0') for suffix in ('', '.gz')]
         is_folder = self._data and self._path.is_dir() and not self._names[split]
         return tuple(itertools.islice(existing_files(self._path, names), 1)) if is_folder else ()
@@ -127,7 +127,7 @@ class EmbeddingSplits(TableFiles):
     def _examples(self, split: str) -> Iterator[TextExample]:
         renamed = [role for role, name in files.OPTIONAL_COLUMNS.items() if self._columns[role] != name]
         if split != 'train' or any(self.form_of(other) == 'scored' for other in STEMS if other != split):
-            renamed = []  # the column may be one of another split
+            renamed = []  # another split may have the renamed column
         return files.parse_examples(self._read(self.require(split)), self._columns, self._keys, renamed)
 
     def _read(self, paths: Files) -> Iterator[Record]:
@@ -139,5 +139,5 @@ class EmbeddingSplits(TableFiles):
 
 
 def _lack_scores(examples: Iterable[TextExample]) -> bool:
-    """Whether all examples have the score -1, as in files of the Hugging Face Hub whose scores are not published."""
+    """Whether all examples have the score -1, as in files on the Hugging Face Hub with unpublished scores."""
     return all(example.score == -1 for example in examples)

@@ -31,8 +31,8 @@ class EmbeddingTask(TextPairTask):
     """Trains a model that maps texts to vectors. The vectors of related texts get a high cosine.
 
     The columns of a file determine the form of its records: an anchor and a positive, with or without negatives and a
-    teacher's scores; two texts with a score; or a single text. SimCSE (arXiv 2104.08821) pairs a single text with
-    itself, and the two copies have different dropout masks. A dev file of pairs is evaluated as a search: each anchor
+    teacher's scores; two texts with a score; or a single text. A single text is paired with itself, and the two copies
+    have different dropout masks (SimCSE, arXiv 2104.08821). A dev file of pairs is evaluated as a search: each anchor
     searches all positives and negatives. A query of a BEIR folder searches the whole corpus. An answerable question of
     a SQuAD file searches all paragraphs of the file.
 
@@ -190,9 +190,9 @@ def _scale_to_unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def _texts(records: Records) -> tuple[Sequence[str], Sequence[str]]:
-    """Returns the texts to embed with the prompt of queries, and those with the prompt of documents.
+    """Returns the texts to embed with `query_prompt`, and the texts to embed with `document_prompt`.
 
-    Scored pairs and single texts have only the prompt of queries. For other records, see `distinct_texts`.
+    Scored pairs and single texts use only `query_prompt`. For other records, see `distinct_texts`.
     """
     if isinstance(records[0], Query) or records[0].form in files.GROUPS:
         return distinct_texts(records)

@@ -1,4 +1,4 @@
-"""The model of late interaction: the encoder and a projection of each token, without bias."""
+"""The model of late interaction: the encoder and a bias-free projection of each token."""
 
 import jax
 import jax.numpy as jnp

@@ -19,7 +19,7 @@ from bertjax.tasks.embedding.losses import (
 )
 
 ROLES = 'token_roles'
-_QUERIES = 8  # the number of queries in a block; a block is compared with all documents
+_QUERIES = 8  # the number of queries in a block, which is compared with all documents at once
 
 
 def max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
@@ -41,11 +41,11 @@ def max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
 def info_nce(x: jax.Array, batch: Arrays, *, query_len: int, scale: float = 1.0) -> jax.Array:
     """Computes the cross entropy [B] of each query's positive among all documents of the batch.
 
-    The same documents are excluded from the negatives as in embedding/losses.py:info_nce.
+    embedding/losses.py:info_nce lists the documents that are excluded from the negatives.
     """
     documents = x[:, 1:].swapaxes(0, 1).reshape(-1, *x.shape[2:])  # [(C - 1)·B, S, D], positives first
 
-    # The products of all tokens may not fit in memory. They are computed in blocks, and recomputed for the gradient.
+    # The products of all tokens may not fit in memory, so they are computed in blocks and recomputed for the gradient.
     score = jax.checkpoint(lambda query: max_sim(query, documents))
     similarity = jax.lax.map(score, x[:, 0, :query_len], batch_size=_QUERIES)  # [B, (C - 1)·B]
     return in_batch_cross_entropy(similarity, batch[TEXT_IDS], scale=scale)
@@ -66,6 +66,6 @@ LOSSES = {
 
 
 def build_objective(loss: str, query_len: int, **options: Any) -> Objective:
-    """Builds the objective of a loss of LOSSES with its `options`. The loss takes `token_vectors` [B, C, S, D]."""
+    """Builds the objective of a loss of LOSSES on `token_vectors` [B, C, S, D]. `options` are arguments of the loss."""
     rows = functools.partial(LOSSES[loss].rows, query_len=query_len, **options)
     return make_objective(rows, 'token_vectors', (*INPUTS, ROLES), whole_batch=True)

@@ -9,12 +9,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.tasks.late_interaction.losses import max_sim
 
-# The rows of a block of queries and of a block of documents. Blocks are padded to a multiple of LENGTHS tokens.
+# The numbers of rows in a block of queries and of documents. Blocks are padded to a multiple of LENGTHS tokens.
 QUERIES, DOCUMENTS, LENGTHS = 16, 256, 32
 
 
 def search(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the documents with the highest scores. Among equal scores, the lowest index comes first.
+    """Finds the documents with the highest MaxSim. Among equal scores, the lowest index comes first.
 
     Args:
       queries, documents: The token vectors of each of Q queries and N documents, float32 [S, D].

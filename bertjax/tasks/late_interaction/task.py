@@ -179,7 +179,7 @@ class Tokenization:
         tokenizer, marker = self._tokenizer, np.zeros(0, np.int32)
         word = (prompt.split(None, 1) or [''])[0]
         if word in self._ids and tokenizer.encode([word])[0].tolist() != [self._ids[word]]:
-            # No text produces a piece such as [unused0], so its id is added.
+            # The tokenizer does not produce a piece such as [unused0] from a text, so the id of the piece is added.
             marker, prompt = np.int32([self._ids[word]]), prompt[prompt.index(word) + len(word) :]
         encoded = [np.concatenate([marker, ids]) for ids in tokenizer.encode([prompt + text for text in texts])]
         if longer := sum(len(ids) > length - 2 for ids in encoded):

@@ -1,4 +1,4 @@
-"""Readers of Parquet and Arrow files, and of datasets saved by `datasets`. They need the optional package pyarrow.
+"""Reads Parquet and Arrow files, and datasets saved by `datasets`. This needs the optional package pyarrow.
 
 A saved dataset has the layout of huggingface/datasets (arrow_dataset.py:save_to_disk, arrow_writer.py): a folder
 with Arrow files, dataset_info.json, and state.json, which lists the Arrow files. The names of class labels are in
@@ -72,7 +72,7 @@ def _records(pa: Any, schema: Any, batches: Iterable[Any], features: Mapping[str
 def _to_rows(part: Any, where: str) -> list[dict[str, Any]]:
     try:
         return part.to_pylist()
-    except (ValueError, OverflowError) as error:  # a text that is not UTF-8, or a date that Python does not have
+    except (ValueError, OverflowError) as error:  # a text is not UTF-8, or Python cannot represent a date
         found, expected = f'an unreadable value ({first_line(error)})', 'UTF-8 texts, and dates of the years 1 to 9999'
         raise UserError(where, found, expected, 'remove the column, or write the file again') from None
 

@@ -15,8 +15,8 @@ _LIST = re.compile(r'\s*\[\s*(\{\s*("|$)|$)')  # the first line of a list of obj
 def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
     """Yields the records ('where[key]', object) of a .json file: the elements of a list, or the values of an object.
 
-    If the file has several JSON lines, as `datasets` and pandas write them, `objects_of_lines` reads it. An object
-    without lists and objects among its values is a single record.
+    A file with several lines, the first of which is a JSON object, is read as JSON lines: `datasets` and pandas write
+    such .json files. An object without lists and objects among its values is a single record.
 
     Raises:
       UserError: The file has another form, or contains an element that is not an object.

@@ -27,10 +27,10 @@ FORMATS = {'.tsv': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.ndjson': 'jsonl', 
 TEXT_FORMATS = tuple(dict.fromkeys(FORMATS.values()))
 BINARY = {'.parquet': 'parquet', '.arrow': 'arrow', '.feather': 'arrow'}  # formats that are not text
 FORMATS |= BINARY
-# The suffixes of all formats except TSV and CSV. Their fields may be lists.
+# The suffixes of the formats whose fields may be lists: all except TSV and CSV.
 NESTED = tuple(suffix for suffix, format in FORMATS.items() if format not in ('tsv', 'csv'))
 
-Files = Sequence[epath.Path]  # the files of a split: a file, its shards, or a dataset saved by `datasets`
+Files = Sequence[epath.Path]  # the files of a split: a file, several shards, or a folder saved by `datasets`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ def read_records(files: Files, format: str = '', layout: TableLayout | None = No
     lines. .gz, .bz2, .xz and .zst files are decompressed. Text is UTF-8, with or without a byte order mark.
 
     Args:
-      files: The files, local or remote, or a dataset saved by `datasets`.
+      files: The files, local or remote, or the folder of a dataset saved by `datasets`.
       format: See `format_of`.
       layout: The expected form of a table; None for any table with a header.
 
@@ -117,7 +117,7 @@ def parse_records(
         records = json_records(lines, where)
     elif format == 'jsonl':
         lines, first_lines = peek_lines(lines)
-        is_list = first_lines and first_lines[0].lstrip().startswith('[')  # of all records
+        is_list = first_lines and first_lines[0].lstrip().startswith('[')  # a JSON list of all records
         records = (json_records if is_list else objects_of_lines)(lines, where)
     else:
         records = table_records(lines, where, format, layout or TableLayout(), blank)

@@ -1,4 +1,4 @@
-"""Readers of datasets that tensorflow-datasets prepared as array_record. They do not need TensorFlow."""
+"""Reads datasets that tensorflow-datasets has prepared as array_record, without TensorFlow."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -21,7 +21,7 @@ STEMS: Mapping[str, tuple[str, ...]] = {
     'test': ('test',),
 }
 _FIX = 'check the path'
-_SHARD = re.compile(r'(.+?)-(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?')  # the Hub once added a hash
+_SHARD = re.compile(r'(.+?)-(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?')  # older repositories of the Hub have a hash
 # Metadata files that `datasets` and the Hugging Face Hub store in the folder of the data.
 _METADATA_FILES = ('dataset_info.json', 'dataset_infos.json', 'dataset_dict.json', 'state.json')
 
@@ -158,10 +158,7 @@ class TableFiles(SplitFiles):
 
     @property
     def searched_folder(self) -> epath.Path | None:
-        """See SplitFiles. It is None without `data`.
-
-        The folder of a single file or saved dataset is searched only if its name is usual, such as train.csv.
-        """
+        """See SplitFiles; None if `data` is '', or is a file or saved dataset whose name is not in STEMS['train']."""
         if not self._data or (self._one_file and self._path.name.partition('.')[0] not in STEMS['train']):
             return None
         return self._path.parent if self._one_file else self._path
@@ -202,7 +199,7 @@ def split_files(
     stems, suffixes = tuple(stems) or STEMS[split], tuple(suffixes) or tuple(FORMATS)
     candidates: dict[str, Files] = {path.name: (path,) for path in first}
     for parent in [path for path in (folder, folder / 'data') if path.is_dir()]:
-        # Text files have priority, without an error. If a folder has both, they should contain the same records.
+        # If a folder has text and binary files, they should contain the same records, so the text files are read.
         for is_binary in (False, True):
             kinds = [suffix for suffix in suffixes if (suffix in BINARY) == is_binary]
             candidates = candidates or _find_candidates(parent, stems, kinds)

@@ -15,13 +15,13 @@ _WAIT = 0.02  # the seconds to wait for the next item before a smaller batch is 
 
 
 def standard_input(where: str) -> Iterator[Line]:
-    """Yields the lines of standard input; see `stream_lines`. `where` is the name of standard input in messages."""
+    """Yields the lines of standard input; see `stream_lines`. `where` is the name of the input in messages."""
     return stream_lines(open_standard_input(), where)
 
 
 def open_standard_input() -> io.BufferedReader:
     """Opens standard input in binary mode."""
-    # Not sys.stdin: at exit, Python acquires the lock of its buffer. A thread that waits for input never releases it.
+    # With sys.stdin, Python could abort at exit, because a thread that waits for input keeps the lock of the buffer.
     return open(sys.stdin.fileno(), 'rb', closefd=False)
 
 

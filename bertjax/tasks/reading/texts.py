@@ -17,7 +17,7 @@ Line = tuple[int, str]  # (number of the line, from 1; text without the line end
 
 
 class Blank(NamedTuple):
-    """A blank line or an empty record. The output has a row without a result for it.
+    """A blank line or an empty record, for which the output has a row without a result.
 
     Attributes:
       where: the location, such as 'file:line'.
@@ -84,7 +84,7 @@ def peek_lines(
 ) -> tuple[Iterator[Line], list[str]]:
     """Returns an iterator over all lines, and the texts of the first lines that `accept` accepts, at most `count`.
 
-    By default, `accept` accepts each line that is not blank. A caller detects the format of the file from the texts.
+    By default, `accept` accepts each line that is not blank. Callers use the texts to detect the format of the file.
     """
     lines, read, texts = iter(lines), [], []
     for line in lines:
@@ -155,6 +155,6 @@ def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
 
 
 def number_lines(text: str) -> Iterator[Line]:
-    """Yields the lines of a text. Unlike in `stream_lines`, a final line end is followed by an empty line."""
+    """Yields the lines of a text. Unlike `stream_lines`, yields an empty line after a final line end."""
     for number, line in enumerate(text.removeprefix('\ufeff').split('\n'), 1):
         yield number, line.removesuffix('\r')

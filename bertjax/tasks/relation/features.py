@@ -27,7 +27,7 @@ def role_marks(tokenizer: Tokenizer, markers: str) -> list[np.ndarray]:
     """Returns the tokens of four marks: the opening and the closing mark of the subject, then of the object.
 
     'typed' uses the punctuation marks of arXiv 2102.01373, and 'words' uses MARKS. 'entity' and 'mask' use four
-    [unusedN] tokens, which have no meaning yet, or the marks of 'typed' if there are fewer than four such tokens.
+    [unusedN] tokens, or the marks of 'typed' if the vocabulary has fewer than four such tokens.
     """
     slots = [i for i, piece in enumerate(tokenizer.pieces) if is_unused(piece)][:4]
     if markers in ('entity', 'mask') and len(slots) == 4:
@@ -57,7 +57,7 @@ def encode_relations(
 
     A sequence longer than `seq_len` is truncated in three steps, as far as needed. The first step removes tokens before
     the first entity and after the last entity, the farthest tokens first. The second step removes the middle of the
-    text between the entities. The third step removes the ends of the entities and of their types.
+    text between the entities. The third step removes the last tokens of the entities and of their types.
 
     Raises:
       UserError: `seq_len` is too small for the marks.
@@ -106,7 +106,7 @@ def _parts(record: Relation, markers: str) -> list[_Part]:
 
 
 def _select_positions(parts: Sequence[_Part], lengths: Sequence[int], max_tokens: int, where: str) -> np.ndarray:
-    """Returns the positions, ascending, of the `max_tokens` tokens to keep: those with the lowest costs."""
+    """Returns the ascending positions of the tokens to keep: the `max_tokens` tokens with the lowest costs."""
     costs = []
     marked = [i for i, part in enumerate(parts) if part.kind == _MARK]
     for i, (part, length) in enumerate(zip(parts, lengths, strict=True)):

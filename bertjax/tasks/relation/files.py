@@ -164,11 +164,11 @@ def parse_marked_text(text: str, where: str) -> tuple[str, tuple[MarkedEntity, M
 def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int, int, int, int]:
     """Returns the start and the end of the opening mark, then the start and the end of the closing mark.
 
-    A mark includes the white space between it and the entity.
+    Here, a mark includes the white space that separates the mark from the entity.
     """
     a, b = re.escape(opening), re.escape(closing)
-    # Marks with white space between mark and entity have priority, because the text itself may contain >>. An entity
-    # inside a line has priority over one that continues in the next line.
+    # Marks that white space separates from the entity have priority, because the text itself may contain >>. An entity
+    # within a line has priority over an entity that spans several lines.
     patterns = rf'({a}\s+)\S.*?(\s+{b})', rf'({a}\s*)\S.*?(\s*{b})'
     for flags, pattern in itertools.product((0, re.DOTALL), patterns):
         matches = list(re.finditer(pattern, text, flags))
@@ -181,8 +181,8 @@ def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int,
 def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Relation | Blank]:
     """Yields records for prediction from an input file.
 
-    The file has rows in any text format, see `parse_relations`. Or each line is a marked text, and a blank line yields
-    a `Blank`.
+    The file has rows in any text format, see `parse_relations`, or a marked text per line. In the second case, a blank
+    line yields a `Blank`.
     """
     lines, first_lines = peek_lines(lines)
     format = FORMATS.get(bare_suffix(where), 'lines')

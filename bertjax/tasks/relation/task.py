@@ -136,7 +136,7 @@ class RelationTask(TextTask):
     def features(self, records: Sequence[Relation], tokenizer: Tokenizer, *, training: bool) -> Features:
         """Builds a row `[CLS] … [SEP]` for each of N records, with the row array STARTS, int32 [N, 2].
 
-        If every record has a label, the rows also have their indices as `labels`, int32 [N].
+        If every record has a label, there is also the row array `labels`, int32 [N], with the indices of the labels.
         """
         targets, builder, truncated = self._known_targets(records), FeatureBuilder(), 0
         sequences = encode_relations(records, tokenizer, self.seq_len, self.markers)
@@ -165,7 +165,7 @@ class RelationTask(TextTask):
         return {name: values[name] for name in self.measures}
 
     def rows(self, records: Sequence[Relation], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
-        """Yields the fields of TextTask.rows, preceded by `subject` and `object`, the texts of the entities."""
+        """Yields the objects of TextTask.rows, each preceded by `subject` and `object`, the texts of the entities."""
         for record, row in zip(records, super().rows(records, predictions), strict=True):
             yield {'subject': record.mention(0), 'object': record.mention(1), **row}
 

@@ -20,7 +20,7 @@ def binary_cross_entropy(logits: jax.Array, batch: Arrays) -> jax.Array:
 
 
 def squared_error(logits: jax.Array, batch: Arrays) -> jax.Array:
-    """Computes the squared error [B] of the logits against `labels`; for lists, the mean over each list's texts."""
+    """Computes the squared error [B] of the logits against `labels`; for a list, the mean over its texts."""
     error = jnp.square(logits - batch['labels'])
     return error if error.ndim == 1 else mean_of(error, _present(batch))
 

@@ -48,12 +48,12 @@ _METRICS = ('ndcg_10', 'mrr_10')
 class RerankTask(TextPairTask):
     """Trains a cross-encoder, which scores pairs of a query and a text (arXiv 1901.04085).
 
-    A record is two texts with a score; or an anchor, a positive and negatives, with or without a teacher's scores. The
-    columns of the file decide which. If dev has anchors, the positives and negatives of each anchor are ranked.
+    The columns of a file determine the form of its records: two texts with a score; or an anchor, a positive and
+    negatives, with or without a teacher's scores. In dev, the positives and negatives of each anchor are ranked.
 
     Attributes:
-      data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or, to evaluate, a BEIR
-        folder.
+      data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or, for evaluation only,
+        a BEIR folder.
       seq_len: the maximum length S in tokens of a query with a text, including [CLS] and two [SEP].
       loss: the loss, see losses.py; 'auto' for 'bce' with scored pairs, 'margin_mse' with a teacher's scores, else
         'softmax' over the texts of an anchor.
@@ -116,7 +116,7 @@ class RerankTask(TextPairTask):
         self._learned_activation = state['activation']
 
     def adopt(self, source: str) -> None:
-        """See Task. `activation`='auto' takes the activation of `source`, if this is a CrossEncoder."""
+        """See Task. With activation='auto', the activation of `source` is used if `source` is a CrossEncoder."""
         cross_encoder = read_cross_encoder(source)
         self._learned_activation = cross_encoder.activation if cross_encoder else ''
 
@@ -151,7 +151,7 @@ class RerankTask(TextPairTask):
 
 
 def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> list[Query]:
-    """Returns the queries with new candidates: the `count` documents of each query with the highest scores in a file.
+    """Returns the queries with new candidates: for each query, the `count` documents with the highest scores in a file.
 
     Each line of the file is `query Q0 document rank score name`. As in trec_eval, the ranks have no effect. Documents
     with equal scores stay in the order of the lines. A repeated document has the score of its first line. The query

@@ -101,7 +101,7 @@ class ClassificationTask(TextTask):
         return tuple(dict.fromkeys((self.metric, *names))) if self.metric else names
 
     def learn(self, records: Sequence[Example]) -> None:
-        """See TextTask; if dev is a part of the training file, labels that occur only in this part are included."""
+        """See TextTask; if dev is a part of the training file, labels that occur only in dev are included."""
         if self._shares_dev and not self.complete:
             all_records = [self._example(row, 'train') for row in self._rows('train')]
             self.labels = find_labels(count_labels(all_records), all_records)
@@ -115,7 +115,7 @@ class ClassificationTask(TextTask):
             raise UserError('config.task.metric', found, "'macro_f1'", 'set config.task.metric=macro_f1')
 
     def _label_weights(self, records: Sequence[Example]) -> list[float]:
-        """Returns the weight of each label in the loss. A label that is missing in `class_weights` has the weight 1."""
+        """Returns the weight of each label in the loss; 1 for a label that `class_weights` lacks."""
         if self.class_weights == 'balanced':
             counts = count_labels(records)
             return self._balanced_weights([counts[label] for label in self.labels], len(records))
@@ -233,7 +233,7 @@ def is_held_out(record: Example, share: float) -> bool:
 
 
 def _parse_class_weights(text: str) -> Mapping[str, float]:
-    """Parses {label: weight}: `LABEL=WEIGHT,…`, or a JSON object for labels with commas. '' and 'balanced' give {}."""
+    """Parses `LABEL=WEIGHT,…`, or a JSON object for labels with commas. The result is {} for '' and 'balanced'."""
     if text in ('', 'balanced'):
         return {}
     try:

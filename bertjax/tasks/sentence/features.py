@@ -41,7 +41,7 @@ def text_features(
         start.
         'windows' splits the longer text into windows, which overlap by default. Each window is a row. The rows of a
         record have equal weights with a sum of 1.
-        With 'head_tail' and 'windows', the shorter text keeps at most half of the available length.
+        With 'head_tail' and 'windows', the shorter text keeps at most half of the available tokens.
       stride: The distance between the starts of consecutive windows, in tokens, at most the length of a window; 0 for
         half a window.
     """

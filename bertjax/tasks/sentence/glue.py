@@ -71,7 +71,7 @@ class GlueTask(TextTask):
         return names + list(filter(is_labelled, self.server_splits())) if self.data else names
 
     def describe_missing(self) -> str:
-        """Returns a text about the missing files of train and dev, or the missing dataset; '' if nothing is missing."""
+        """Describes the missing files of train and dev, or the missing dataset; '' if nothing is missing."""
         if not self.data:
             try:
                 dataset_splits(self.row.splits['train'].tfds[0])
@@ -158,7 +158,7 @@ class GlueTask(TextTask):
         return self._task_folder(data) or data
 
     def _task_folder(self, parent: epath.Path) -> epath.Path | None:
-        """Returns the folder of the task, such as STS-B or, as on the Hugging Face Hub, stsb; None without one."""
+        """Returns the folder of the task, such as STS-B, or stsb as on the Hugging Face Hub; None if there is none."""
         return next((path for name in (self.name, _normalize(self.name)) if (path := parent / name).is_dir()), None)
 
     def _find(self, split: str) -> tuple[Files, bool]:

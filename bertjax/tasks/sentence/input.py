@@ -24,7 +24,7 @@ def read_input(
     Args:
       columns: The columns of the one or two texts.
       quiet: Whether to suppress the message about the detected format.
-      tabs: Whether plain lines are pairs if the first one has a tab, even if `columns` has one column.
+      tabs: Whether plain lines are pairs if the first line has a tab, even if `columns` has one column.
 
     Raises:
       UserError: The file has no rows, or a row is malformed.

@@ -35,8 +35,8 @@ def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) ->
     """Returns the labels of `records`, sorted, with numbers before words. `counts` comes from `count_labels`.
 
     Raises:
-      UserError: There are fewer than two labels, or more than 20 with fewer than two records each on average. Or a
-        label is a missing value, or two labels are equal numbers.
+      UserError: There are fewer than two labels, or more than 20 with fewer than two records per label on average. Or a
+        label stands for a missing value, such as nan, or two labels are equal numbers.
     """
     where = f'{records[0].where} and below'
     if len(counts) < 2:

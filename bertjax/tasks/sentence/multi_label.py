@@ -72,7 +72,7 @@ class MultiLabelTask(ClassificationTask):
         return build_label_weighted(self._weights) if self._weights else MULTI_LABEL
 
     def learn(self, records: Sequence[Example]) -> None:
-        """See ClassificationTask; also warns about a label with another separator than the detected one."""
+        """See ClassificationTask; also warns if a label contains a separator other than the detected one."""
         super().learn(records)
         if not self._separator or self.separator:
             return
@@ -110,7 +110,7 @@ class MultiLabelTask(ClassificationTask):
         return not any(cell and cell.strip() for row in self._rows('test') for cell in row.values[count:])
 
     def _means_no_label(self, label: str) -> bool:
-        """Whether no label cell of the test file has text. In other files, an empty cell is an empty set of labels."""
+        """Whether no label cell of the test file has text. If any has text, an empty cell is an empty set of labels."""
         return self._lacks_test_labels
 
     def _label(self, label: str, where: str) -> tuple[str, ...]:
@@ -171,12 +171,12 @@ class MultiLabelTask(ClassificationTask):
         return self._probabilities(predictions) > self.threshold
 
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """Returns the metrics in `measures`, each in [0, 1]. There must be a record."""
+        """Returns the metrics in `measures`, each in [0, 1]. `records` must not be empty."""
         values = multi_label_figures(self._targets(records), self._decisions(predictions))
         return {name: values[name] for name in self.measures}
 
     def collapsed(self, records: Sequence[Example], predictions: Sequence[Scores]) -> bool:
-        """Whether all records have the same predicted labels, but not the same true ones."""
+        """Whether all records have the same predicted labels, although their true labels differ."""
         predicted, true = (len(np.unique(x, axis=0)) for x in (self._decisions(predictions), self._targets(records)))
         return predicted == 1 < true
 

@@ -8,7 +8,7 @@ from bertjax.metrics.classification import ClassScores, class_scores
 from bertjax.tasks.sentence.labels import LabelledRecord, find_odd_labels
 
 _MIN_RECORDS = 10  # the rarest label is reported if it has fewer records
-_MIN_SHARE = 0.01  # except in multi-label data, the rarest label is also reported below this fraction of the records
+_MIN_SHARE = 0.01  # in single-label data, the rarest label is also reported below this fraction of the records
 _MAX_MATRIX = 20  # the maximum number of labels for which the full confusion table is printed
 _MEAN = 'macro average'  # the title of the last row of a table of scores
 _BANDS = 5  # the number of intervals of the true score in `value_report`
@@ -84,7 +84,7 @@ def class_report(table: np.ndarray, labels: Sequence[str]) -> str:
 def _score_lines(
     scores: ClassScores, labels: Sequence[str], averages: Mapping[str, Sequence[float | None]]
 ) -> list[str]:
-    """Returns the lines of a table of the labels' scores, and then of `averages`, {title: (precision, recall, F1)}."""
+    """Returns the lines of a table: the scores of each label, then `averages`, {title: (precision, recall, F1)}."""
     number, width = len(str(len(labels))), max(map(len, (_MEAN, *averages, *labels)))
     rows = zip(scores.precision, scores.recall, scores.f1, scores.true, scores.predicted, strict=True)
     numbered = [(str(i), label, *row) for i, (label, row) in enumerate(zip(labels, rows, strict=True), 1)]

@@ -41,7 +41,7 @@ class Example:
       index: the identifier of the record in an official file, or '' if it has none. If a file of GLUE has no
         identifiers, the index is the position of the record, from 0.
       where: the location, such as 'file:line'; not compared, so that equal records from different files are equal.
-      fields: all fields of the row, if the record is read for prediction from a file with named fields.
+      fields: all fields of the row if it has named fields and is read for prediction; else None.
     """
 
     first: str
@@ -111,7 +111,7 @@ class TextTask(Task[Example, Scores]):
 
     head = SEQUENCE_CLASSIFICATION
     has_baselines = True
-    trained_texts = 0  # the number of texts in each training record of a regression; 0 for other tasks, or if unknown
+    trained_texts = 0  # the number of texts in each training record of a regression; 0 if unknown or not a regression
     learned: ClassVar[Mapping[str, str]] = {'labels': 'labels'}
     min_seq_len = 5
 
@@ -214,7 +214,7 @@ class TextTask(Task[Example, Scores]):
         return text_features(first, second, self._known_targets(records), tokenizer, **options)
 
     def _known_targets(self, records: Sequence[Example]) -> np.ndarray | None:
-        """Returns the `_targets` of the records, or None if any record has no label."""
+        """Returns the `_targets` of the records, or None if a record has no label."""
         return self._targets(records) if all(record.label is not None for record in records) else None
 
     def _targets(self, records: Sequence[Example]) -> np.ndarray:
@@ -259,7 +259,7 @@ class TextTask(Task[Example, Scores]):
         return confusion(self._targets(records), [prediction.best for prediction in predictions], len(self.labels))
 
     def collapsed(self, records: Sequence[Example], predictions: Sequence[Scores]) -> bool:
-        """Whether all predicted labels are equal, or all predicted scores are nearly equal, but not the true ones.
+        """Whether all predicted labels are equal, or all predicted scores nearly equal, although the true ones differ.
 
         Scores are nearly equal if their standard deviation is at most 1 % of the standard deviation of the true scores.
         """

@@ -38,7 +38,7 @@ class SquadFiles(SplitFiles):
         self._version, self._names, self._folder = version, names, user_path(data, 'config.data')
 
     def splits(self) -> list[str]:
-        """Returns the names of the labelled splits. They include 'train' and 'dev' even if their files do not exist."""
+        """Returns 'train' and 'dev', even if they have no files, and 'test' if it is labelled."""
         return [split for split in STEMS if split != 'test' or (self.find('test') and self.is_labelled('test'))]
 
     def find(self, split: str) -> Files:
@@ -103,7 +103,7 @@ def _read_file(path: epath.Path, labels: str) -> list[SquadQuestion]:
         text = read_text(path)
         if not has_rows(text.lstrip().partition('\n')[0]):
             return parse_squad_json(text, str(path), labels)
-        rows = parse_records(number_lines(text), str(path), 'jsonl')  # also reads a list
+        rows = parse_records(number_lines(text), str(path), 'jsonl')  # JSON lines or a list
     return [parse_question_row(row, at, labels) for at, row in rows]
 
 

@@ -43,7 +43,7 @@ class SquadQuestion:
 
 
 def parse_squad_json(text: str, where: str, labels: str) -> list[SquadQuestion]:
-    """Parses SQuAD's JSON. The caller must pass the result to `check_questions`, which explains `labels`."""
+    """Parses SQuAD's JSON. The caller must pass the result to `check_questions`. See there for `labels`."""
     root = load_json(text, where)
     if not isinstance(root, dict):
         raise UserError(where, f'a JSON {type(root).__name__}', _FORM, _FIX)
@@ -71,8 +71,8 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, lab
     """
     questions = list(questions)
     seen: dict[str, str] = {}
-    # Empty `answers` mean 'unknown' if every question must have an answer. They also mean 'unknown' if the split has no
-    # labels, that is, no question has an answer or is marked as impossible.
+    # Empty `answers` mean 'unknown' if every question must have an answer, or if the split has no labels, that is, no
+    # question has an answer or is marked as impossible.
     has_labels = any(question.answers or question.impossible for question in questions)
     for i, question in enumerate(questions):
         _check_id(question, seen, _FIX)
@@ -93,7 +93,7 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, lab
 
 
 def _check_id(question: SquadQuestion, seen: dict[str, str], fix: str) -> None:
-    """Adds the id of a question to `seen`, {id: location}. Raises a UserError if `seen` has the id already."""
+    """Adds the id of a question to `seen`, {id: location}; raises a UserError if `seen` already has the id."""
     first = seen.setdefault(question.id, question.where)
     if first != question.where:
         found = f'{question.id!r}, as in {first.rpartition("/")[2]}'

@@ -19,7 +19,7 @@ _DIFFERENCES = {
 
 
 def list_misplaced_answers(questions: Sequence[SquadQuestion]) -> list[str]:
-    """Returns a text for each kind of misplaced first answer, see _DIFFERENCES. A text lists up to 100 questions."""
+    """Returns a text for each kind of misplaced first answer in _DIFFERENCES. A text lists up to 100 questions."""
     by_kind: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
     for question in questions:
         if question.answers:

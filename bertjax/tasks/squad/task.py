@@ -31,7 +31,7 @@ VERSIONS = ('1.1', '2.0')
 _NO_ANSWER = 'no answer'
 _NBEST_FIELDS = ('text', 'probability', 'start_logit', 'end_logit')  # in nbest_predictions.json
 _EXCERPT = 160  # characters of the context on each side of an answer in the error report
-# A model has collapsed if at least this fraction of its answers have the same start. The fraction is below 1, because
+# A model has collapsed if at least this fraction of its answers has the same start. The fraction is below 1, because
 # the tuned threshold of a collapsed model still admits a few other answers.
 _COLLAPSED = 0.98
 
@@ -130,14 +130,14 @@ class SquadTask(Task[SquadQuestion, Answers]):
         and evaluation gives its rows weight 0. The notes list the unusable and the truncated questions.
 
         If `training` is False, the pieces have two token arrays. `token_first`, int32, is the first character of the
-        piece in the context. It is -1 if the piece is outside the context, or if another window is better for it.
+        piece in the context. It is -1 if the piece is outside the context, or if another window is better.
         `token_last`, int32, is the character after the piece in the context. It is -1 if the piece is outside the
         context.
 
         Raises:
           UserError: No question can be used for training.
         """
-        max_query = min(self.max_query, self.seq_len - 3 - tokenizer.separators)  # leaves a piece of the text or more
+        max_query = min(self.max_query, self.seq_len - 3 - tokenizer.separators)  # leaves a piece for the text
         contexts = list(dict.fromkeys(record.context for record in records))
         pieces = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
         queries = tokenizer.encode([record.question for record in records])
@@ -197,7 +197,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
                 tokens = slice(features.offsets[row], features.offsets[row + 1])
                 first, last = features.token['token_first'][tokens], features.token['token_last'][tokens]
                 starts, ends = outputs['start_logits'][row], outputs['end_logits'][row]
-                # A question has no answer only if no window has one, so the window with the lowest null score decides.
+                # A question has no answer if no window has one, so the window with the lowest null score decides.
                 if null is None or starts[0] + ends[0] < null.score:
                     null = AnswerSpan('', None, None, float(starts[0]), float(ends[0]))
                 a, b = best_spans(starts, ends, first, last, longest=self.max_answer, count=count)
@@ -212,7 +212,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
             self.null_threshold = self._evaluation(records, predictions).best_threshold(odds)
 
     def metrics(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, float | None]:
-        """Returns `exact` and `f1`, and for SQuAD 2.0 also the HasAns_, NoAns_ and best_ metrics and null_threshold.
+        """Returns `exact` and `f1`; for SQuAD 2.0 also `null_threshold` and the HasAns_, NoAns_ and best_ metrics.
 
         The official script computes the same `exact`, `f1`, HasAns_ and NoAns_ from predictions.json, but in percent.
         The best_ metrics are computed from the best non-empty answers and the null odds.
@@ -224,7 +224,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return {**Evaluation(answers, texts).figures(), **best, 'null_threshold': self.null_threshold}
 
     def collapsed(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> bool:
-        """Whether nearly all predictions are 'no answer' or begin at one character, although the answers differ."""
+        """Whether nearly all answers have the same start (None for 'no answer'), although the true starts differ."""
         starts = collections.Counter(self._select_answer(prediction).start for prediction in predictions)
         same = starts.most_common(1)[0][1] >= _COLLAPSED * len(predictions)
         return same and len({record.starts[:1] for record in records}) > 1

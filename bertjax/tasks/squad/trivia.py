@@ -28,7 +28,7 @@ _checked = functools.partial(json_value, form=f', in {_FORM}', fix=_FIX)
 
 
 def read_questions(path: epath.Path) -> list[Any]:
-    """Reads the questions of a file. `convert_to_squad` checks the questions."""
+    """Reads the questions of a file without checking them; see `convert_to_squad`."""
     root = load_json(read_text(path), str(path))
     data = root.get('Data') if isinstance(root, dict) else None
     if not isinstance(data, list) or not data:
@@ -41,14 +41,14 @@ def convert_to_squad(
 ) -> Iterator[dict[str, Any]]:
     """Yields an entry of SQuAD's `data` for each question that has at least one paragraph.
 
-    Each paragraph has the question, with the id QuestionId--Filename, as in TriviaQA's converter
+    Each paragraph has the question, with the id QuestionId--Filename as in TriviaQA's converter
     (mandarjoshi90/triviaqa, utils/convert_to_squad_format.py). For the answers, see `find_aliases`.
 
     Args:
       folder: The folder that contains `evidence`.
       path: The path of the file of questions, for messages.
-      counts: The counts to update: of 'questions'; of those with a paragraph, 'answered'; of 'documents', where each
-        question counts its documents; and of 'paragraphs'.
+      counts: The counts to update: 'questions'; 'answered', the questions with a paragraph; 'documents', with
+        repetitions; and 'paragraphs'.
 
     Raises:
       UserError: A question is malformed, or one of its documents does not exist.

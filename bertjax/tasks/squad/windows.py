@@ -1,6 +1,6 @@
 """Splits contexts into the windows of google-research/bert, run_squad.py, and finds answers in the contexts.
 
-Unlike there, answers are character offsets in the context, so no text is reassembled from pieces.
+Unlike in run_squad.py, answers are character offsets in the context, so no text is reassembled from pieces.
 """
 
 import re
@@ -17,8 +17,8 @@ _LETTER = rf'[^\W{UNSPACED}]'  # a character of a word, in scripts with spaces b
 def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
     """Finds an answer in its context.
 
-    White space may differ. If the answer is not at `start`, which may be a number of bytes or UTF-16 units instead of
-    characters, its nearest occurrence as whole words is used.
+    White space may differ. `start` may be a number of bytes or UTF-16 units instead of characters. If the answer is not
+    at `start`, the nearest occurrence as whole words is used.
 
     Returns:
       (kind, first character, end) of the match. The kind is 'exact'; 'spaces' if the white space differs; 'elsewhere'
@@ -69,7 +69,7 @@ def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndar
 
 
 def answer_tokens(starts: np.ndarray, ends: np.ndarray, first: int, end: int) -> tuple[int, int] | None:
-    """Returns the indices of the first and last piece that overlap the characters [first, end); None without a piece.
+    """Returns the indices of the first and last piece that overlap the characters [first, end); None if no piece does.
 
     `starts` and `ends`, int32 [T], are the character offsets of the pieces.
     """

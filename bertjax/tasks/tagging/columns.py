@@ -101,7 +101,7 @@ def _separator(line: str) -> str:
 def _is_comment(line: str, prefix: str, separator: str, width: int) -> bool:
     if prefix:
         return line.startswith(prefix)
-    # The word of a line can itself start with #.
+    # A line with the usual number of columns is not a comment, because its word can start with #.
     return line.startswith('#') and width > 0 and len(split_columns(line, separator)) != width
 
 
@@ -119,7 +119,7 @@ class TagFormat:
         comment if it starts with # and has more or fewer columns than the words, as in CoNLL-U.
       scheme: the tag scheme: 'iob1', 'iob2', 'bioes', 'bilou', 'bmes', 'ioe1' or 'ioe2' for entities; 'plain' for
         independent tags, such as parts of speech; 'auto' detects the scheme of entities.
-      words, tags: the names of the fields of a record; '' for the first usual name, see rows.py, that it has.
+      words, tags: the names of the fields of a record; '' for the first usual name in rows.py that the record has.
       tag_names: the names of the tags 0, 1, … in records; () if the records have the names of the tags, or if the file
         has a list of these names.
     """
@@ -167,7 +167,7 @@ class Sentence:
 
 
 def read_columns(text: str, where: str, format: TagFormat, *, tagged: bool) -> list[Sentence]:
-    """Reads the sentences of a column file. Those of a `tagged` file have tags, in IOB2 or plain.
+    """Reads the sentences of a column file. If the file is `tagged`, the sentences have tags, in IOB2 or plain.
 
     Raises:
       UserError: The file has no word, an empty word, too few columns, or lines with different numbers of columns. Or a
@@ -189,7 +189,7 @@ def read_columns(text: str, where: str, format: TagFormat, *, tagged: bool) -> l
 def convert_to_iob2(
     sentences: Sequence[Sentence], locations: Sequence[Sequence[str]], where: str, format: TagFormat
 ) -> list[Sentence]:
-    """Converts the tags of sentences from the scheme of the file to IOB2, and sets `scheme` of the sentences.
+    """Converts the tags of sentences from the scheme of the file to IOB2, and sets `Sentence.scheme`.
 
     Plain tags do not change. `locations` has the locations ('file:line') of the words of each sentence.
 
@@ -237,8 +237,8 @@ def _sentence(block: ColumnBlock, where: str, format: TagFormat, *, tagged: bool
 def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], *, scheme: str) -> str:
     """Returns the text of a column file with an additional column of predicted tags, in the scheme of the file.
 
-    conlleval expects the true and the predicted tags in the last two columns. If the true tags are not in the last
-    column of the file, they are therefore repeated before the predicted tags. conlleval reads entities only in IOB and
+    conlleval expects the true and the predicted tags in the last two columns. The true tags are therefore repeated
+    before the predicted tags unless they are in the last column of the file. conlleval reads entities only in IOB and
     IOE. For other schemes of entities, the true and the predicted tags are appended again, in IOB2.
 
     Document boundaries, blank lines and comments before a sentence are preserved.
@@ -281,7 +281,7 @@ def convert_to_file_scheme(sentence: Sentence, tags: Sequence[str], scheme: str)
 
 
 def _unknown_to_conlleval(sentence: Sentence, scheme: str) -> bool:
-    """Returns whether conlleval cannot read the scheme of a tagged sentence, or a letter of its true tags."""
+    """Returns whether conlleval cannot read the scheme of a tagged sentence, or the prefix of one of its true tags."""
     if sentence.tags is None or scheme not in ENTITIES:
         return False
     letters = {tag[:1] for tag in file_tags(sentence)}

@@ -43,8 +43,8 @@ def windows(
 ) -> list[tuple[int, int, np.ndarray]]:
     """Splits a sentence into windows. Each word is tagged in exactly one window.
 
-    A sentence of up to `max_pieces` pieces is a single window. Words before and after the sentence fill the rest of the
-    window, equally on both sides if `document` has enough words.
+    A sentence of up to `max_pieces` pieces is a single window. Words of `document` before and after the sentence fill
+    the rest of the window, equally on both sides if there are enough words.
 
     A longer sentence is split into overlapping windows. A word is tagged in the window that maximises the smaller of
     its left and right contexts, similar to run_squad.py:_check_is_max_context of google-research/bert.

@@ -19,14 +19,14 @@ from bertjax.tasks.tagging.columns import Sentence, TagFormat
 from bertjax.tasks.tagging.rows import find_tags, find_words, parse_sentences
 from bertjax.text.offsets import repair_surrogates
 
-_WORDLESS = 'a line without words'  # such as a control character
+_WORDLESS = 'a line without words'  # for example, a line of control characters
 DATASET = 'conll2003'  # the name of the dataset in tensorflow-datasets
 INPUTS = ('auto', 'columns', 'text', 'words', 'jsonl')
 _CONLL_NAMES = {'train': (), 'dev': ('testa',), 'test': ('testb',)}
 _SUFFIXES = ('.txt', '.tsv', '.conll', '.conllu', '.iob', '.iob2', '.bio', '.bioes', '.bmes')
 # The characters of google-research/bert, tokenization.py:_is_chinese_char. Each of them is a word.
 _CHINESE = '[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f]'
-# A line without spaces that is a sentence, not a word: punctuation follows a character, or there are many of them.
+# A line without spaces is a sentence if it has CJK punctuation after a character, or 20 CJK characters in a row.
 _UNSPACED_SENTENCE = re.compile(r'\w[。！？；，、]|[\u3040-\u30ff\u3400-\u9fff]{20}')
 _SPLITTER = pre_tokenizers.Sequence(
     [pre_tokenizers.Split(Regex(_CHINESE), 'isolated'), pre_tokenizers.BertPreTokenizer()]
@@ -78,7 +78,7 @@ class TaggedFiles(SplitFiles):
     def _have_tags(self, test: Files) -> bool:
         """Whether test files have tags.
 
-        A column file has none if it has only one column, or one column less than the training file.
+        A column file has no tags if it has only one column, or one column fewer than the training file.
         """
         train = self.find('train')
         if not _has_columns(test):  # The first record may have neither words nor tags.
@@ -114,14 +114,14 @@ def read_input(
 ) -> Iterator[Sentence | Blank]:
     """Yields the sentences of an input file, each as soon as its lines are read. Tags are ignored.
 
-    A JSON record or a line of text without words yields a `Blank`. `input_format` is one of INPUTS. With 'auto', it
-    becomes 'jsonl' if the first line is a JSON object or begins a list of objects, except for a single [. It becomes
-    'json' if the file is a .json file. It becomes 'columns' if
+    A JSON record or a line of text without words yields a `Blank`. `input_format` is one of INPUTS. With 'auto', the
+    format is 'jsonl' if the first line is a JSON object or begins a list of objects, unless the line is a single [. The
+    format of any other .json file is 'json'. Otherwise, the format is 'columns' if
     - the first line has tabs or is -DOCSTART-,
-    - or all lines have the same number of columns, at least half of them have a tag in `labels`, and at least one of
-      these tags has a letter,
-    - or there are several lines, and each of them is a single word.
-    Otherwise, it becomes 'text'. Blank lines and comments do not count. For a stream, at most two lines are examined.
+    - or all lines have the same number of columns, at least half of the lines have a tag in `labels`, and at least one
+      of these tags has a letter,
+    - or there are several lines, and each line is a single word.
+    Otherwise, the format is 'text'. Blank lines and comments do not count. At most two lines of a stream are examined.
     """
     if input_format == 'auto':
         lines, input_format = _detect_format(lines, where, format, labels)
@@ -172,10 +172,10 @@ def _looks_like_columns(lines: Sequence[str], format: TagFormat, labels: Collect
 
 
 def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sentence | Blank]:
-    """Yields a sentence for each line, or a `Blank` if it has no words. A blank line starts a new document.
+    """Yields a sentence for each line, or a `Blank` for a line without words. A blank line starts a new document.
 
-    Blank lines at the end are ignored. `split_words` splits the lines if they are `raw` text. Otherwise, spaces
-    and tabs separate the words.
+    Blank lines at the end are ignored. With `raw`, `split_words` splits the lines. Otherwise, spaces and tabs separate
+    the words.
     """
     document, before = 0, ()
     blanks: list[Blank] = []

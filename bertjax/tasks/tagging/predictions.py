@@ -12,10 +12,10 @@ from bertjax.tasks.tagging.columns import Sentence
 from bertjax.tasks.tagging.features import WORDS, piece_offsets
 from bertjax.text.tokenizer import Tokenizer
 
-# The strategies of the token-classification pipeline of transformers. They select the tag of a word:
-# 'first': the tag of its first piece, as in training.
-# 'average': the tag with the highest mean probability over its pieces.
-# 'max': the tag of its most confident piece.
+# Strategies of the token-classification pipeline of transformers, which select the tag of a word:
+# 'first': the tag of the first piece, as in training.
+# 'average': the tag with the highest mean probability over the pieces.
+# 'max': the tag of the most confident piece.
 # 'simple': each piece has its own tag.
 STRATEGIES = ('first', 'average', 'max', 'simple')
 
@@ -24,7 +24,7 @@ STRATEGIES = ('first', 'average', 'max', 'simple')
 class Tags:
     """The prediction for a sentence: the tag of each word, in IOB2 or plain, and the probability of the tag.
 
-    `repaired` is the number of entities that begin with I in the model's output. In `tags`, they begin with B.
+    `repaired` is the number of entities that begin with I in the model's output. In `tags`, these begin with B.
     """
 
     tags: tuple[str, ...]

@@ -41,7 +41,7 @@ def find_words(fields: Mapping[str, Any], format: TagFormat, where: str) -> tupl
 
 
 def _fits_a_column(cell: str) -> bool:
-    """Whether a word or a tag can be a cell of a column file whose columns are separated by tabs."""
+    """Whether a word or a tag can be a cell of a column file with tabs between the columns."""
     return bool(cell.strip(' \t\n')) and not set(cell) & set('\t\n')
 
 

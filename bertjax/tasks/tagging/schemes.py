@@ -34,15 +34,15 @@ def check_tags(tags: Sequence[str], locations: Sequence[str], scheme: str) -> No
 def detect_scheme(
     sentences: Sequence[Sequence[str]], locations: Sequence[Sequence[str]], where: str, scheme: str
 ) -> str:
-    """Returns the scheme of a file, and prints the locations of the first entities that deviate from this scheme.
+    """Returns the scheme of a file, and prints the locations of the first entities that deviate from it.
 
     The function metrics/entities.py:spans finds the entities.
 
     Args:
       sentences: The tags of each sentence.
       locations: The location of each tag, 'file:line'.
-      scheme: One of ENTITIES, or 'auto' for the scheme that fits most entities. With 'auto', the result for a file
-        without entities is ''.
+      scheme: One of ENTITIES, or 'auto' for the scheme that fits most entities. With 'auto', a file without entities
+        has the scheme ''.
 
     Raises:
       UserError: `scheme` is 'auto', and no scheme fits 99 % of the entities.

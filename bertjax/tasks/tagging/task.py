@@ -48,7 +48,7 @@ class TaggingTask(Task[Sentence, Tags]):
 
     The tag of a word is predicted at its first piece. A predicted I is invalid in IOB2 if no B or I of the same type
     directly precedes it. As in conlleval, an invalid I starts an entity, and `report` counts these entities. Entity
-    types and plain tags absent from the training data cannot be predicted. The number of words with them is printed.
+    types and plain tags that the training data lack cannot be predicted. The number of words with such tags is printed.
 
     Attributes:
       data: the folder with train.txt, dev.txt and test.txt (or other names, see files.py:TaggedFiles); '' for
@@ -149,7 +149,7 @@ class TaggingTask(Task[Sentence, Tags]):
         print(f'{len(records):,} sentences for training, {words:,} words: {kinds or "no entity"}')
 
     def features(self, records: Sequence[Sentence], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """Builds a row `[CLS] pieces [SEP]` for each window of the sentences. Those of a document must be consecutive.
+        """Builds a row `[CLS] pieces [SEP]` for each window. The sentences of a document must be consecutive.
 
         The three token arrays are 0 except at the first piece of each word that the row tags. There,
         token_words, int32, is 1 + the index of the word in its record;
@@ -215,7 +215,7 @@ class TaggingTask(Task[Sentence, Tags]):
     def metrics(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, float | None]:
         """Returns f1, precision and recall of entities, micro-averaged as in conlleval, and the accuracy of tags.
 
-        The accuracy compares the tags in the scheme of the file. Plain tags only have this metric.
+        The accuracy compares the tags in the scheme of the file. It is the only metric of plain tags.
         """
         gold, predicted = [record.tags for record in records], [prediction.tags for prediction in predictions]
         pairs = zip(records, predicted, strict=True)
@@ -227,7 +227,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return {name: float(getattr(score, name)) for name in ('f1', 'precision', 'recall')} | accuracy
 
     def collapsed(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> bool:
-        """Whether all words have the same predicted tag, but not the same true one."""
+        """Whether all words have the same predicted tag, although their true tags differ."""
         predicted, true = ({tag for sentence in part for tag in sentence.tags} for part in (predictions, records))
         return len(predicted) == 1 < len(true)
 
@@ -294,7 +294,7 @@ class TaggingTask(Task[Sentence, Tags]):
         }
 
     def official_files(self, split: str, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, str]:
-        """Returns a column file, see columns.py:write_columns. For tabs as separators, conlleval needs `-d '\\t'`."""
+        """Returns a column file, see columns.py:write_columns. If tabs separate columns, conlleval needs `-d '\\t'`."""
         tags = [prediction.tags for prediction in predictions]
         return {f'{split}.txt': write_columns(records, tags, scheme=self._file_scheme)}
 

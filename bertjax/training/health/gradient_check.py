@@ -57,7 +57,7 @@ def training_devices() -> list[jax.Device]:
 
 @functools.cache
 def check_gradients() -> None:
-    """Raises a UserError if the gradient on the first device is wrong. Computes it once per process."""
+    """Raises a UserError if the gradient on the first device is wrong. The check runs once per process."""
     before = jax.config.jax_persistent_cache_min_compile_time_secs
     # Cache this program although it compiles quickly, because every start needs it.
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)

@@ -12,8 +12,8 @@ from bertjax.parallel.distributed import is_primary
 
 PROFILE = 'profile'  # the folder in a workdir
 
-# Without the calls of Python functions: with them, a run that also writes checkpoints ends with a segmentation fault,
-# about once in 150 traces (JAX 0.10.2, Python 3.11, CPU).
+# Traces do not record calls of Python functions. With these calls, about one trace in 150 ends in a segmentation fault
+# if the run also writes checkpoints (JAX 0.10.2, Python 3.11, CPU).
 _OPTIONS = jax.profiler.ProfileOptions()
 _OPTIONS.python_tracer_level = 0
 

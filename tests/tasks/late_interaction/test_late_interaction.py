@@ -37,7 +37,7 @@ SETTINGS = MultiVector('[unused0] ', '[unused1] ', 8, 7, True, False, PUNCTUATIO
 
 
 def drawn_vectors() -> np.ndarray:
-    """Unit vectors [B, C, S, D] with texts of several lengths, and zeros where there is no token."""
+    """Returns unit vectors [B, C, S, D] for texts of several lengths. The vectors of absent tokens are 0."""
     draw = np.random.default_rng(0)
     x = draw.standard_normal((B, C, S, D))
     x /= np.linalg.norm(x, axis=-1, keepdims=True)
@@ -49,7 +49,7 @@ def drawn_vectors() -> np.ndarray:
 
 
 def pair_score(query, document):
-    """MaxSim of torch vectors, without zero vectors, by its definition."""
+    """Returns the MaxSim of torch vectors by its definition. Zero vectors are ignored."""
     query, document = (x[(x != 0).any(-1)] for x in (query, document))
     return (query @ document.T).max(1).values.sum()
 
@@ -85,7 +85,7 @@ def test_value_and_gradient(loss: str):
 
     value, gradient = jax.jit(jax.value_and_grad(mean))(jnp.asarray(x))
     assert float(value) == pytest.approx(float(total.detach()) / len(rows), rel=1e-5)
-    found, expected = (np.where(x == 0, 0, y) for y in (gradient, theirs.grad))  # the model fixes absent vectors
+    found, expected = (np.where(x == 0, 0, y) for y in (gradient, theirs.grad))  # absent vectors are constant
     np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
@@ -111,7 +111,7 @@ def test_a_document_without_tokens_has_the_score_0():
 
 @pytest.fixture
 def marked(tmp_path: pathlib.Path) -> Tokenizer:
-    """Pieces of a letter, with punctuation and two reserved pieces."""
+    """A tokenizer with pieces of one letter, punctuation, and two reserved pieces."""
     pieces = ['[PAD]', '[unused0]', '[unused1]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdef', ',', '.', '[', ']']
     (tmp_path / 'vocab.txt').write_text(''.join(f'{piece}\n' for piece in pieces))
     return load_tokenizer(tmp_path / 'vocab.txt')

@@ -58,7 +58,7 @@ def sequences(features, array: np.ndarray) -> list[np.ndarray]:
 
 
 def oracle(task: TaggingTask, records, features, wrong: float = 0.0) -> dict[str, list[np.ndarray]]:
-    """Returns logits that are right at the words to tag except for the share `wrong`, and random elsewhere."""
+    """Returns logits that are right at the words to tag, except for a fraction `wrong`, and random elsewhere."""
     draw = np.random.default_rng(0)
     rows = []
     for record, words in zip(features.record, sequences(features, features.token[WORDS]), strict=True):
