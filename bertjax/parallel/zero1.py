@@ -24,6 +24,7 @@ AXIS = 'data'
 ZERO1 = ('auto', 'on', 'off')
 SMALL = 2**16  # an array with fewer elements per device is not split: its exchange costs more than it saves
 MATRICES = ('kernel', 'embedding')  # names of parameters that the model casts to the dtype of the computation
+FLOAT32_MODULES = ('head', 'nsp')  # modules that compute in float32 in every model (model/heads.py, model/bert.py)
 
 
 def should_shard(choice: str, mesh: Mesh) -> bool:
@@ -93,8 +94,8 @@ class GradientExchange:
 
     Attributes:
       params: The abstract parameters, with shardings.
-      dtype: The dtype of the computation, in which matrices are sent. The model casts all matrices except float32 heads
-        to this dtype anyway. Gradients of matrices are rounded before they are summed over the devices.
+      dtype: The dtype of the computation, in which matrices are sent, except those of FLOAT32_MODULES. For parameters,
+        this loses nothing, because the model casts them anyway. Gradients are rounded before they are summed.
     """
 
     params: Any
@@ -160,7 +161,8 @@ class GradientExchange:
         return jax.tree.map_with_path(scatter, grads, specs)
 
     def _cast(self, path: tuple[Any, ...], x: jax.Array) -> jax.Array:
-        return x.astype(self.dtype) if path[-1].key in MATRICES else x
+        *modules, name = (entry.key for entry in path)
+        return x.astype(self.dtype) if name in MATRICES and not {*modules} & {*FLOAT32_MODULES} else x
 
 
 def _as_matrix(send: Callable[[jax.Array], jax.Array], x: jax.Array, split: int) -> jax.Array:

@@ -70,6 +70,14 @@ def test_the_exchange_gives_the_gradients_of_all_rows():
         np.testing.assert_allclose(grads[name], expected_grads[name], rtol=1e-4, atol=1e-5)
 
 
+def test_heads_are_sent_in_float32():
+    params = {name: {'kernel': jnp.full((8, 2), 1 + 2**-10)} for name in ('mlm', 'nsp', 'head')}
+    gathered = zero1.GradientExchange(params, 'bfloat16').gather(params)
+    assert {name: float(x['kernel'][0, 0]) for name, x in gathered.items()} == {
+        'mlm': 1, 'nsp': 1 + 2**-10, 'head': 1 + 2**-10,
+    }  # fmt: skip
+
+
 @pytest.mark.slow
 def test_losses_and_norms_with_dropout_agree_with_one_device(one_device_rows, on_mesh):
     assert_same(on_mesh[2], one_device_rows)
