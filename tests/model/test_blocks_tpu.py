@@ -7,6 +7,8 @@ import pytest
 from attention_cases import by_float64, interpreted, output_and_gradients
 
 from bertjax.errors import UserError
+from bertjax.model.attention.blocks_tpu import BLOCK
+from bertjax.model.attention.blocks_tpu_kernel import BlockOptions
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.select import IMPLEMENTATIONS, choose_attention
 from bertjax.parallel.mesh import make_mesh
@@ -55,6 +57,19 @@ def test_output_and_gradients_equal_those_of_float64(interpreted, name):
     results = output_and_gradients(BLOCKS, arrays, mask)
     for ours, expected in zip(results, by_float64(arrays, visible_keys(mask)), strict=True):
         np.testing.assert_allclose(ours[real], expected[real], atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize('keys', range(256, 2049, 128))
+def test_the_first_keys_have_the_alignment_that_the_kernel_promises(keys):
+    options = BlockOptions(reach=64, keys=keys, group=2, width=64)
+    first = options.first_key(np.arange(8192 // BLOCK), 8192)
+    assert not (first % options.alignment(8192)).any()
+
+
+def test_windows_with_too_many_keys_are_refused():
+    x, ids = jax.ShapeDtypeStruct((1, 8192, 2, 64), jnp.bfloat16), jnp.ones((1, 8192), jnp.int32)
+    assert 'a window of 4096, but its blocks' in BLOCKS._refuse_shape(x, AttentionMask(ids, window=4096))
+    assert BLOCKS._refuse_shape(x, AttentionMask(ids, window=1024)) is None
 
 
 @pytest.mark.parametrize(

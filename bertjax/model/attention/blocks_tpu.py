@@ -35,12 +35,18 @@ class BlocksTpu(TpuImplementation):
         return super()._refuse_mask(mask.replace(window=0))
 
     def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
+        if mask.window and _keys_per_block(key.shape[1], mask.window) > MAX_LENGTH[False]:
+            return f'a window of {mask.window}, but its blocks have at most {MAX_LENGTH[False]} keys'
         return refuse_length(key.shape[1], BLOCK, MAX_LENGTH[mask.window > 0]) or super()._refuse_shape(key, mask)
 
     def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
         from bertjax.model.attention.blocks_tpu_kernel import BlockOptions, attention  # importing Pallas takes a while
 
-        (S, heads, width), half = query.shape[1:], mask.window // 2
-        keys = min(S, -(-(BLOCK + 2 * half) // LANES) * LANES) if mask.window else S  # fills whole registers
+        (S, heads, width), keys = query.shape[1:], _keys_per_block(query.shape[1], mask.window)
         group = heads_per_program(heads // shard_count('act_heads'), width)
-        return functools.partial(attention, BlockOptions(half if mask.window else S, keys, group, width))
+        return functools.partial(attention, BlockOptions(mask.window // 2 if mask.window else S, keys, group, width))
+
+
+def _keys_per_block(length: int, window: int) -> int:
+    """Returns the number of keys for a block of queries. They fill whole registers."""
+    return min(length, -(-(BLOCK + 2 * (window // 2)) // LANES) * LANES) if window else length

@@ -6,6 +6,7 @@ recomputes the scores, and sums the gradients of keys and values over the blocks
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +34,10 @@ class BlockOptions:
     def first_key(self, block: int | jax.Array, length: int) -> int | jax.Array:
         """Returns the position of the first key for a block of queries, clipped so that all keys are inside the row."""
         return jnp.clip(block * BLOCK - (self.keys - BLOCK) // 2, 0, length - self.keys)
+
+    def alignment(self, length: int) -> int:
+        """Returns a divisor of all first keys."""
+        return math.gcd((self.keys - BLOCK) // 2, BLOCK) if self.keys < length else length
 
 
 def _call(
@@ -109,10 +114,9 @@ def _for_blocks(
     options: BlockOptions, query_ids: Any, key_ids: Any, length: int, compute: Callable[[Any, Any, jax.Array], None]
 ) -> None:
     """Calls `compute` for each block of queries, with the slices of its queries and keys and the bias of the scores."""
-    alignment = max((options.keys - BLOCK) // 2, BLOCK // 2) if options.keys < length else length
 
     def block(i: jax.Array, _: None) -> None:
-        first = pl.multiple_of(options.first_key(i, length), alignment)
+        first = pl.multiple_of(options.first_key(i, length), options.alignment(length))
         begin = pl.multiple_of(i * BLOCK, BLOCK)
         ids, near = query_ids[pl.ds(i, 1), :], key_ids[pl.ds(i, 1), :]  # [1, BLOCK], [1, keys]
         shape = (BLOCK, options.keys)

@@ -35,7 +35,10 @@ class GpuImplementation(Implementation):
     PLATFORM = 'gpu'
 
     def _refuse_device(self, query: jax.Array) -> str | None:
-        capability = float(traced_device().compute_capability)
+        try:
+            capability = float(traced_device().compute_capability)
+        except ValueError:  # the name of an architecture of AMD, such as gfx942
+            return 'it is a kernel for GPUs of NVIDIA'
         if capability < MIN_CAPABILITY:
             return f'a GPU of compute capability {capability}, but it needs at least {MIN_CAPABILITY}'
         return None if query.dtype == jnp.bfloat16 else f'it computes in bfloat16, not {query.dtype}'
