@@ -42,7 +42,9 @@ def out_of_memory_error(error: BaseException) -> UserError | None:
         no_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM
         if no_memory or isinstance(error, MemoryError) or _EXHAUSTED.search(str(error)):
             message = (str(error).strip() or 'Out of memory').splitlines()[0].removeprefix('RESOURCE_EXHAUSTED: ')
-            return _no_address_space() or UserError('memory', message, 'enough memory for the run', _FIX)
+            limit = _limit()
+            fix = f'{_FIX}; ulimit -v allows {limit:,} bytes: ulimit -v unlimited lifts this limit' if limit else _FIX
+            return UserError('memory', message, 'enough memory for the run', fix)
         error = error.__cause__
     return None
 
@@ -50,14 +52,6 @@ def out_of_memory_error(error: BaseException) -> UserError | None:
 def _limit() -> int | None:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if limit == resource.RLIM_INFINITY else limit
-
-
-def _no_address_space() -> UserError | None:
-    limit = _limit()
-    if limit is None:
-        return None
-    fix = f'run this first: ulimit -v unlimited; or {_FIX}'
-    return UserError('ulimit -v', f'{limit:,} bytes of address space, used up', 'more address space', fix)
 
 
 def check_address_space() -> None:

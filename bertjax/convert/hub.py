@@ -10,8 +10,9 @@ from bertjax.errors import UserError
 _NAME = re.compile(r'([\w.-]+/[\w.-]+)(?:@([\w./-]+))?')
 # {pattern of a short model name: the organisation that the model moved to}.
 _MOVED = {
-    r'bert-(base|large)-[\w-]+': 'google-bert',
-    r'(xlm-)?roberta-(base|large)[\w-]*': 'FacebookAI',
+    r'bert-(base|large)-(un)?cased(-whole-word-masking)?(-finetuned-(squad|mrpc))?': 'google-bert',
+    r'bert-base-(chinese|german-cased|multilingual-(un)?cased)': 'google-bert',
+    r'roberta-(base|large)(-mnli)?|xlm-roberta-(base|large)': 'FacebookAI',
     r'distil(bert|roberta)-base[\w-]*': 'distilbert',
     r'(all|multi-qa|paraphrase)-[\w.-]*(MiniLM|distilroberta)[\w.-]*': 'sentence-transformers',
 }

@@ -245,9 +245,10 @@ def encode(
     """
     check_encoding(runner.model, encoding)
     per_token = ('features',) if encoding.pool == 'none' else ()
-    # The compiled function neither truncates nor applies Dense layers, so all values of `truncate_dim` share it.
+    # The compiled function gets texts with their prompt, and neither truncates nor applies Dense layers. So all values
+    # of `prompt` and `truncate_dim` share it.
     normalize = encoding.normalize and not encoding.dense
-    full = dataclasses.replace(encoding, truncate_dim=0, truncate_first=True, dense=(), normalize=normalize)
+    full = dataclasses.replace(encoding, prompt='', truncate_dim=0, truncate_first=True, dense=(), normalize=normalize)
     make_forward = functools.partial(make_encode, encoding=full)
     name, title = ('encode', full), 'encoding'
     rows = runner.run(name, make_forward, features, per_token=per_token, title=title, advance=advance)['features']

@@ -93,10 +93,10 @@ def load_vectors(path: str | os.PathLike) -> VectorShards:
         raise UserError('path', format_value(path), 'a path', fix)
     path = pathlib.Path(path).expanduser()
     facts = read_json_object(path, f'give the path NAME.npy.json, or {_FIX}')
-    names = facts.get('vectors')
-    if not isinstance(names, list) or not names:
+    names, ranges = facts.get('vectors'), facts.get('ranges')
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in [*names, ranges or '']):
         raise UserError(str(path), 'no list of vectors', 'NAME.npy.json of run=extract, with pooling', _FIX)
-    ranges = path.with_name(facts['ranges']) if facts.get('ranges') else None
+    ranges = path.with_name(ranges) if ranges else None
     paths = [path.with_name(name) for name in names]
     for file in (*paths, *filter(None, [ranges])):
         if not file.is_file():

@@ -98,12 +98,13 @@ class Lease:
         if not self._thread.ident:
             return
         self._thread.join()
-        with contextlib.suppress(UserError):  # the bucket is out of reach: the lease will expire
-            if not self._lost and self._is_held():
-                self._folder.remove(NAME)
+        folder = self._folder.without_retries()
+        with contextlib.suppress(UserError, ConnectionError):  # the bucket is out of reach: the lease will expire
+            if not self._lost and self._is_held(folder):
+                folder.remove(NAME)
 
-    def _is_held(self) -> bool:
-        return (_read(self._folder)[0] or {}).get('token') == self._token
+    def _is_held(self, folder: RemoteFolder) -> bool:
+        return (_read(folder)[0] or {}).get('token') == self._token
 
     def _age(self) -> float:
         """Returns the seconds since the last renewal: the larger of the values from two clocks.
@@ -120,7 +121,7 @@ class Lease:
         try:
             folder.write(NAME, json.dumps({**self._facts, 'renewed': self._count}).encode(), replace=version)
         except FileExistsError:
-            if not self._is_held():  # if it is held, an earlier attempt of this request has succeeded
+            if not self._is_held(self._folder):  # if it is held, an earlier attempt of this request has succeeded
                 return False
         self._renewed = start
         return True

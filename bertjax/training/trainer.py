@@ -115,7 +115,7 @@ def resume_or_start(
     if (profiled := profiled_steps(settings.profile)) and profiled[-1] > total:
         fix = f'for example --config.profile={max(total - 5, 1)}:{total}'
         raise UserError('config.profile', repr(settings.profile), f'steps up to {total}, the last of the run', fix)
-    folder = experiment.folders[0]
+    folder, early_stopping = experiment.folders[0], make_early_stopping(settings, saved)
     if time_limit is not None:
         time_limit.begin(folder, position.step)
     with (
@@ -126,16 +126,17 @@ def resume_or_start(
             if saved is not None:
                 with run_clock.during(RESTORE):
                     state = checkpoints.restore(position.step, experiment.template)
-                done = position.step == total
+                done = position.step == total or early_stopping.should_stop
                 of_total = '' if time_limit is not None else f' of {total}'
-                print(f'all {total} steps are done' if done else f'continuing at step {position.step}{of_total}')
+                step = position.step
+                print(f'all {step} steps are done' if done else f'continuing at step {step}{of_total}')
             else:
                 state = experiment.init_state()
         if description := experiment.describe():
             print(description)
         for line in experiment.details().splitlines() if is_primary() else ():
             logging.info('%s', line)
-        phases, early_stopping = experiment.phases(), make_early_stopping(settings, saved)
+        phases = experiment.phases()
         describe_time = time_limit.describe if time_limit else None
         failed, stacked = saved.config.get('failed', ()) if saved else (), phases[0].stacked
         costs = [(phase.settings.last_step, phase.flops_per_row * phase.settings.batch_size or 1.0) for phase in phases]

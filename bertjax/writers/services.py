@@ -113,15 +113,26 @@ class MLflow(Service):
             self._client.update_run(run_id, status='RUNNING')
             self._id = run_id
             return run_id
-        existing = self._client.get_experiment_by_name(project)
-        experiment = existing.experiment_id if existing else self._client.create_experiment(project)
-        self._id = self._client.create_run(experiment, run_name=name).info.run_id
+        self._id = self._client.create_run(self._experiment(project), run_name=name).info.run_id
         # MLflow does not allow brackets in names such as `phases[0].steps`.
         values = {key.replace('[', '.').replace(']', ''): str(value) for key, value in flatten(config).items()}
         params = [Param(key, value[: self._MAX_CHARACTERS]) for key, value in values.items()]
         for first in range(0, len(params), self._MAX_PARAMS):
             self._client.log_batch(self._id, params=params[first : first + self._MAX_PARAMS])
         return self._id
+
+    def _experiment(self, project: str) -> str:
+        from mlflow import MlflowException
+
+        existing = self._client.get_experiment_by_name(project)
+        if existing is None:
+            try:
+                return self._client.create_experiment(project)
+            except MlflowException:
+                existing = self._client.get_experiment_by_name(project)
+                if existing is None:  # otherwise, another run of the sweep has created it meanwhile
+                    raise
+        return existing.experiment_id
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         from mlflow.entities import Metric

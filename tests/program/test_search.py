@@ -60,6 +60,8 @@ def test_vectors_are_those_of_sentence_transformers(bert, folder):
 
 def test_search_uses_the_prompts(bert):
     queries, documents = bert.encode(QUERIES, prompt='query'), bert.encode(TEXTS, prompt='document')
+    # The prompts share a compiled function.
+    assert {name[1].prompt for name, _, _ in bert._runner._predictors if name[0] == 'encode'} == {''}
     cosines = queries @ documents.T
     found = bert.search(QUERIES, TEXTS, top_k=4)
     for row, hits in zip(cosines, found, strict=True):

@@ -48,7 +48,7 @@ def _global_every(values: Mapping[str, Any], where: str) -> int:
     num_layers, types = values.get('num_hidden_layers'), values.get('layer_types')
     if types is None:
         return values.get('global_attn_every_n_layers', 3)
-    fits = isinstance(types, list) and len(types) == num_layers
+    fits = isinstance(num_layers, int) and isinstance(types, list) and len(types) == num_layers
     found = next((n for n in range(num_layers + 1) if types == _layer_types(num_layers, n)), None) if fits else None
     if found is None:
         expected = f'{num_layers} names: {_FULL!r} for the first and every n-th layer after it, else {_SLIDING!r}'

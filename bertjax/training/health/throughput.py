@@ -14,6 +14,7 @@ PEAK_FLOPS: tuple[tuple[str, float], ...] = (
     ('H100 PCIe', 756e12),
     ('H100 NVL', 835e12),
     ('H100', 989e12),
+    ('H200 NVL', 835e12),
     ('H200', 989e12),
     ('TPU v3', 61.5e12),
     ('TPU v4', 275e12),
