@@ -48,7 +48,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
     Attributes:
       data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or a BEIR folder.
       seq_len: the maximum sequence length S in tokens, including [CLS] and [SEP].
-      loss: the loss, see losses.py; 'auto' chooses it by the form of the training records.
+      loss: the loss; 'auto' chooses it by the form of the training records.
       max_score: the divisor of scores, such as 5 for STS-B.
       anchor, positive, text_a, text_b: the column with this text.
       negative: the column with one negative or a list, or several columns such as negative_1; a file may lack it.

@@ -183,11 +183,14 @@ def _score(value: Any, where: str) -> float | None:
 
 
 def _teacher_scores(value: Any, count: int, where: str) -> tuple[float, ...]:
+    if isinstance(value, str):  # the cell of a table
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(value)
     scores = [_score(item, where) for item in value] if isinstance(value, list) else []
     if len(scores) != count or None in scores:
         found = f'the scores {str(value)[:40]}'
         expected = f"a list of {count} numbers, a teacher's scores of the positive and each negative"
-        raise UserError(where, found, expected, 'correct the record, or name another column in config.task.label')
+        raise UserError(where, found, expected, 'correct the record, or rename the column')
     return tuple(scores)
 
 

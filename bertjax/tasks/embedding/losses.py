@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.data.features import INPUTS
-from bertjax.losses import Arrays, Objective, row_weights
+from bertjax.losses import Arrays, Objective, divergence, row_weights
 from bertjax.model.layers import NEGATIVE
 
 TEXT_IDS = 'text_ids'
@@ -72,8 +72,7 @@ def listwise_softmax(scores: jax.Array, present: jax.Array, teacher: jax.Array |
 
 def listwise_divergence(scores: jax.Array, present: jax.Array, teacher: jax.Array) -> jax.Array:
     """Computes KL(teacher ‖ student) [B] of the softmax over the texts of each list (arXiv 2112.01488, section 3.2)."""
-    student, teacher = (jax.nn.log_softmax(jnp.where(present, x, NEGATIVE), axis=-1) for x in (scores, teacher))
-    return (jnp.exp(teacher) * (teacher - student)).sum(-1)
+    return divergence(*(jnp.where(present, x, NEGATIVE) for x in (scores, teacher)), temperature=1.0)
 
 
 def listwise_margin_mse(scores: jax.Array, present: jax.Array, teacher: jax.Array) -> jax.Array:

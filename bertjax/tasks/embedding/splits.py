@@ -95,8 +95,7 @@ class EmbeddingSplits(TableFiles):
                 expected = 'questions to search with'
                 raise UserError(str(paths[0]), 'no question with an answer', expected, 'check the file')
             return queries
-        columns = {role: self._columns[role] for role in ('anchor', 'positive', 'negative')}  # scores are not read
-        return files.pairs_as_queries([*files.parse_examples(self._read(paths), columns, self._keys)])
+        return files.pairs_as_queries([*files.parse_examples(self._read(paths), self._pair_columns, self._keys)])
 
     def records(self, split: str) -> Sequence[TextExample | Query]:
         """Reads the records of a split. Pairs become search queries, except in the training split."""
@@ -128,7 +127,14 @@ class EmbeddingSplits(TableFiles):
         renamed = [role for role, name in files.OPTIONAL_COLUMNS.items() if self._columns[role] != name]
         if split != 'train' or any(self.form_of(other) == 'scored' for other in STEMS if other != split):
             renamed = []  # another split may have the renamed column
-        return files.parse_examples(self._read(self.require(split)), self._columns, self._keys, renamed)
+        searched = split != 'train' and self.form_of(split) in files.GROUPS
+        columns = self._pair_columns if searched else self._columns
+        return files.parse_examples(self._read(self.require(split)), columns, self._keys, renamed)
+
+    @property
+    def _pair_columns(self) -> dict[str, str]:
+        """The columns of search queries, which have no scores."""
+        return {role: self._columns[role] for role in ('anchor', 'positive', 'negative')}
 
     def _read(self, paths: Files) -> Iterator[Record]:
         suffix = bare_suffix(paths[0].name)

@@ -39,7 +39,7 @@ class EmbeddingTask(TextPairTask):
     Attributes:
       data: a folder with train.jsonl and dev.jsonl, with files of other usual names and formats, or with SQuAD's files;
         a file; or a BEIR folder.
-      loss: the loss, see losses.py; 'auto' chooses 'cosent' for scored pairs, 'margin_mse' for scores of a teacher, and
+      loss: the loss; 'auto' chooses 'cosent' for scored pairs, 'margin_mse' for scores of a teacher, and
         'info_nce' for other records.
       scale: the factor of the cosines in 'info_nce', 'cosent' and 'margin_mse'.
       symmetric: whether 'info_nce' also ranks the anchors for each positive.

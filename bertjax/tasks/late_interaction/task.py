@@ -41,12 +41,12 @@ class LateInteractionTask(TextPairTask):
       seq_len: the maximum length S of a document in tokens, including [CLS] and [SEP].
       query_len: the maximum length of a query in tokens.
       dim: the width of the vectors.
-      loss: the loss, see losses.py; 'auto' chooses 'kl' for a teacher's scores, else 'info_nce'.
+      loss: the loss; 'auto' chooses 'kl' for a teacher's scores, else 'info_nce'.
       scale: the factor of the scores in 'info_nce'.
       query_prompt, document_prompt: the prefix that marks a query or a document. If its first word is a
         vocabulary piece, this word becomes one token.
       augment: whether queries are filled with [MASK] up to `query_len`.
-      attend: whether tokens attend to these [MASK].
+      attend: whether tokens attend to the [MASK] of queries.
       skip_punctuation: whether scores ignore the punctuation of documents.
     """
 

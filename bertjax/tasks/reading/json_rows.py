@@ -37,7 +37,8 @@ def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
         return
     for key, record in enumerate(root) if isinstance(root, list) else root.items():
         location = f'{where}[{key!r}]'
-        yield Record(location, _check_object(record, location))
+        fix = 'correct the record, or rename a file with a single record to .jsonl'
+        yield Record(location, _check_object(record, location, fix))
 
 
 def is_object(line: str) -> bool:
@@ -71,9 +72,9 @@ def objects_of_lines(lines: Iterable[Line], where: str) -> Iterator[Record]:
         yield Record(location, _check_object(record, location))
 
 
-def _check_object(record: Any, where: str) -> dict[str, Any]:
+def _check_object(record: Any, where: str, fix: str = 'correct the record') -> dict[str, Any]:
     if not isinstance(record, dict):
-        raise UserError(where, f'a JSON {type(record).__name__}', 'an object with named fields', 'correct the record')
+        raise UserError(where, f'a JSON {type(record).__name__}', 'an object with named fields', fix)
     return record
 
 

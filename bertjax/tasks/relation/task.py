@@ -56,9 +56,9 @@ class RelationTask(TextTask):
     """Assigns a label to a pair of entities in a sentence. For the formats of records, see files.py.
 
     Attributes:
-      data: the folder with train.json, dev.json and test.json, or other usual names and formats, see splits.py.
+      data: the folder with train.json, dev.json and test.json, or other usual names and formats.
       seq_len: the maximum sequence length S in tokens, including marks, [CLS] and [SEP].
-      markers: the method of marking the entities, see features.py:MARKERS.
+      markers: the method of marking the entities.
       pool: the input of the head: 'cls' for the pooled [CLS], or 'starts' for the concatenated hidden states of the two
         opening marks (arXiv 1906.03158). transformers has no class for 'starts'.
       negative: the label for 'no relation', if the data have one. All metrics except accuracy ignore it.

@@ -55,7 +55,7 @@ class RerankTask(TextPairTask):
       data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or, for evaluation only,
         a BEIR folder.
       seq_len: the maximum length S in tokens of a query with a text, including [CLS] and two [SEP].
-      loss: the loss, see losses.py; 'auto' for 'bce' with scored pairs, 'margin_mse' with a teacher's scores, else
+      loss: the loss; 'auto' for 'bce' with scored pairs, 'margin_mse' with a teacher's scores, else
         'softmax' over the texts of an anchor.
       activation: the function from logits to scores; 'auto' uses the function of config.init if it is a CrossEncoder,
         else 'sigmoid' with the loss 'bce', else 'identity'.

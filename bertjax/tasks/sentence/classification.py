@@ -36,7 +36,7 @@ class ClassificationTask(TextTask):
       data, seq_len, long, stride, bilstm_units: see TextTask. `data` may also be the training file.
       text_a, text_b, label: the names of the columns; `text_b` is '' if a record has a single text.
       train, dev, test: the names of files in `data` or its folder, or of splits of `dataset`; '' searches a folder for
-        train.csv, val.jsonl, test-00000-of-00002.parquet …, see splits.py. The test file may lack labels.
+        train.csv, val.jsonl, test-00000-of-00002.parquet and similar names. The test file may lack labels.
       dev_fraction: the fraction of the training records that becomes dev if there is no dev file; 0 for no dev. A hash
         of the text selects these records. Equal texts are therefore in the same split. A record stays in its split when
         others are added.

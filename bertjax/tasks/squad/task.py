@@ -52,7 +52,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
       seq_len: the maximum length S of a row in pieces: the question, a window of the text, [CLS] and all [SEP].
       version: '1.1', where every question has an answer, or '2.0'.
       train_file, dev_file, test_file: the names of files in `data`, separated by commas; '' for train-v1.1.json and
-        dev-v1.1.json (or 2.0), or the usual names in splits.py if these do not exist. The test file may lack answers.
+        dev-v1.1.json (or 2.0), or other usual names if these do not exist. The test file may lack answers.
       stride: the distance between the starts of two windows of a long text, in pieces.
       max_query: the maximum number of pieces of a question; longer questions are truncated.
       n_best: the maximum number of answers to a question.

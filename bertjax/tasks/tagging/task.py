@@ -74,7 +74,7 @@ class TaggingTask(Task[Sentence, Tags]):
     words: str = option(
         '', about="the field of the words in JSON, Parquet or Arrow; '' for `tokens` or `words`", affects='reading'
     )
-    tags: str = option('', about="the field of the tags in such files; '' for `ner_tags`, `tags`, …", affects='reading')
+    tags: str = option('', about="the field of the tags in JSON files; '' for `ner_tags`, `tags`, …", affects='reading')
     tag_names: Sequence[str] = option(
         (), list_of(text(empty=False)), 'the names of the tags 0, 1, …', affects='reading'
     )

@@ -69,6 +69,16 @@ def test_scores_of_a_teacher_are_labels(tmp_path: pathlib.Path, tokenizer: Token
     assert '2 records for training with the loss margin_mse, 7 texts' in capsys.readouterr().out
     labels = distilled.features(distilled.records('train'), tokenizer, training=True).row['labels']
     np.testing.assert_array_equal(labels, [[1.5, 0.5, 0], [1, 0, -0.5]])
+    rows = [','.join(map(json.dumps, ['a', 'b', 'd', score])) + '\n' for score in ('[3, 1]', '[2, 0]')]
+    (tmp_path / 'table').mkdir()
+    (tmp_path / 'table' / 'train.csv').write_text('anchor,positive,negative,score\n' + ''.join(rows))
+    table = task(tmp_path / 'table').records('train')
+    assert [record.teacher for record in table] == [(3, 1), (2, 0)]
+
+
+def test_scores_of_pairs_for_a_search_are_ignored(tmp_path: pathlib.Path):
+    write(tmp_path, 'dev.jsonl', [{**pair, 'score': 0.9} for pair in PAIRS])
+    assert [query.text for query in task(tmp_path).records('dev')] == ['a', 'e']
 
 
 def test_other_formats_and_column_names_are_read(tmp_path: pathlib.Path):
