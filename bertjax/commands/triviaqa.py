@@ -58,8 +58,9 @@ def run(config: ConfigDict, workdir: str) -> None:
                 f'{target}: {counts["paragraphs"]:,} of {counts["documents"]:,} documents have an answer in their '
                 f'first {WORDS} words; {counts["answered"]:,} of {counts["questions"]:,} questions have such a document'
             )
-    data = f'--config.data={shlex.quote(str(folder))}'
-    print(f'train on it with {data}, then on SQuAD with --config.init=WORKDIR of that run')
+    if 'train' in files:
+        data = f'--config.data={shlex.quote(str(folder))}'
+        print(f'train on it with {data}, then on SQuAD with --config.init=WORKDIR of that run')
 
 
 def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: collections.Counter[str]) -> None:

@@ -94,6 +94,9 @@ def _read(path: str) -> tuple[str | None, dict[str, Any]]:
     if not isinstance(recipe, str | None):
         fix = 'for example recipe: glue:rte'
         raise UserError(f'{path}: recipe', repr(recipe), 'the name or the path of a recipe', fix)
+    budget = values.get('budget')
+    if isinstance(budget, float):  # budget: 3e15, which is text in a recipe
+        values['budget'] = f'{budget:.12g}'.replace('e+', 'e')
     return recipe, values
 
 

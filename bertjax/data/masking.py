@@ -42,7 +42,7 @@ class MaskOptions:
       random: The share of the predicted positions that become a random id. The other positions keep their ids.
       unit: The unit of masking: 'token', 'word' or 'span'.
       max_span: The maximum number of words in a span, for unit 'span'.
-      static: Whether a pair has the same masks each time it occurs, instead of new masks. `config.pair_plans`
+      static: Whether an example has the same masks each time it occurs, instead of new masks. `config.pair_plans`
         is then Google's `dupe_factor`.
       eval_rate: The rate for held-out text. It is independent of `rate`, because losses at different rates cannot be
         compared.

@@ -22,7 +22,7 @@ _SAMPLE = 8192
 
 @dataclasses.dataclass(frozen=True)
 class _Slots:
-    """The places of B examples in the plans, as arrays [B]. `key` is the key n of an example's random draws."""
+    """The locations of B examples in the plans, as arrays [B]. `key` is the key n of an example's random draws."""
 
     cycle: np.ndarray
     plan: np.ndarray
@@ -64,7 +64,7 @@ class PretrainingExamples:
         cache_dir: str | pathlib.Path | None,
     ):
         if not 1 <= max_predictions <= seq_len:
-            expected, fix = f'1 to seq_len={seq_len}', 'use about 0.15 x seq_len'
+            expected, fix = f'1 to seq_len={seq_len}', f'use about {masking.rate:g} x seq_len'
             raise UserError('config.max_predictions', str(max_predictions), expected, fix)
         self.split, self.vocabulary = split, vocabulary
         self.seq_len, self.max_predictions = seq_len, max_predictions

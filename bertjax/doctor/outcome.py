@@ -81,7 +81,7 @@ def progress(run: Run, *, at_work: bool) -> Iterator[Check]:
 
 
 def with_set_keys(run: Run, config: Mapping[str, Any], set_keys: Collection[str]) -> dict[str, Any]:
-    """Returns the config with which a command continues a run: that of the run, with the keys that the user set.
+    """Returns the config with which a command continues a run: the run's config, updated with the keys the user set.
 
     `config` is the plain form of the command's config. The number of steps depends on two keys, steps and epochs.
     """
@@ -113,7 +113,7 @@ def not_finite(run: Run) -> Iterator[Check]:
     grown = count - (rows[-2]['skipped'] if len(rows) > 1 else 0)
     message = f'{count:,} steps were not finite, the first after step {before:,}'
     key, rate = _peak_rate(run.config)
-    fix = f'--config.{key}={rate / 2:g}, or a longer config.warmup_fraction'
+    fix = f'--config.{key}={rate / 2:g}, or a larger config.warmup_fraction'
     if not run.config['optimizer']['clip_norm']:
         fix = '--config.optimizer.clip_norm=1'
     if rows[-1]['loss'] is None or grown >= STOP_AFTER_SKIPPED:  # non-finite steps ended the run, or may end it soon
@@ -197,7 +197,7 @@ def collapsed(run: Run) -> Iterator[Check]:
         listed = ', '.join(names[:3]) + (' …' if len(names) > 3 else '')
         status = FAIL if len(names) == len(results) else WARN
         fix = '' if status == FAIL else 'use the best run on dev; or '
-        fix += 'a lower learning rate and more epochs; or a longer config.warmup_fraction'
+        fix += 'a lower learning rate and more epochs; or a larger config.warmup_fraction'
         yield Check('seeds', status, f'{len(names)} of {len(results)} runs learned nothing: {listed}', fix)
 
 

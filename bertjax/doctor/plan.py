@@ -31,16 +31,20 @@ from bertjax.model.config import BertConfig, parameter_count, train_flops_per_se
 from bertjax.parallel.devices import device_memory
 from bertjax.parallel.mesh import is_cpu, make_mesh, row_shards
 from bertjax.parallel.partition import mesh_context
+from bertjax.pretrain.embeddings import read_matrix
 from bertjax.pretrain.heldout_pairs import read_heldout_pairs
 from bertjax.pretrain.heldout_texts import check_texts
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
+from bertjax.remote.paths import user_path
 from bertjax.report.run_record import quiet
+from bertjax.text.added_words import read_words
 from bertjax.training.settings import check_row_count
 from bertjax.training.step_time import TIMED_STEPS, time_phase, time_steps
 from bertjax.training.vmapped_runs import VmappedRun
-from bertjax.workdir.exports import check_formats, check_push_to
+from bertjax.workdir.exports import check_push_to
+from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 
 _CPU_FLOPS = 3e11  # a step that is timed on a CPU has at most about this many FLOPs, and takes a few seconds
@@ -67,9 +71,12 @@ def config(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Chec
     check_push_to(settings.push_to, settings.formats)
     check_texts(settings, folder)
     read_heldout_pairs(settings)
-    vocab_size, family = settings.vocab.size, settings.vocab.family
-    if not (settings.tokenizer or settings.init):
-        check_formats(settings.formats, settings.model_config(vocab_size), vocabulary=family)
+    if not has_checkpoints(folder):
+        if settings.vocab.add:
+            read_words(user_path(settings.vocab.add, 'config.vocab.add'))
+        if settings.embeddings:
+            read_matrix(settings.embeddings)
+    vocab_size = settings.vocab.size
     yield Check('config', OK, f'{_sizes(settings.model_config(vocab_size))} with a vocabulary of {vocab_size:,}')
 
 

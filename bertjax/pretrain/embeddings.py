@@ -1,7 +1,6 @@
 """Reads config.embeddings: a matrix of initial token embeddings, such as known features of each symbol."""
 
-import os
-import pathlib
+import io
 import zipfile
 
 import numpy as np
@@ -9,6 +8,7 @@ import safetensors
 
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_bytes
+from bertjax.remote.paths import user_path
 from bertjax.text.tokenizer import Tokenizer
 
 _FIX = 'write it with numpy.save, or as the only tensor of a safetensors file'
@@ -30,10 +30,7 @@ def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> tuple[np.nda
     Raises:
       UserError: The file does not exist or has no matrix, or the matrix has a wrong shape or non-finite values.
     """
-    file = pathlib.Path(os.path.expanduser(path))
-    if not file.is_file():
-        raise UserError('config.embeddings', f'no such file {path!r}', _EXPECTED, _FIX)
-    matrix = _read(file)
+    matrix = read_matrix(path)
     pieces = np.arange(tokenizer.vocab_size)
     ordinary = np.setdiff1d(pieces, tokenizer.special_ids)
     rows = {len(pieces): pieces, len(ordinary): ordinary}.get(len(matrix) if matrix.ndim == 2 else -1)
@@ -47,7 +44,15 @@ def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> tuple[np.nda
     return rows, matrix.astype(np.float32)
 
 
-def _read(file: pathlib.Path) -> np.ndarray:
+def read_matrix(path: str) -> np.ndarray:
+    """Reads an array of floats from a .npy file, or from a .safetensors file with one tensor.
+
+    Raises:
+      UserError: The file does not exist or cannot be read, or has no such array.
+    """
+    file = user_path(path, 'config.embeddings')
+    if not file.is_file():
+        raise UserError('config.embeddings', f'no such file {path!r}', _EXPECTED, _FIX)
     try:
         if file.suffix == '.safetensors':
             with safetensors.safe_open(file, 'numpy') as tensors:
@@ -56,8 +61,7 @@ def _read(file: pathlib.Path) -> np.ndarray:
                     raise UserError(str(file), f'{len(names)} tensors', 'one', _FIX)
                 matrix = tensors.get_tensor(names[0])
         else:
-            read_bytes(file, _EXPECTED, _FIX)  # raises a UserError if the disk cannot be read
-            matrix = np.load(file, allow_pickle=False)
+            matrix = np.load(io.BytesIO(read_bytes(file, _EXPECTED, _FIX)), allow_pickle=False)
     except (ValueError, EOFError, zipfile.BadZipFile, safetensors.SafetensorError) as error:
         raise UserError(str(file), f'no matrix ({error})', _EXPECTED, _FIX) from None
     if not isinstance(matrix, np.ndarray) or not np.issubdtype(matrix.dtype, np.floating):

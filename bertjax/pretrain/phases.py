@@ -16,7 +16,7 @@ _RAMP_STAGES = 8  # the maximum number of batch sizes before the final one; each
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainingPhase(PhaseSettings):
-    """A phase of a pre-training run. A key that config.phases does not set has the run's value or its default.
+    """A phase of a pre-training run. Keys that config.phases does not set have the run's values or their defaults.
 
     Attributes:
       first_step, last_step: See `PhaseSettings`. Both are 0 until `PretrainingSettings.resolve_phases` sets them.
@@ -58,8 +58,8 @@ class PretrainingPhase(PhaseSettings):
 
         The ramp at the beginning takes the fraction `batch_ramp` of the steps and has up to 8 stages of equal length.
         Their batch sizes are multiples of `batch_size_start`, as evenly spaced as possible. For example, a ramp from 32
-        to 128 rows has the sizes 32, 64 and 96, then 128. ModernBERT also uses each batch size for equally many steps
-        (AnswerDotAI/ModernBERT, src/sequence_packer.py).
+        to 128 rows has the sizes 32, 64 and 96, then 128. ModernBERT also uses each batch size for the same number of
+        steps (AnswerDotAI/ModernBERT, src/sequence_packer.py).
         """
         if not self.batch_ramp:
             return [self]
@@ -107,16 +107,16 @@ class PretrainingPhase(PhaseSettings):
             fail('batch_size_start', start, f'a smaller divisor of batch_size = {self.batch_size}')
         if start % self.grad_accum_steps:
             fail('batch_size_start', start, f'a multiple of grad_accum_steps = {self.grad_accum_steps}')
+        rates = self.mask_rate, self.final_mask_rate
         if self.max_predictions > self.seq_len:
             expected = f'at most seq_len = {self.seq_len}'
-            fail('max_predictions', self.max_predictions, expected, 'use about 0.15 x seq_len')
-        rates = self.mask_rate, self.final_mask_rate
+            fail('max_predictions', self.max_predictions, expected, f'use about {max(rates):g} x seq_len')
         if masking.static and rates[0] != rates[1]:
             found = f'True with a mask rate from {rates[0]:g} to {rates[1]:g}'
             fix = 'set it to False, or config.masking.final_rate to -1'
             raise UserError('config.masking.static', found, 'a constant mask rate', fix)
-        # A packed row takes no more examples when all its predictions are used, so fewer predictions would leave
-        # positions free. In any row, fewer predictions would reduce a mask rate that a phase or a schedule sets.
+        # A packed row takes no further examples once all its predictions are used, so a lower max_predictions would
+        # leave positions empty. In any row, it would reduce a mask rate that a phase or a schedule sets.
         minimum = int(max(rates) * self.seq_len)
         varies = set(rates) != {masking.rate}
         if (self.packed or varies) and self.max_predictions < minimum:

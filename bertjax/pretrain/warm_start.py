@@ -42,7 +42,7 @@ def with_architecture(
     line sets config.pairs.mode.
 
     A student that is initialized with blocks of its teacher gets the teacher's architecture. It keeps its own sizes
-    (except num_segments) and the values in the recipe or on the command line. `Teacher.check_copies` checks them later.
+    (except num_segments), and values from the recipe or the command line, which `Teacher.check_copies` checks later.
 
     A resumed run takes the architecture from its own config.json. It also keeps the layout of its parameter tree and
     the fields that config.budget has chosen, unless the command line sets them.
@@ -113,7 +113,7 @@ def _recorded_fields(folder: pathlib.Path, names: Collection[str]) -> dict[str, 
 
 
 def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, Any]]:
-    """Returns {name: (value in run, value in source)} for fields that differ and are in none of the constants above."""
+    """Returns {name: (value in run, value in source)} of the differing fields, except those in the constants above."""
     ignored = {*_RUN_FIELDS, *_SIZE_FIELDS, *_INIT_FIELDS}
     if not run.nsp and 'transform' not in (run.pooler, source.pooler):
         ignored.add('pooler')  # neither model uses it
@@ -122,7 +122,7 @@ def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, An
 
 
 def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Tokenizer | None:
-    """Returns the tokenizer of the workdir, of config.tokenizer, of config.init or of the teacher, or None.
+    """Returns the tokenizer of the workdir, else of config.tokenizer, config.init or the teacher, else None.
 
     Raises:
       UserError: The tokenizer cannot be read.
@@ -136,7 +136,7 @@ def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path)
 
 
 def with_existing_vocabulary(settings: PretrainingSettings, folder: pathlib.Path) -> PretrainingSettings:
-    """Returns the settings with the number of token embeddings as config.vocab.size, if the vocabulary exists already.
+    """Returns the settings, with the number of token embeddings as config.vocab.size if the vocabulary already exists.
 
     Raises:
       UserError: The tokenizer cannot be read, or does not match config.init.
@@ -172,7 +172,7 @@ def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenize
     if pieces > rows or (another and pieces != rows):
         fix = f'resize the model with resize_token_embeddings({pieces}) of transformers'
         fix = 'leave config.tokenizer empty to use the tokenizer of config.init' if another else fix
-        raise UserError('config.model.vocab_size', str(pieces), f'{rows}, as in {directory}', fix)
+        raise UserError('config.tokenizer' if another else where, f'{pieces} pieces', f'{rows}, as in {directory}', fix)
     return max(tokenizer.vocab_size, rows)
 
 

@@ -76,6 +76,8 @@ def test_errors_of_the_checks_of_pretrain_are_reported(tmp_path: pathlib.Path):
     for changes, key in (
         ({'push_to': 'me/model', 'export_formats': 'orbax'}, 'config.push_to'),
         ({'heldout_texts': 'bio=/nowhere.txt'}, '/nowhere.txt'),
+        ({'embeddings': '/nowhere.npy'}, 'config.embeddings'),
+        ({'vocab': {'add': '/nowhere.txt'}}, 'config.vocab.add'),
     ):
         (check,) = plan.config(settings_of(**changes), tmp_path)
         assert check.status == FAIL and key in check.message, check

@@ -24,5 +24,5 @@ def test_a_vocabulary_that_is_not_the_models(
     line = program.error(*flags, *tune, **GLUE)
     assert 'config.tokenizer: found 505 pieces, expected 96, as in the encoder' in line
     line = program.error(*flags, f'--config.init={trained}', '--config.steps=2')
-    assert 'config.model.vocab_size: found 505, expected 96' in line and 'leave config.tokenizer empty' in line
+    assert 'config.tokenizer: found 505 pieces, expected 96' in line and 'leave config.tokenizer empty' in line
     assert not (tmp_path / 'run' / 'checkpoints').exists() or not any((tmp_path / 'run' / 'checkpoints').iterdir())

@@ -37,6 +37,7 @@ def get_config():
         (('--config.run=vocab', '--config.vocab.unused=-1'), 'config.vocab.unused: found -1'),
         (('--config.vocab.unused=399',), 'config.vocab.unused: found 399 of 400 pieces'),
         (('--config.max_predictions=33',), 'config.max_predictions: found 33, expected at most seq_len = 32'),
+        (('--config.max_predictions=33', '--config.masking.rate=0.4'), 'use about 0.4 x seq_len'),
         (
             ('--config.run=compile', '--config.topology=v5e:2x2', '--config.grad_accum_steps=-1'),
             'config.grad_accum_steps: found',

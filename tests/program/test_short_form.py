@@ -73,6 +73,11 @@ def test_the_keys_of_a_saved_config_count_as_set(program: Program, tmp_path: pat
     assert by_file == program.error('budget:5m', 'steps=7', workdir, recipe='', small=False)
 
 
+def test_a_saved_config_may_have_a_budget_without_quotes(tmp_path: pathlib.Path):
+    (tmp_path / 'saved.yaml').write_text('recipe: budget:5m\nbudget: 3e15\n')
+    assert bertjax.recipe(tmp_path / 'saved.yaml').config.budget == '3e15'
+
+
 def test_a_saved_config_may_have_keys_for_several_verbs(program: Program, tmp_path: pathlib.Path):
     (tmp_path / 'saved.yaml').write_text('recipe: classify\nsplit: test\ntracker_project: bert\n')
     line = program.error(str(tmp_path / 'saved.yaml'), f'--workdir={tmp_path}/run', recipe='', small=False)
@@ -121,7 +126,7 @@ def test_a_recipe_of_the_user_for_a_distillation_may_have_an_argument(tmp_path: 
         ('recipe: pretrain_base\nphases: 3', 'saved.yaml: config.phases'),
         ('recipe: pretrain_base\nphases: [3]', 'saved.yaml: config.phases: found [3]'),
         ('recipe: pretrain_tiny\ncorpus: [a.txt, b.txt]', "saved.yaml: config.corpus: found ['a.txt', 'b.txt']"),
-        ('recipe: pretrain_tiny\nbudget: 3e15', 'expected text: a time such as 25m'),
+        ('recipe: pretrain_tiny\nbudget: 25', 'expected text: a time such as 25m'),
         ('steps: 3', 'add `recipe: NAME`'),
     ],
 )
