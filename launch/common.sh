@@ -70,6 +70,9 @@ check_positive() {
   done
 }
 
+# check_count NAME: stops with an error unless the value of this option is an integer from 0.
+check_count() { [[ ${!1} =~ ^(0|[1-9][0-9]*)$ ]] || stop "--$1=${!1}: expected a whole number from 0"; }
+
 # cost CHIPS: prints the cost, chips x price x hours, before anything is created.
 cost() {
   local chips=$1 _option

@@ -25,7 +25,8 @@ name='' image='' accelerator='' topology='' chips_per_host=4 slices=1 claim='' r
 dry_run='' arguments=()
 read_options 'name image accelerator topology chips_per_host slices claim restarts price hours' 'dry_run' "$@"
 need name
-check_positive chips_per_host slices restarts
+check_positive chips_per_host slices
+check_count restarts
 
 # The manifest has JSON strings, because they can contain any text, and YAML is a superset of JSON.
 json() { python3 -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "$@"; }

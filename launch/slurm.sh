@@ -21,7 +21,8 @@ nodes='' gpus='' cpus='' time=24:00:00 partition='' account='' activate=.venv/bi
 read_options 'nodes gpus cpus time partition account activate restarts price hours' 'dry_run' "$@"
 need nodes gpus
 expand_home activate
-check_positive nodes gpus restarts ${cpus:+cpus}
+check_positive nodes gpus ${cpus:+cpus}
+check_count restarts
 ((${#arguments[@]})) || stop "found no arguments of bertjax, expected them after --"
 cost $((nodes * gpus))
 

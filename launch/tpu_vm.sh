@@ -38,7 +38,7 @@ shift || true
 name='' zone='' type='' project='' runtime='' price='' hours='' mount='' restarts=20 to=out spot='' keep='' dry_run='' arguments=()
 read_options 'name zone type project runtime price hours mount restarts to' 'spot keep dry_run' "$@"
 need name zone
-[[ $restarts =~ ^[0-9]+$ ]] || stop "--restarts=$restarts: expected a number"
+check_count restarts
 wait_seconds=${LAUNCH_WAIT_SECONDS:-20}
 place="--name=$name --zone=$zone${project:+ --project=$project}"
 removal="launch/tpu_vm.sh delete $place"

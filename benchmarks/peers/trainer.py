@@ -79,6 +79,7 @@ class Peer:
             'layer_decay': config.layer_decay == 1,
             'trainable': config.trainable in ('all', 'head'),
             'use_checkpoint': config.use_checkpoint == 'last',
+            'task.layers': not config.task.get('layers', '').startswith('sum_'),
             'task.bilstm_units': _is_frozen(config) or not config.task.get('bilstm_units'),
         }
         unsupported = [name for name, value in supported.items() if not value]

@@ -38,12 +38,12 @@ def _texts_section(shown_texts: Sequence[Attention], findings: Findings) -> Sect
     else:
         first = tuple(int(i) + 1 for i in np.unravel_index(entropy.argmin(), entropy.shape))
     data = {'layers': layers, 'heads': heads, 'first': first, 'texts': [encode_for_page(text) for text in shown_texts]}
-    count = f'{len(shown_texts)} text{"s" if len(shown_texts) > 1 else ""}'
+    texts = 'text' if len(shown_texts) == 1 else f'{len(shown_texts)} texts, each'
     about = (
         'Each small square is a head. A row shows what a position attends to; the color strength is the square root of '
         'the weight. Choose a head, then point at a word or use the arrow keys; a click keeps the word selected. '
-        f'The page has the first {count}, each up to {MAX_SHOWN_TOKENS} tokens. Its weights are rounded by up to '
-        '0.004. The exact weights are in weights.safetensors.'
+        f'The page has the first {texts} up to {MAX_SHOWN_TOKENS} tokens. Its weights are rounded by up to 0.004. '
+        'The exact weights are in weights.safetensors.'
     )
     return Section('texts', 'Attention in texts', data, about)
 
