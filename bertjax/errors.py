@@ -80,9 +80,8 @@ class LostError(StoppedError):
 
     exit_status = 4
 
-    def __init__(self):
-        fix = 'the same command, in all processes, continues from the newest checkpoint'
-        super().__init__(f'stopped: another process of this run is lost; {fix}')
+    def __init__(self, reason: str = 'another process of this run is lost'):
+        super().__init__(f'stopped: {reason}; the same command, in all processes, continues from the newest checkpoint')
 
 
 class HungError(StoppedError):

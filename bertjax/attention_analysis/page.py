@@ -9,14 +9,12 @@ from markupsafe import Markup
 from bertjax.attention_analysis.changes import ALL_PARTS, NORMS, PARTS
 from bertjax.attention_analysis.corpus_pass import Findings
 from bertjax.attention_analysis.heads import MEASURES
-from bertjax.attention_analysis.relations import ALL, DIRECTIONS, WORDS, best_heads_accuracy
+from bertjax.attention_analysis.relations import ALL, DIRECTIONS, MIN_WORDS, WORDS, best_heads_accuracy
 from bertjax.attention_analysis.shown_texts import MAX_SHOWN_TOKENS, encode_for_page
 from bertjax.inference.attention import Attention
 from bertjax.pages.charts import Chart, Curve
 from bertjax.pages.page import Section, render_page
 
-# Relations with fewer words are in a separate list, unless all have fewer. Clark et al. list only frequent relations.
-_FREQUENT = 100
 _ARROW = dict(zip(DIRECTIONS, ('dependent → head', 'head → dependent'), strict=True))
 
 
@@ -84,7 +82,7 @@ def _heat_map(title: str, about: str, values: np.ndarray, largest: float, form: 
 def _relations_section(rows: Sequence[Mapping[str, Any]]) -> Section:
     overall = {row['relation']: row for row in rows if row['relation'] in (ALL, WORDS)}
     single = [row for row in rows if row['relation'] not in overall]
-    frequent = [row for row in single if row['words'] >= _FREQUENT] or single
+    frequent = [row for row in single if row['words'] >= MIN_WORDS] or single
     best = overall[ALL]
     data = {
         'tiles': {
@@ -98,7 +96,7 @@ def _relations_section(rows: Sequence[Mapping[str, Any]]) -> Section:
         'overall': len(overall),
         'rows': [_relation_row(row) for row in (*overall.values(), *frequent)],
         'rare': [_relation_row(row) for row in single if row not in frequent],
-        'frequent': _FREQUENT,
+        'frequent': MIN_WORDS,
     }
     about = (
         'How often the word with the highest attention weight is the syntactic head. “dependent → head” '

@@ -14,7 +14,7 @@ from bertjax.attention_analysis.changes import check_comparable
 from bertjax.attention_analysis.corpus_pass import Findings, measure
 from bertjax.attention_analysis.findings import PAGE, check_replaceable, describe_findings, write_findings
 from bertjax.attention_analysis.heads import MEASURES
-from bertjax.attention_analysis.relations import best_heads_accuracy
+from bertjax.attention_analysis.relations import MIN_WORDS, best_heads_accuracy
 from bertjax.attention_analysis.shown_texts import make_shown_texts
 from bertjax.config.inference import TextKeys, inference_settings
 from bertjax.config.verb import Verb
@@ -32,7 +32,6 @@ from bertjax.workdir.lock import lock_workdir
 VERB = Verb()
 
 _CHUNK = 1024  # the maximum number of texts in a chunk of the input
-_MIN_WORDS = 100  # the terminal hides relations with fewer words, unless every relation has fewer
 _PLAIN = {'box': None, 'padding': (0, 1)}  # the style of the tables
 
 
@@ -137,7 +136,7 @@ def _extremes_table(findings: Findings) -> Table:
 def _relations_table(rows: Sequence[dict]) -> Table:
     names = ('relation', 'words', 'head', 'right', 'best offset', 'right by offset')
     table = make_table('heads that find the syntactic head', *names, **_PLAIN)
-    frequent = [row for row in rows if row['words'] >= _MIN_WORDS] or rows
+    frequent = [row for row in rows if row['words'] >= MIN_WORDS] or rows
     for row in frequent:
         offset, head = f'{row["offset"]:+d}', f'{row["layer"]}-{row["head"]}'
         table.add_row(

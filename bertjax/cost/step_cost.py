@@ -78,11 +78,9 @@ def cost_lines(result: dict[str, Any]) -> list[str]:
         f'bandwidth), exposed collectives {1e3 * exposed:.1f} ms',
     ]
     if loops := sources['unknown_loops']:
-        lines.append(f'  a lower bound: {len(loops)} loops have an unknown trip count, so each counts as one iteration')
+        lines.append(f'  a lower bound: loops of unknown trip count, counted as one iteration each: {len(loops)}')
     if kernels := sources['silent_kernels']:
-        lines.append(
-            f'  a lower bound: {len(kernels)} custom kernels count without FLOPs, because they set no cost_estimate'
-        )
+        lines.append(f'  a lower bound: custom kernels without cost_estimate, counted without FLOPs: {len(kernels)}')
     return lines
 
 

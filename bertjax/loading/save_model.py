@@ -12,6 +12,7 @@ import numpy as np
 from bertjax.config.ranges import format_value
 from bertjax.convert.content import ExportContent
 from bertjax.convert.hub import hub_name
+from bertjax.convert.huggingface.config import label_names
 from bertjax.convert.huggingface.families import BERT, find_family
 from bertjax.errors import UserError
 from bertjax.files import disk
@@ -106,6 +107,9 @@ def _labels(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, A
     """
     names = values.get('id2label')
     if not isinstance(names, dict) or len(names) != len(fields.get('id2label', ())):
+        return dict(fields)
+    ours, theirs = label_names(fields['id2label']), label_names(names)
+    if ours != theirs and sorted(ours) == sorted(theirs):  # `load_task_model` has reordered the outputs of the head
         return dict(fields)
     return {**fields, **{key: values[key] for key in ('id2label', 'label2id') if key in values}}
 

@@ -41,7 +41,8 @@ def supervise() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGABRT:
-        print(LostError(), file=sys.stderr, flush=True)
+        reason = 'this process was aborted (see above), as when another process of this run is lost'
+        print(LostError(reason), file=sys.stderr, flush=True)
         os._exit(LostError.exit_status)
     status = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     os._exit(process_status(status))

@@ -235,10 +235,10 @@ def _read_config(directory: epath.Path) -> dict[str, Any]:
             raise UserError(str(added), 'a token whose id is not a number', 'an id for each token', _ORIGINAL)
     for file in (directory / 'special_tokens_map.json', directory / 'tokenizer_config.json'):
         values = read_json_object(file, _ORIGINAL) if file.exists() else {}
+        for key in ('do_lower_case', 'strip_accents', 'tokenize_chinese_chars'):
+            if not isinstance(values.get(key), bool | None):
+                raise UserError(str(file), f'{key} {values[key]!r}', 'true, false or null', _ORIGINAL)
         config |= {key: value for key, value in values.items() if value is not None}
-    for key in ('do_lower_case', 'strip_accents', 'tokenize_chinese_chars'):
-        if not isinstance(config.get(key), bool | None):
-            raise UserError(str(file), f'{key} {config[key]!r}', 'true, false or null', _ORIGINAL)
     return config
 
 
