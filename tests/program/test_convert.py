@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 
 import pytest
 from running import Program, copy_workdir
@@ -32,6 +33,22 @@ def test_a_tuned_model_is_converted(program: Program, tuned: pathlib.Path, tmp_p
     assert f'--workdir: found {workdir}, which has a model already, expected a new folder; give another folder' in line
     line = program.error(f'--workdir={workdir}', formats, **CONVERT)
     assert f'{workdir / "export" / "orbax"}: found a folder that would be replaced, expected nothing' in line
+
+
+def test_a_reordered_head_is_saved_with_the_names_of_its_outputs(tuned: pathlib.Path, tmp_path: pathlib.Path):
+    """Another program has written the outputs of the head in another order than task.json."""
+    permuted = tmp_path / 'permuted'
+    shutil.copytree(tuned / 'export' / 'hf', permuted)
+    config = json.loads((permuted / 'config.json').read_text())
+    names = list(config['id2label'].values())
+    config['id2label'] = dict(enumerate(reversed(names)))
+    config['label2id'] = {name: i for i, name in config['id2label'].items()}
+    (permuted / 'config.json').write_text(json.dumps(config))
+    bert = bertjax.load(permuted)
+    bert.save(tmp_path / 'saved')
+    assert list(json.loads((tmp_path / 'saved' / 'config.json').read_text())['id2label'].values()) == names
+    pair = ('a text', 'another')
+    assert bertjax.load(tmp_path / 'saved').classify(*pair) == bert.classify(*pair)
 
 
 @pytest.mark.slow
