@@ -80,7 +80,8 @@ def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
     step = phase.compile()
     step.prepare()
     rows = len(data.split('train').features)
-    turns.send({'compiling': time.perf_counter() - start, 'rows': rows, 'lengths': tuning.task_model.shapes})
+    layout = tuning.describe().splitlines()[-1]
+    turns.send({'compiling': time.perf_counter() - start, 'rows': rows, 'layout': layout})
     with mesh_context(tuning.setup.mesh):
         state = tuning.init_state()
     with contextlib.closing(phase.load(0)) as batches:
@@ -147,9 +148,8 @@ def compare(config: ConfigDict, folder: str) -> None:
 def show(config: ConfigDict, facts: dict, rounds: list[dict[str, float]], figures: dict[str, dict]) -> None:
     rows, compiling = facts[OURS]['rows'], facts[OURS]['compiling']
     totals = {name: sum(seconds[name] for seconds in rounds) + facts[name]['compiling'] for name in figures}
-    lengths = ', '.join(map(str, facts[OURS]['lengths']))
     print(f'\n{FOLDERS[config.task.task]}: {rows:,} rows, {len(rounds)} epochs, batches of {config.batch_size}')
-    print(f'bertjax pads to {lengths}; compilation took {compiling:.1f} s')
+    print(f'bertjax: {facts[OURS]["layout"]}; compilation took {compiling:.1f} s')
     for name, dev_figures in figures.items():
         rate = rows / statistics.median(seconds[name] for seconds in rounds)
         dev = ', '.join(f'{metric} {value:.3f}' for metric, value in dev_figures.items())

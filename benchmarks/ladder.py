@@ -33,6 +33,7 @@ from bertjax.files.atomic import write_atomic
 from bertjax.pretrain.heldout_texts import split_name
 from bertjax.text.tokenizer import load_tokenizer
 
+# Start this program in the top folder of the checkout, because the runs resolve relative paths there.
 _CORPUS = flags.DEFINE_string('corpus', None, 'The text to train on, see config.corpus.')
 _HELDOUT = flags.DEFINE_string('heldout', None, 'A file of held-out text.')
 _PAIRS = flags.DEFINE_string('pairs', '', 'A file of minimal pairs, see configs/minimal_pairs.py; empty: none.')

@@ -141,6 +141,8 @@ def show(rounds: Sequence[dict[str, Times]]) -> None:
 
 def main(argv: list[str]) -> None:
     del argv
+    if not {*_ONLY.value} <= NAMES.keys() or ('second' in _ONLY.value and 'first' not in _ONLY.value):
+        raise app.UsageError(f'--only: found {",".join(_ONLY.value)}, expected {", ".join(NAMES)}; second needs first')
     packages = ('jax', 'flax', 'torch', 'transformers')
     versions = ', '.join(f'{name} {importlib.metadata.version(name)}' for name in packages)
     print(f'{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores, {versions}', flush=True)
