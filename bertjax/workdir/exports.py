@@ -76,6 +76,9 @@ def write_exports(content: ExportContent, folder: pathlib.Path, formats: Collect
     directories = {name: folder / 'export' / name for name in formats}
     for name, directory in directories.items():
         write_export(content, directory, name)
+    exported = exported_model(folder)
+    if exported is not None and exported not in directories.values() and is_primary():
+        print(f'{exported} is from an earlier export, but is loaded first: if it is outdated, export it again')
     return list(directories.values())
 
 

@@ -35,7 +35,8 @@ def test_every_format_is_the_same_model(program: Program, tune, tuned: pathlib.P
 @pytest.mark.slow
 def test_pretraining_starts_from_other_formats(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     workdir = copy_workdir(trained, tmp_path / 'own')
-    program.run(f'--workdir={workdir}', '--config.run=export', '--config.export_formats=orbax,google')
+    result = program.run(f'--workdir={workdir}', '--config.run=export', '--config.export_formats=orbax,google')
+    assert f'{workdir / "export" / "hf"} is from an earlier export, but is loaded first' in result.stdout
     for name in ('google/bert_model.ckpt', 'orbax'):
         init = f'--config.init={workdir / "export" / name}'
         result = program.run(f'--workdir={tmp_path / name}', init, '--config.steps=1', '--config.eval_every=0')
