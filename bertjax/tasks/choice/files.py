@@ -65,13 +65,16 @@ def read_table(files: Files, layout: str, *, labelled: bool = True) -> list[Choi
 def parse_questions(
     records: Iterable[Record], *, labelled: bool, keep_fields: bool = False
 ) -> Iterator[ChoiceQuestion]:
-    """Yields the questions of objects {"prompt": text, "endings": [texts], "label": number}.
+    """Yields the questions of objects {"prompt": text, "endings": [texts], "label": number}, or with SWAG's columns.
 
     An object may also have "start", the common start of all endings. The number of endings may vary between questions.
     Each question is yielded as soon as its object is read. With `keep_fields`, `fields` is the object.
     """
     for line, record in records:
-        prompt, start, endings = record.get('prompt'), record.get('start') or '', record.get('endings')
+        if _ENDINGS[0] in record:
+            prompt, start, endings = record.get('sent1'), record.get('sent2') or '', [*map(record.get, _ENDINGS)]
+        else:
+            prompt, start, endings = record.get('prompt'), record.get('start') or '', record.get('endings')
         valid_endings = isinstance(endings, list) and all(isinstance(ending, str) for ending in endings)
         if not (isinstance(prompt, str) and isinstance(start, str) and valid_endings):
             expected = '{"prompt": "text", "endings": ["text", "text"]}'

@@ -11,6 +11,7 @@ from bertjax.config.ranges import number, one_of
 from bertjax.convert.heads import MULTIPLE_CHOICE
 from bertjax.data.features import Features
 from bertjax.errors import UserError
+from bertjax.files.streams import bare_suffix
 from bertjax.losses import CHOICES, CLASSIFICATION, Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
@@ -19,7 +20,7 @@ from bertjax.tasks.choice import files
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.pairs import pair_features
 from bertjax.tasks.reading.layout import Record
-from bertjax.tasks.reading.records import parse_records, read_records
+from bertjax.tasks.reading.records import FORMATS, parse_records, read_records
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, describe_files
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.sentence.task import Scores
@@ -110,8 +111,9 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         return selected
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[ChoiceQuestion]:
-        """See Task. The lines are JSON objects or a JSON list, see files.py:parse_questions. Labels are ignored."""
-        return self.from_rows(parse_records(lines, where, 'jsonl'))
+        """See Task. The lines are a table, JSON objects or a JSON list, see `parse_questions`. Labels are ignored."""
+        kind = FORMATS.get(bare_suffix(where))
+        return self.from_rows(parse_records(lines, where, kind if kind in ('csv', 'tsv') else 'jsonl'))
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion]:
         return files.parse_questions(rows, labelled=False, keep_fields=True)
