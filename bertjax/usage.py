@@ -90,7 +90,7 @@ def recipe_help(recipe: str) -> str:
         for name, value in flatten(config).items()
     ]
     heading, lines = f'Keys of --config={recipe}; change them with --config.KEY=VALUE:', align_columns(rows)
-    if sys.stdout.isatty():  # In a pipe, a line per key can be searched.
+    if sys.stdout.isatty():  # In a pipe, each key stays on one line, for grep.
         names, values, _ = zip(*rows, strict=True)
         start = sum(2 + max(map(len, column)) for column in (names, values))
         width = max(shutil.get_terminal_size().columns, start + 40)

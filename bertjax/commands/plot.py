@@ -68,7 +68,7 @@ def _draw(charts: Sequence[Chart]) -> Any:
             continue
         for curve in chart.curves:
             color = _COLORS.get(curve.color, f'tab:{curve.color}')
-            style = _STYLES[curve.kind]
+            style = 'o' if len(curve.x) == 1 else _STYLES[curve.kind]  # a line needs two points
             axis.plot(curve.x, curve.y, style, color=color, label=curve.name, markersize=3.5, linewidth=1.4)
         axis.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
         axis.set_xlim(left=0)

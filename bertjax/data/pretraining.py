@@ -22,7 +22,7 @@ _SAMPLE = 8192
 
 @dataclasses.dataclass(frozen=True)
 class _Slots:
-    """The locations of B examples in the plans, as arrays [B]. `key` is the key n of an example's random draws."""
+    """The locations of B examples in the plans, as arrays [B]. `key` seeds an example's random draws."""
 
     cycle: np.ndarray
     plan: np.ndarray

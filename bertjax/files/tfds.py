@@ -15,7 +15,7 @@ class Dataset:
       where: The config key of the dataset, for error messages.
       value: The value of that key.
       expected: A description of the values that the key accepts.
-      otherwise: An alternative at the end of the fixes in error messages, such as ', or …'; '' for none.
+      otherwise: Text appended to the fix in error messages, such as ', or give files'; '' for none.
 
     Attributes:
       builder: The `tfds.core.DatasetBuilder`; `info.splits` is not empty.
@@ -26,8 +26,11 @@ class Dataset:
 
     def __init__(self, name: str, *, where: str, value: str, expected: str, otherwise: str = ''):
         self._where, self._value = where, value
+        self._at_path = name.startswith(('/', '.', '~')) or is_remote(name)
         call = f"tfds.builder({name!r}, file_format='array_record').download_and_prepare()"
         self._prepare = f'run once: import tensorflow_datasets as tfds, tensorflow_datasets.text; {call}{otherwise}'
+        if self._at_path:
+            self._prepare = f'give a directory that tfds has prepared as array_record{otherwise}'
         try:
             import tensorflow_datasets as tfds
             import tensorflow_datasets.text
@@ -35,8 +38,7 @@ class Dataset:
             found, fix = f'{value!r} without tensorflow-datasets ({error})', 'pip install tensorflow-datasets'
             raise UserError(where, found, 'the package tensorflow-datasets', fix + otherwise) from error
         try:
-            at_path = name.startswith(('/', '.', '~')) or is_remote(name)
-            self.builder = tfds.builder_from_directory(name) if at_path else tfds.builder(name)
+            self.builder = tfds.builder_from_directory(name) if self._at_path else tfds.builder(name)
         except Exception as error:  # tfds raises many types, some from the network.
             line = next(iter(str(error).strip().splitlines()), type(error).__name__)
             found, fix = f'{value!r}, which tfds cannot find ({line})', 'check the name and TFDS_DATA_DIR, or '
@@ -59,7 +61,7 @@ class Dataset:
         """Returns the records of a split, which can be read by index.
 
         Raises:
-          UserError: The split is unknown, or the file format is not array_record.
+          UserError: The split is unknown, or its records cannot be read by index.
         """
         info = self.builder.info
         if name not in info.splits:
@@ -69,4 +71,7 @@ class Dataset:
             return self.builder.as_data_source(split=name)
         except Exception as error:  # tfds raises the errors of its readers.
             found = f'{self._value!r} in the file format {info.file_format.value!r}'
-            raise UserError(self._where, found, 'array_record, which can be read by index', self._prepare) from error
+            # tfds refuses to prepare a dataset again in another format.
+            fix = '' if self._at_path else f'delete {self.builder.data_dir}, or set another TFDS_DATA_DIR; then '
+            expected = 'array_record, which can be read by index'
+            raise UserError(self._where, found, expected, fix + self._prepare) from error

@@ -35,7 +35,7 @@ def answer_records(runner: Runner, records: Sequence[Any]) -> list[dict[str, Any
 
 
 def _outputs(runner: Runner, records: Sequence[Any]) -> tuple[Features, Outputs]:
-    """Returns the features of records, and the model's outputs for their rows."""
+    """Returns the features of records, and the outputs for the features' rows."""
     model, task = runner.model, runner.model.task
     features = task.features(records, model.tokenizer, training=False)
     objective = task.objective
@@ -168,4 +168,4 @@ def check_kind(task: Task | None, kind: type[Task], where: str) -> Any:
     task_method = next((method for known, method, _ in _KINDS if isinstance(task, known)), None)
     found = f'a model for {describe(task)}' if task else 'a model that was not fine-tuned on a task'
     fix = f'use its method {task_method}' if task_method else 'fine-tune it first, or name a fine-tuned model'
-    raise UserError(where, found, f'a model for {result}, which {method} needs', fix)
+    raise UserError(where, found, f'a model for {result} (method {method})', fix)

@@ -126,10 +126,11 @@ def resume_or_start(
             if saved is not None:
                 with run_clock.during(RESTORE):
                     state = checkpoints.restore(position.step, experiment.template)
-                done = position.step == total or early_stopping.should_stop
-                of_total = '' if time_limit is not None else f' of {total}'
-                step = position.step
-                print(f'all {step} steps are done' if done else f'continuing at step {step}{of_total}')
+                if position.step == total:
+                    print(f'all {total} steps are done')
+                elif not early_stopping.should_stop:
+                    of_total = '' if time_limit is not None else f' of {total}'
+                    print(f'continuing at step {position.step}{of_total}')
             else:
                 state = experiment.init_state()
         if description := experiment.describe():

@@ -83,13 +83,18 @@ def read_recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
         if not all(isinstance(label, str) for label in learned.get('labels', [])):
             raise TypeError('labels')
         task.restore(learned)
-        BertConfig(**facts['encoder'])
+        _check_encoder(facts['encoder'], path)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(str(path), f'an invalid state ({error})', 'the task of this run', _RESTORE) from None
+    return facts
+
+
+def _check_encoder(fields: Mapping[str, Any], path: pathlib.Path) -> None:
+    try:
+        BertConfig(**fields)
     except UserError as error:
         found = f'encoder.{error.where.rpartition(".")[2]} {error.found}'
         raise UserError(str(path), found, error.expected, _RESTORE) from None
-    return facts
 
 
 def read_recorded_results(path: pathlib.Path) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def test_the_first_keys_have_the_alignment_that_the_kernel_promises(keys):
 
 def test_windows_with_too_many_keys_are_refused():
     x, ids = jax.ShapeDtypeStruct((1, 8192, 2, 64), jnp.bfloat16), jnp.ones((1, 8192), jnp.int32)
-    assert 'a window of 4096, but its blocks' in BLOCKS._refuse_shape(x, AttentionMask(ids, window=4096))
+    assert 'a window of 4096, but it allows' in BLOCKS._refuse_shape(x, AttentionMask(ids, window=4096))
     assert BLOCKS._refuse_shape(x, AttentionMask(ids, window=1024)) is None
 
 

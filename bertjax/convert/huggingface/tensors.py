@@ -78,7 +78,7 @@ def read_tensors(
             continue
         copy = tensors.pop(name)
         dtypes.setdefault(source, dtypes[name])
-        if not np.array_equal(tensors.setdefault(source, copy), copy):
+        if not np.array_equal(tensors.setdefault(source, copy), copy, equal_nan=True):
             where, expected = f'{directory}: {names_in_file[name]}', f'the values of {names_in_file[source]}'
             raise UserError(where, 'different values', expected, 'give a BERT in which the two are tied')
         names_in_file.setdefault(source, names_in_file[name])

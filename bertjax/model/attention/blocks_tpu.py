@@ -19,8 +19,8 @@ from bertjax.parallel.partition import shard_count
 
 BLOCK = 128  # queries per block: the width of a vector register
 # {whether there is a window: the longest row in tokens}. For the longest row, with heads of width 64 in bfloat16, the
-# backward kernel needs 36 MiB of VMEM with a window. Without a window, it needs 15 MiB: 9 MiB for the arrays of the row
-# and 6 MiB for about six float32 arrays [BLOCK, S].
+# arrays of the row take 36 MiB of VMEM in the backward kernel with a window, and 9 MiB without. About six float32
+# arrays [BLOCK, N] take up to 6 MiB more.
 MAX_LENGTH = {True: 8192, False: 2048}
 
 
@@ -36,7 +36,7 @@ class BlocksTpu(TpuImplementation):
 
     def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
         if mask.window and _keys_per_block(key.shape[1], mask.window) > MAX_LENGTH[False]:
-            return f'a window of {mask.window}, but its blocks have at most {MAX_LENGTH[False]} keys'
+            return f'a window of {mask.window}, but it allows {MAX_LENGTH[False]} keys per block'
         return refuse_length(key.shape[1], BLOCK, MAX_LENGTH[mask.window > 0]) or super()._refuse_shape(key, mask)
 
     def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:

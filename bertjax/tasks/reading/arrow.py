@@ -130,17 +130,22 @@ def _converters(pa: Any, schema: Any, features: Any, where: str) -> dict[str, Ca
     return {field.name: _converter(pa, field.type, merged.get(field.name), where) for field in schema}
 
 
+def _item_feature(feature: Any) -> Any:
+    """Returns the feature of the items of a `List` or `Sequence`, and other features unchanged."""
+    is_list = isinstance(feature, dict) and isinstance(feature.get('_type'), str) and 'feature' in feature
+    return feature['feature'] if is_list else feature
+
+
 def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any, str], Any]:
     types = pa.types
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        if isinstance(feature, list) and feature:  # the form in earlier versions of `datasets`
-            feature = {'feature': feature[0]}
-        item_feature = feature.get('feature', feature) if isinstance(feature, dict) else None
+        # Earlier versions of `datasets` write a list with the feature of the items.
+        item_feature = feature[0] if isinstance(feature, list) and feature else _item_feature(feature)
         inner = _converter(pa, kind.value_type, item_feature, where)
         return lambda value, at: None if value is None else [inner(item, at) for item in value]
     if types.is_struct(kind):
         # `datasets` stores a sequence of records as a record of sequences.
-        field_features = feature.get('feature', feature) if isinstance(feature, dict) else {}
+        field_features = _item_feature(feature)
         field_features = field_features if isinstance(field_features, dict) else {}
         parts = {field.name: _converter(pa, field.type, field_features.get(field.name), where) for field in kind}
         return lambda value, at: None if value is None else {key: parts[key](item, at) for key, item in value.items()}

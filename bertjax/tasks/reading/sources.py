@@ -1,4 +1,4 @@
-"""Reads datasets that tensorflow-datasets has prepared as array_record, without TensorFlow."""
+"""Reads datasets that tensorflow-datasets has prepared for access by index, without TensorFlow."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +25,7 @@ def read_dataset(name: str, split: str) -> Iterator[Record]:
     Values are converted to Python types. A class label becomes its name, or None if the record is unlabelled.
 
     Raises:
-      UserError: The dataset or the split does not exist, or the dataset is not prepared as array_record.
+      UserError: The dataset or the split does not exist, or its records cannot be read by index.
     """
     dataset = _dataset(name)
     source, features = dataset.split(split), dataset.builder.info.features

@@ -99,8 +99,8 @@ class TextTask(Task[Example, Scores]):
       seq_len: the maximum sequence length S in tokens, including [CLS] and [SEP].
       long: the method for longer records: 'truncate', 'head_tail' or 'windows'.
       stride: the distance between the starts of two windows of a long text, in tokens; 0 for half a window.
-      bilstm_units: the number of units in each direction of a two-layer BiLSTM before the pooler, as in the
-        left-to-right ablation of the BERT paper (table 5); 0 for no BiLSTM.
+      bilstm_units: the number of units in each direction of a two-layer BiLSTM before the pooler (table 5 of the
+        BERT paper adds a BiLSTM to its left-to-right ablation); 0 for no BiLSTM.
     """
 
     data: str

@@ -30,7 +30,7 @@ from bertjax.text.tokenizer import Tokenizer
 VERSIONS = ('1.1', '2.0')
 _NO_ANSWER = 'no answer'
 _NBEST_FIELDS = ('text', 'probability', 'start_logit', 'end_logit')  # in nbest_predictions.json
-_EXCERPT = 160  # characters of the context on each side of an answer in the error report
+_EXCERPT = 160  # characters of context before and after the start of an answer in the error report
 # A model has collapsed if at least this fraction of its answers has the same start. The fraction is below 1, because
 # the tuned threshold of a collapsed model still admits a few other answers.
 _COLLAPSED = 0.98
@@ -57,8 +57,8 @@ class SquadTask(Task[SquadQuestion, Answers]):
       max_query: the maximum number of pieces of a question; longer questions are truncated.
       n_best: the maximum number of answers to a question.
       max_answer: the maximum number of pieces in an answer.
-      bilstm_units: the number of units in each direction of a two-layer BiLSTM before the head, as in the left-to-right
-        ablation of the BERT paper (table 5); 0 for no BiLSTM.
+      bilstm_units: the number of units in each direction of a two-layer BiLSTM before the head (table 5 of the BERT
+        paper adds a BiLSTM to its left-to-right ablation); 0 for no BiLSTM.
     """
 
     data: str
@@ -126,11 +126,11 @@ class SquadTask(Task[SquadQuestion, Answers]):
         The row arrays `start` and `end`, int32, are the positions of the first and last piece of the first answer. Both
         are 0, the position of [CLS], if there is no answer or the window does not contain the complete answer.
 
-        A question is unusable if its first answer is not in the context or has no piece. Training skips the question,
-        and evaluation gives its rows weight 0. The notes list the unusable and the truncated questions.
+        A question is unusable if its first answer is not in the context or has no piece. Training skips it, and
+        evaluation gives its rows weight 0. The notes list unusable and truncated questions, and answers in no window.
 
         If `training` is False, the pieces have two token arrays. `token_first`, int32, is the first character of the
-        piece in the context. It is -1 if the piece is outside the context, or if another window is better.
+        piece in the context. It is -1 outside the context, or if `choose_windows` selects another window.
         `token_last`, int32, is the character after the piece in the context. It is -1 if the piece is outside the
         context.
 
