@@ -22,6 +22,7 @@ import os
 import pathlib
 import re
 import sys
+import threading
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -31,11 +32,13 @@ from bertjax.config.plain import flatten
 from bertjax.config.ranges import format_value
 from bertjax.config.saved_config import make_recipe
 from bertjax.config.verb import Verb
+from bertjax.convert.hub import pull
 from bertjax.errors import StoppedError, UserError
 from bertjax.files.paths import is_remote
 from bertjax.files.small_files import read_json_object
 from bertjax.parallel import distributed
 from bertjax.parallel.process_flags import ProcessFlags
+from bertjax.remote.cache import copy_object
 from bertjax.remote.object_store import RemoteFolder
 from bertjax.remote.paths import user_path
 from bertjax.run_verb import explain_error, run_verb
@@ -204,11 +207,14 @@ def _run(
         raise UserError('on_row', format_value(on_row), 'a function of a row', 'for example on_row=print')
     workdir = None if workdir is None else os.fspath(workdir)
     begin_recording()
+    # Models on the hub and objects in buckets may have changed since the last call.
+    pull.cache_clear()
+    copy_object.cache_clear()
     with contextlib.ExitStack() as stack:
         stack.enter_context(filter_log())
         if quiet:
-            on_row = on_row and _with_output(on_row, sys.stdout)
-            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, 'w'))))
+            stdout = stack.enter_context(_DiscardedOutput())
+            on_row = on_row and _with_output(on_row, stdout)
         stack.callback(CALLER.reset, CALLER.set(Caller('call', ends_process=False, on_row=on_row)))
         try:
             run_verb(request, workdir, _check_one_process)
@@ -220,7 +226,30 @@ def _run(
             raise explained from error
     if workdir is None or is_remote(workdir):
         return FinishedRun(request, workdir)
-    return FinishedRun(request, pathlib.Path(workdir).expanduser())
+    return FinishedRun(request, pathlib.Path(workdir).expanduser().absolute())
+
+
+class _DiscardedOutput:
+    """Discards standard output; the context is the original stream. Threads may enter and leave in any order."""
+
+    _lock, _calls, _stdout, _null = threading.Lock(), 0, sys.stdout, sys.stdout
+
+    def __enter__(self) -> TextIO:
+        shared = _DiscardedOutput
+        with shared._lock:
+            if not shared._calls:
+                shared._stdout, shared._null = sys.stdout, open(os.devnull, 'w')
+                sys.stdout = shared._null
+            shared._calls += 1
+        return shared._stdout
+
+    def __exit__(self, *error: object) -> None:
+        shared = _DiscardedOutput
+        with shared._lock:
+            shared._calls -= 1
+            if not shared._calls:
+                sys.stdout = shared._stdout
+                shared._null.close()
 
 
 def _with_output(on_row: OnRow, stdout: TextIO) -> OnRow:

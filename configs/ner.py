@@ -61,5 +61,5 @@ def get_config(argument: str = '') -> ConfigDict:
         config.trainable = 'head'
         config.learning_rate = 1e-3
         config.epochs = 10.0
-        config.export = False  # transformers has no such class
+        config.export_formats = 'orbax'  # transformers has no such class
     return config

@@ -14,7 +14,7 @@ Arguments, as in --config=configs/relation.py:starts,markers=typed
 |             | and the type, as in @ * person * Ann @ (arXiv 2102.01373); mask: the type instead of the words;       |
 |             | words: << >> and [[ ]] as words                                                                       |
 | starts      | the head reads the outputs at both opening markers instead of [CLS] (arXiv 1906.03158, its best       |
-|             | variant); transformers has no such class, so config.export is False                                   |
+|             | variant); transformers has no such class, so config.export_formats is orbax                          |
 | seq=N       | maximum number of tokens in a sequence; default: 128                                                  |
 
 The score is micro F1 over all labels except no_relation, as in TACRED's scorer. If the data has no such label, micro F1
@@ -42,5 +42,6 @@ def get_config(argument: str = '') -> ConfigDict:
     )
     config.seq_len = args.seq
     config.learning_rate = 3e-5
-    config.export = not args.starts
+    if args.starts:
+        config.export_formats = 'orbax'
     return config

@@ -91,6 +91,10 @@ def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
     with name_keys('extract'):
         encoding = resolve_encoding(model, **keys)
         check_encoding(model, encoding)
+    prompts = model.sentence_modules.prompts if model.sentence_modules else {}
+    if keys['prompt'] is None and not encoding.prompt and any(prompts.values()):
+        names = ', '.join(name for name, prompt in prompts.items() if prompt)
+        print(f'the texts get no prompt; the model has prompts for {names}: see config.extract.prompt')
     if encoding.prompt and encoding.pool == 'none':
         found, fix = f'{encoding.prompt!r} with pool=none', 'choose a pooling, or omit the prompt'
         expected = 'one vector per text, because the tokens of a prompt are not in the text'

@@ -135,6 +135,9 @@ def _predict_stream(request: EnsembleRequest, out: TextIO) -> None:
 
     tuned = load_models(request, read)
     data = tuned.data
+    if getattr(data.task, 'context', False):
+        found, fix = "'-' with config.task.context", 'give a file, so that all neighbours of a sentence are known'
+        raise UserError('config.input', found, 'a file', fix)
 
     def write(items: Sequence[Any], predictions: Sequence[Any]) -> None:
         out.write(json_lines(prediction_rows(data.task, items, predictions)))

@@ -147,6 +147,7 @@ class Teacher:
         params = self.imported.params
         blocks = jax.tree.map(lambda x: x[list(layers)], params['encoder'][STACKED])
         tree = {**params, 'encoder': {**params['encoder'], STACKED: blocks}}
-        if 'mix' in params:  # the head has a weight for each block
+        # With `layers='sum_all'`, the head has a weight for each block.
+        if 'mix' in params and len(params['mix']['weights']) == self.config.num_layers:
             tree['mix'] = {**params['mix'], 'weights': params['mix']['weights'][list(layers)]}
         return tree if student.scan_layers else unstack_layers(tree)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from bertjax.errors import UserError
 
 OPEN_FILES = 128  # bertjax refuses to run if fewer open files are allowed
+_MAX_OPEN_FILES = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # {errno: fix} for the errors that have no separate case in `_explain`.
 _FIXES = {
@@ -124,13 +125,15 @@ def nearest_folder(path: pathlib.Path) -> pathlib.Path:
 
 
 def check_open_files() -> None:
-    """Increases the soft limit of open files to at least 1,024, or to the hard limit if that is lower.
+    """Increases the soft limit of open files to the hard limit, or to _MAX_OPEN_FILES if that is lower.
+
+    A memory map of each shard of a token store keeps its file open.
 
     Raises:
       UserError: The limit is below OPEN_FILES.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = 1024 if hard == resource.RLIM_INFINITY else min(hard, 1024)
+    allowed = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
         soft = allowed

@@ -16,6 +16,7 @@ from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.remote.paths import user_path
 from bertjax.tasks.task import Task, options_of
+from bertjax.workdir.lock import TRIALS
 
 KEY = 'config.ensemble'
 
@@ -49,6 +50,9 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
         fix = 'give another --workdir'
         raise UserError('--workdir', f'{workdir}, which is one of {KEY}', "a folder for the ensemble's results", fix)
     for folder in members:
+        if folder.parent.name == TRIALS:
+            fix = 'train each seed in its own --workdir, because a sweep keeps only its best model'
+            raise UserError(KEY, f'{folder}, a trial of a sweep', 'workdirs of fine-tuning runs', fix)
         if not (folder / 'config.json').exists():
             raise UserError(KEY, f'{folder}, which has no run', 'workdirs of fine-tuning runs', 'fine-tune there first')
     return members

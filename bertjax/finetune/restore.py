@@ -1,6 +1,7 @@
 """Loads the config and the model of a finished or unfinished fine-tuning run from its workdir."""
 
 import dataclasses
+import os
 import pathlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -31,6 +32,9 @@ from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import load_workdir_tokenizer
 
+# Options of tasks that name files.
+_FILE_OPTIONS = ('train', 'dev', 'test', 'train_file', 'dev_file', 'test_file')
+
 
 def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys: Collection[str] = ()) -> ConfigDict:
     """Returns the recorded config of the run in the workdir, updated with the keys of `config` that may change.
@@ -53,6 +57,12 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
             fix = 'leave it out, or give the workdir of another run'
             raise UserError(f'config.{name}', repr(new[name]), f'{old.get(name)!r}, as in {path}', fix)
     merged.data = config.data or recorded['data']
+    if merged.data != recorded['data']:
+        for name in _FILE_OPTIONS:
+            value = merged.task.get(name, '')
+            if os.path.isabs(value) and f'task.{name}' not in command_line_keys:
+                print(f'config.task.{name}={value} is not used with other data')
+                merged.task[name] = ''
     return merged
 
 

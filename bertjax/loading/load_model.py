@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from bertjax.config.inference import ModelKeys
 from bertjax.config.plain import from_plain
+from bertjax.convert.hub import hub_name
 from bertjax.convert.huggingface import read as huggingface
 from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.huggingface.save import CARD
@@ -52,12 +53,14 @@ class Origin:
       dtype: The dtype of the parameters in the files: 'float32', 'float16' or 'bfloat16'.
       task_json: The text of task.json; '' if the model was not fine-tuned.
       values, files: The config.json and the additional files of a Hugging Face directory, see `ExportContent`.
+      hub: The name of the model on the hub; '' if it is from another place.
     """
 
     dtype: str = 'float32'
     task_json: str = ''
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    hub: str = ''
 
     def with_changed_params(self) -> 'Origin':
         """Returns the origin after the parameters have changed: with dtype 'float32' and without the model card."""
@@ -202,7 +205,8 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
     if huggingface.recognises(epath.Path(directory)):
         values = read_json_object(epath.Path(directory, CONFIG), _RESTORE)
         files = huggingface.read_further_files(epath.Path(directory))
-    origin = Origin(imported.dtype, task_text, values, files)
+    hub = hub_name(where)[0] if classify_path(where) is PathKind.HUB else ''
+    origin = Origin(imported.dtype, task_text, values, files, hub)
     modules = read_sentence_modules(directory)
     summary += f'\nfrom its {MODULES}: {modules.describe()}' if modules else ''
     task_modules = task.sentence_modules() if task else None
@@ -243,6 +247,7 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
 
     config = from_plain(read_recorded_config(folder / CONFIG))
     config.mesh, config.step, config.model.dtype = from_plain(_DATA_MESH), step, dtype
+    config.model.attention = 'auto'  # the kernel of the training may not exist on this machine
     if 'task' in config:
         tuned = load_task(finetuning_settings(config), folder)
         data, setup, params = tuned.data, tuned.task_model.setup, tuned.params

@@ -11,7 +11,6 @@ import numpy as np
 
 from bertjax.config.ranges import format_value
 from bertjax.convert.content import ExportContent
-from bertjax.convert.hub import hub_name
 from bertjax.convert.huggingface.config import label_names
 from bertjax.convert.huggingface.families import BERT, find_family
 from bertjax.errors import UserError
@@ -21,7 +20,6 @@ from bertjax.finetune.task_data import TASK_FILE
 from bertjax.loading.load_model import LoadedModel
 from bertjax.tasks.embedding.head import exported_module
 from bertjax.workdir.exports import FORMATS, check_formats, write_export
-from bertjax.workdir.resolve_path import PathKind, classify_path
 
 
 def save_model(model: LoadedModel, path: str | os.PathLike, format: str) -> None:
@@ -68,13 +66,12 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     params = {part: tree for part, tree in model.params.items() if part not in excluded}
     config = dataclasses.replace(model.config, param_dtype=dtype)
     files = {} if task is None else task.model_files(config)
-    hub = hub_name(model.where) if classify_path(model.where) is PathKind.HUB else None
     return ExportContent(
         module=model.module.clone(config=config),
         params=jax.tree.map(lambda x: x if x.dtype == dtype else np.asarray(x).astype(dtype), params),
         tokenizer=model.tokenizer,
         card={'title': 'BERT' if task is None else f'BERT for {task.name}', 'made': 'saved'},
-        about={'base_model': hub[0]} if hub else {},
+        about={'base_model': origin.hub} if origin.hub else {},
         head=head,
         task={} if task is None else _labels(task.huggingface(), origin.values),
         extra_files={TASK_FILE: origin.task_json} if origin.task_json else {},

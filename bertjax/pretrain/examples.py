@@ -43,6 +43,7 @@ class StoreExamples:
         self.settings, self.stores, self.tokenizer, self._cache_dir = settings, stores, tokenizer, cache_dir
         self.texts = texts
         self._cache: dict[tuple, PhaseExamples] = {}
+        self._splits: dict[tuple[int, str], StoreSplit] = {}
 
     @classmethod
     def open(cls, settings: PretrainingSettings, folder: pathlib.Path) -> 'StoreExamples':
@@ -82,7 +83,10 @@ class StoreExamples:
 
     def _build_corpus(self, corpus: int, split: str, shape: tuple[int, int], phase: int) -> PretrainingExamples:
         try:
-            return self._build(self.stores[corpus].split(split), shape, phase, split == 'train', corpus)
+            # All phases share the memory maps of a split.
+            if (corpus, split) not in self._splits:
+                self._splits[corpus, split] = self.stores[corpus].split(split)
+            return self._build(self._splits[corpus, split], shape, phase, split == 'train', corpus)
         except UserError as error:
             if len(self.stores) == 1 or error.where != 'config.corpus':
                 raise

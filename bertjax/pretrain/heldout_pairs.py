@@ -1,6 +1,7 @@
 """Evaluates a pre-training run on config.heldout_pairs: computes the accuracy on minimal pairs."""
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,6 +48,8 @@ class PairsEvaluator:
         self, pairs: Sequence[MinimalPair], tokenizer: Tokenizer, module: nn.Module, *, batch_size: int, mesh: Mesh
     ):
         longest = module.config.max_positions
+        # A kernel that config.model.attention names may not support the lengths of sentences.
+        module = module.clone(config=dataclasses.replace(module.config, attention='auto'))
         distinct, self._index = deduplicate(encode_pairs(pairs, tokenizer, longest))
         self._pairs, self._count, self._features = pairs, len(distinct), masked_copies(distinct, tokenizer.mask_id)
         self._predictor = Predictor(

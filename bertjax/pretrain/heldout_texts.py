@@ -12,6 +12,7 @@ from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
 from bertjax.corpus.sources import parse_mixture, resolve_sources
 from bertjax.corpus.store import StoreSplit, TokenStore, open_store
 from bertjax.errors import UserError
+from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import print_line
 from bertjax.text.tokenizer import Tokenizer
@@ -97,7 +98,8 @@ def prepare_texts(
         options = dataclasses.replace(settings.corpus_options, heldout=0.0, drop_duplicates=False)
         directory = folder / FOLDER / name
         try:
-            build_store(path, directory, tokenizer, options, replace=not has_checkpoints(folder), log=print_line)
+            if is_primary():
+                build_store(path, directory, tokenizer, options, replace=not has_checkpoints(folder), log=print_line)
         except UserError as error:
             if error.where == str(directory):  # the folder has the store of another text
                 fix = f'restore the text, or give the new text another name in {_KEY}'

@@ -21,6 +21,7 @@ from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.optimizers import make_optimizer
+from bertjax.parallel.distributed import is_primary
 from bertjax.parallel.mesh import row_shards
 from bertjax.pretrain.embeddings import read_embeddings
 from bertjax.pretrain.examples import PhaseExamples, StoreExamples
@@ -97,7 +98,8 @@ class Pretraining(Experiment):
         setup: Setup | None = None,
     ):
         self.settings, self.folders, self._distillation = settings, [folder], distillation
-        check_texts(settings, folder)
+        if is_primary():  # only its machine needs the text
+            check_texts(settings, folder)
         self._pairs = read_heldout_pairs(settings)
         self._attention = settings.describe_attention()
         self.tokenizer = prepare_tokenizer(settings, folder)

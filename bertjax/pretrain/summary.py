@@ -171,7 +171,8 @@ def _filled_masks(
     """Yields, for each of the first held-out examples with masks, the mask whose prediction is the most probable."""
     batch = heldout.batch(np.arange(_NUM_FILLED))
     forward = jax.jit(make_forward(BertForPreTraining(model_config), PRETRAINING))
-    logits = np.asarray(forward(params, batch)['mlm_logits'])
+    # TPU kernels cannot compute with arrays on several chips outside of a mesh.
+    logits = np.asarray(forward(jax.device_get(params), batch)['mlm_logits'])
     for row in range(_NUM_FILLED):
         ids, positions = batch['input_ids'][row], batch['masked_positions'][row]
         masked = [p for p in range(len(positions)) if ids[positions[p]] == tokenizer.mask_id]

@@ -101,7 +101,8 @@ def _first_params(settings: PretrainingSettings, model: BertConfig, tokenizer: T
 
 
 def _fill(forward: Any, params: Any, batch: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> MaskPredictions:
-    probabilities = softmax(np.asarray(forward(params, batch)['mlm_logits'], np.float64))
+    # TPU kernels cannot compute with arrays on several chips outside of a mesh.
+    probabilities = softmax(np.asarray(forward(jax.device_get(params), batch)['mlm_logits'], np.float64))
     probability_of = lambda ids: np.take_along_axis(probabilities, ids[..., None], -1)[..., 0]  # noqa: E731
     best = probabilities[..., : tokenizer.vocab_size].argmax(-1)  # a model may have more outputs than pieces
     return MaskPredictions(best, probability_of(best), probability_of(batch['masked_ids']))

@@ -58,7 +58,6 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     pieces, known = list(tokenizer.pieces), set(tokenizer.pieces)
     slots = [i for i in tokenizer.special_ids.tolist() if is_unused(pieces[i]) and i not in tokenizer.added_ids]
-    slots.reverse()
     added = 0
     for line, raw_word in words:
         word = tokenizer.normalize(raw_word).strip()
@@ -72,7 +71,7 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
         known.add(word)
         added += 1
         if slots:
-            pieces[slots.pop()] = word
+            pieces[slots.pop()] = word  # the last slot, because models use the first ones as marks
         else:
             pieces.append(word)
     return tokenizer.with_pieces(pieces), added

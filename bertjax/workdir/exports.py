@@ -111,7 +111,8 @@ def check_push_to(name: str, formats: Collection[str]) -> None:
         found = f'{name}, with {",".join(formats) or "no format"} exported'
         fix = 'set --config.export_formats=hf, or leave config.push_to empty'
         raise UserError('config.push_to', found, 'an export in the format hf, which is pushed', fix)
-    check_push(name)
+    if is_primary():  # only this process pushes
+        check_push(name)
 
 
 def push_export(folder: pathlib.Path, name: str, *, private: bool) -> None:

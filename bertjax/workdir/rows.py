@@ -19,6 +19,8 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from bertjax.config.files import Recipe
 from bertjax.config.plain import flatten
 from bertjax.config.ranges import format_value
@@ -50,7 +52,8 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
       UserError: The recipe or the corpus format does not accept rows, a key of {split: rows} does not name a split,
         there are no rows, or a row cannot be written as JSON.
     """
-    keys: dict[str, Any] = {}
+    # The config records the paths of the rows. They stay valid in another current folder.
+    folder, keys = folder.resolve(), dict[str, Any]()
     with lock_workdir(folder):
         if 'data' in recipe.rows:
             if 'task' not in recipe.config:
@@ -152,6 +155,11 @@ def _to_json(value: Any, where: str) -> Any:
         return {str(key): _to_json(item, where) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_to_json(item, where) for item in value]
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        # In nanoseconds, the default of pandas, NumPy would convert it to an integer.
+        return None if np.isnat(value) else str(value.astype(f'{value.dtype.kind}8[us]').item())
+    if isinstance(value, datetime.date) and value != value:  # NaT of pandas
+        return None
     if hasattr(value, 'dtype') and hasattr(value, 'tolist'):  # NumPy
         shorten = getattr(value, 'ndim', 0) == 0 and value.dtype == 'float32'
         return _to_json(shorten_float32(value) if shorten else value.tolist(), where)

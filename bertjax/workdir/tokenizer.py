@@ -118,10 +118,14 @@ def write_missing_checksums(workdir: pathlib.Path) -> None:
 
 
 def check_export(workdir: pathlib.Path, exported: pathlib.Path) -> None:
-    """Raises a UserError if a vocabulary file of an export differs from the same file in WORKDIR/tokenizer."""
+    """Raises a UserError if a vocabulary file of an export differs from the same file in WORKDIR/tokenizer.
+
+    An export may change settings in a tokenizer.json that do not affect the ids, such as the post-processor.
+    """
     for name, facts in (_read_saved(workdir / FOLDER) or {'files': {}})['files'].items():
         path = exported / name
-        if name != 'tokenizer_config.json' and path.is_file() and checksum(path) != facts['sha256']:
+        differs = name != 'tokenizer_config.json' and path.is_file() and checksum(path) != facts['sha256']
+        if differs and load_tokenizer(exported).fingerprint != load_tokenizer(workdir / FOLDER).fingerprint:
             expected = f'the vocabulary that the run was trained with, as in {workdir / FOLDER}'
             raise UserError(
                 str(path), 'other content', expected, f'copy the file from there, or export {workdir} again'

@@ -36,6 +36,8 @@ def test_a_student_has_the_chosen_blocks_and_all_other_parameters(teacher, scan)
     np.testing.assert_array_equal(tree['encoder']['embeddings'], whole['encoder']['embeddings'])
     np.testing.assert_array_equal(tree['mlm'], whole['mlm'])
     np.testing.assert_array_equal(tree['mix']['weights'], whole['mix']['weights'][[0, 2, 4]])
+    four = teacher.imported.params['mix']['weights'] = np.arange(4.0)  # of the last four layers
+    np.testing.assert_array_equal(teacher.as_student((0, 1, 2, 4), student)['mix']['weights'], four)
 
 
 def test_a_teacher_with_too_few_positions_is_refused(teacher):

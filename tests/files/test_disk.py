@@ -78,7 +78,7 @@ def test_a_missing_folder_is_explained(tmp_path):
 
 @pytest.mark.parametrize(
     ('soft', 'hard', 'new_soft'),
-    [(24, 24, None), (64, 4096, 1024), (64, 256, 256), (4096, 4096, 4096), (256, -1, 1024), (-1, -1, -1)],
+    [(24, 24, None), (64, 4096, 4096), (64, 256, 256), (4096, 4096, 4096), (256, -1, 1 << 20), (-1, -1, -1)],
 )
 def test_the_limit_of_open_files_is_raised_or_refused(monkeypatch, soft, hard, new_soft):
     limits = [soft, hard]

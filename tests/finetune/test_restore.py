@@ -54,6 +54,14 @@ def test_a_flag_may_change_keys_of_evaluation(repository: pathlib.Path, folder: 
     assert node == value
 
 
+def test_an_absolute_file_of_the_run_is_not_used_with_other_data(repository: pathlib.Path, folder: pathlib.Path):
+    trained = recipe(repository, 'squad.py:v2', seq_len=256, data='squad', **{'task.dev_file': '/old/dev.json'})
+    (folder / 'config.json').write_text(dump(trained))
+    assert merge_run_config(recipe(repository, 'squad.py:v2'), folder).task.dev_file == '/old/dev.json'
+    other = recipe(repository, 'squad.py:v2', data='other')
+    assert merge_run_config(other, folder, {'data'}).task.dev_file == ''
+
+
 @pytest.mark.parametrize(
     ('key', 'value'),
     [('task.stride', 32), ('task.version', '1.1'), ('seq_len', 384), ('init', 'other'), ('tokenizer', 'x')],

@@ -181,7 +181,7 @@ def test_a_bilstm_tags_with_frozen_features(program: Program, trained: pathlib.P
     assert 'trainable=head' in (workdir / 'stdout.txt').read_text(encoding='utf-8')
     log = (workdir / 'stderr.txt').read_text(encoding='utf-8')
     assert 'forward_1/recurrent' in log and 'mix/weights' in log
-    assert not (workdir / 'export').exists()
+    assert [path.name for path in (workdir / 'export').iterdir()] == ['orbax']
     assert_columns(workdir, data)
     before = results(workdir)['splits']
     (workdir / 'results.json').unlink()
@@ -197,7 +197,7 @@ def test_bad_options_of_features_are_refused_before_compute(
     write_columns(data)
     flags = (f'--workdir={tmp_path / "run"}', f'--config.init={trained}', f'--config.data={data}', *SHORT)
     recipe = 'configs/ner.py:features=sum_all,units=5'
-    line = program.error(*flags, '--config.export=True', recipe=recipe, small=False)
+    line = program.error(*flags, '--config.export_formats=hf', recipe=recipe, small=False)
     assert '--config.export_formats=orbax' in line
     line = program.error(*flags, '--config.mesh.preset=fsdp', recipe=recipe, small=False, devices=4)
     assert 'config.mesh.fsdp: found 4, expected a divisor of 2 x config.task.bilstm_units = 10, ' in line

@@ -26,7 +26,7 @@ def plain() -> WordPieceTokenizer:
 def test_words_fill_slots_first_and_are_then_appended(plain: WordPieceTokenizer):
     grown, new = insert_words(plain, [(1, 'Tumor'), (2, 'the'), (3, 'patient'), (4, 'gene'), (5, 'tumor')], 'words.txt')
     assert new == 3 and grown.vocab_size == plain.vocab_size + 1
-    assert grown.pieces[1:3] == ['tumor', 'patient'] and grown.pieces[-1] == 'gene'
+    assert grown.pieces[1:3] == ['patient', 'tumor'] and grown.pieces[-1] == 'gene'
     assert set(grown.special_ids) == {0, 3, 4, 5, 6}  # A filled slot can be masked and drawn.
     (ids,) = grown.encode(['The TUMOR genes'])
     assert [grown.pieces[i] for i in ids] == ['the', 'tumor', 'gene', '##s']
@@ -38,7 +38,7 @@ def test_the_previous_ids_of_each_word_are_those_of_the_plain_vocabulary(plain: 
     grown, _ = insert_words(plain, [(1, 'tumor'), (2, 'gene'), (3, 'patient')], 'words.txt')
     previous = find_previous_ids(plain, grown)
     assert sorted(previous) == [1, 2, len(PIECES)]
-    assert [plain.pieces[i] for i in previous[2]] == ['g', '##e', '##n', '##e']
+    assert [plain.pieces[i] for i in previous[1]] == ['g', '##e', '##n', '##e']
 
 
 def test_transformers_gives_the_same_ids(plain: WordPieceTokenizer, tmp_path: pathlib.Path):

@@ -24,7 +24,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     for module in (loop, goodput_clock):
         monkeypatch.setattr(module, 'time', clock)
-    monkeypatch.setattr(goodput_clock, '_recorded_until', 0.0)
+    goodput_clock._recorded_until.set(0.0)
     return clock
 
 
@@ -40,7 +40,7 @@ def test_goodput_counts_the_cost_of_a_stop_and_a_kill(tmp_path: pathlib.Path, cl
     with (tmp_path / TIMES).open('a') as log:
         log.write('{"step": 9, "after": 5, "sec')  # an incomplete row, as after a kill
     clock.now += 1000  # time between the processes
-    goodput_clock._recorded_until = clock.now - 7  # the process started 7 s ago
+    goodput_clock._recorded_until.set(clock.now - 7)  # the process started 7 s ago
     state, position, _ = first.saved[4]
     World(tmp_path, clock, eval_every=0).run(position, state)
 

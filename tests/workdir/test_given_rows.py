@@ -1,5 +1,9 @@
 """Tests that rows from a Python program are written as files that the task reads."""
 
+import json
+import pathlib
+
+import numpy as np
 import pytest
 
 import bertjax
@@ -13,6 +17,15 @@ def test_rows_can_be_the_diagnostic_set_of_glue(tmp_path):
     recipe = write_rows(bertjax.recipe('glue:mnli', data={'train': rows, 'ax': rows}), tmp_path)
     (record,) = GlueTask(recipe.config.data, 32, task='mnli').records('ax')
     assert (record.first, record.second) == ('it rains', 'it pours')
+
+
+def test_dates_are_text_and_paths_do_not_depend_on_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    row = {'text': 'a', 'label': 'b', 'day': np.datetime64('2024-01-02', 'ns'), 'none': np.datetime64('NaT', 'ns')}
+    recipe = write_rows(bertjax.recipe('classify', data={'train': [row]}), pathlib.Path('run'))
+    monkeypatch.chdir('/')
+    written = json.loads((pathlib.Path(recipe.config.data) / 'train.jsonl').read_text())
+    assert written == {'text': 'a', 'label': 'b', 'day': '2024-01-02 00:00:00', 'none': None}
 
 
 @pytest.mark.parametrize('name', ['bs=32', 'lr=1e-4,bs=32', '[a],*'])

@@ -146,10 +146,13 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
             if field.name in options - {*loss.options} and getattr(self, field.name) != field.default:
                 found = f'{getattr(self, field.name)!r} with the loss {self._loss}, which does not use it'
                 raise UserError(f'config.task.{field.name}', found, repr(field.default), 'leave it out')
-        for record in records:
-            if loss.needs_negatives and len(record.texts) < 3:
-                fix = self._negatives_fix(has_columns=bool(record.where))
-                raise UserError(record.where or self.data, 'an anchor without negatives', 'a negative', fix)
+        # The loss of an anchor without negatives is 0.
+        alone = sum(len(record.texts) < 3 for record in records) if loss.needs_negatives else 0
+        if alone == len(records):
+            where, fix = records[0].where, self._negatives_fix(has_columns=bool(records[0].where))
+            raise UserError(where or self.data, 'only anchors without negatives', 'negatives', fix)
+        if alone:
+            print(f'{alone:,} of {len(records):,} anchors have no negatives, and do not affect the training')
         if loss.score_range:
             self._check_scores(records, *loss.score_range)
         texts = sum(len(record.texts) for record in records)

@@ -31,7 +31,7 @@ class RowLoss:
       rows: the function (vectors or scores from the model, batch, **options) -> the losses of B rows, float32 [B].
       forms: the forms of the records that the loss accepts, keys of files.FORMS.
       options: the options of the task that the loss uses.
-      needs_negatives: whether each record must have a negative.
+      needs_negatives: whether the loss of a record without negatives is always 0.
       score_range: the allowed range of a label divided by config.task.max_score; None for no limit.
     """
 

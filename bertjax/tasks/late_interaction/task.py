@@ -26,6 +26,7 @@ from bertjax.tasks.late_interaction.losses import LOSSES, ROLES, build_objective
 from bertjax.tasks.late_interaction.search import search
 from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.task import Outputs, option
+from bertjax.text.special import is_unused
 from bertjax.text.tokenizer import Tokenizer
 
 
@@ -178,6 +179,8 @@ class Tokenization:
     def _encode(self, texts: Sequence[str], prompt: str, length: int, name: str, key: str) -> list[np.ndarray]:
         tokenizer, marker = self._tokenizer, np.zeros(0, np.int32)
         word = (prompt.split(None, 1) or [''])[0]
+        if is_unused(word) and word not in self._ids:
+            self.notes.append(f'{word} is not in the vocabulary, so the prompt of {name} is read as text')
         if word in self._ids and tokenizer.encode([word])[0].tolist() != [self._ids[word]]:
             # The tokenizer does not produce a piece such as [unused0] from a text, so the id of the piece is added.
             marker, prompt = np.int32([self._ids[word]]), prompt[prompt.index(word) + len(word) :]

@@ -83,9 +83,10 @@ def _names(cells: Sequence[str], where: str, layout: TableLayout) -> tuple[tuple
         if layout.headerless_columns:
             expected += f', or no header and the columns {", ".join(layout.headerless_columns)}'
         fix = f'check the separator, and the column names in the first line and in {missing[0].key}'
+        if len(names) == 1 and ';' in names[0]:
+            fix = 'save the file with commas between the columns'
         raise UserError(where, f'the columns {quote_names(names)}', expected, fix)
-    for column in layout.columns:
-        name = next((name for name in column.names if name in names), None)
-        if name is not None and names.count(name) > 1:
+    for name in filter(None, names):
+        if names.count(name) > 1:
             raise UserError(where, f'{names.count(name)} columns named {name!r}', 'one', 'rename the others')
     return names, False

@@ -181,6 +181,10 @@ def read_columns(text: str, where: str, format: TagFormat, *, tagged: bool) -> l
     hashes = sum(len(line) == 1 and line[0].startswith('#') for block in blocks for line in block.preceding_lines)
     if hashes and not format.comment:
         print(f'{where}: {hashes:,} lines that precede sentences and begin with # are read as comments')
+    numbered = all(list(x.words) == [str(i) for i in range(1, len(x.words) + 1)] for x in sentences)
+    if numbered and max(len(sentence.words) for sentence in sentences) > 2:  # as in GermEval and CoNLL-U
+        found, fix = f'{format.word_column}, the numbers 1, 2, 3 … in {where}', 'set it to 1, for example'
+        raise UserError('config.task.word_column', found, 'the column of the words', fix)
     if not tagged:
         return sentences
     return convert_to_iob2(sentences, [block.locations for block in blocks], where, format)

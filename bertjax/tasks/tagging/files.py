@@ -217,4 +217,5 @@ def split_words(text: str) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]
 
 
 def _is_control(letter: str) -> bool:
-    return unicodedata.category(letter)[0] == 'C'
+    # Cn, the other category of this kind, includes letters that are newer than this version of Python.
+    return unicodedata.category(letter) in ('Cc', 'Cf', 'Co', 'Cs')

@@ -140,7 +140,7 @@ class TaggingTask(Task[Sentence, Tags]):
             types = sorted({split_tag(tag)[1] for tag in counts if tag != 'O'})
             self.labels = ['O', *(f'{prefix}-{type}' if type else prefix for type in types for prefix in 'BI')]
             counts = collections.Counter(span.type for record in records for span in spans(record.tags))
-        if self.plain and len(self.labels) < 2:
+        if len(self.labels) < 2:
             found, fix = f'only the tag {self.labels[0]!r}', 'for files with named fields, check config.task.tags'
             raise UserError('config.task.tag_column', found, 'a column with two or more tags', fix)
         self._file_scheme = next((record.scheme for record in records if record.scheme), '')

@@ -6,6 +6,7 @@ that a kill has cost.
 
 import collections
 import contextlib
+import contextvars
 import pathlib
 import statistics
 import sys
@@ -31,7 +32,8 @@ _MIN_REPORTED = 0.5  # seconds; slow steps below this limit get a row in the log
 _ROW_INTERVAL = 10.0  # seconds; a step writes a row if the last row is older; a kill loses the record since that row
 _MIN_STEPS, _MAX_STEPS = 10, 100  # the minimum and the maximum number of steps of one shape for a median
 
-_recorded_until: float | None = None  # see recorded_until; None for the start of the process
+# See `recorded_until`; None for the start of the process. Each thread has its own value.
+_recorded_until: contextvars.ContextVar[float | None] = contextvars.ContextVar('recorded_until', default=None)
 
 
 def recorded_until() -> float:
@@ -40,15 +42,14 @@ def recorded_until() -> float:
     This time is the end of the previous training or the last call of `begin_recording`, whichever is later. Without
     either, it is the start of the process.
     """
-    if _recorded_until is not None:
-        return _recorded_until
+    if (recorded := _recorded_until.get()) is not None:
+        return recorded
     return time.perf_counter() - max(time.time() - psutil.Process().create_time(), 0.0)
 
 
 def begin_recording() -> None:
     """Begins the record of the next training now, for a program that did other things before."""
-    global _recorded_until
-    _recorded_until = time.perf_counter()
+    _recorded_until.set(time.perf_counter())
 
 
 class GoodputClock:
@@ -148,11 +149,10 @@ class GoodputClock:
 
     def close(self) -> None:
         """Closes the log. Writes the last row if `begin` was called."""
-        global _recorded_until
         if self._trains:
             self.write()
         self._log.close()
-        _recorded_until = self._since
+        _recorded_until.set(self._since)
 
     def _switch_to(self, kind: str) -> None:
         now = time.perf_counter()

@@ -112,7 +112,7 @@ def test_an_ensemble_scores_by_the_mean_logit(tmp_path: pathlib.Path):
 
 PAIR = {'text_a': 'a', 'text_b': 'b', 'score': 1}
 REFUSED = {
-    'no negatives': ([LISTS[0], {'anchor': 'a', 'positive': 'b'}], {}, 'found an anchor without negatives'),
+    'no negatives': ([{'anchor': 'a', 'positive': 'b'}], {}, 'found only anchors without negatives'),
     'range': ([{**PAIR, 'score': 5}], {}, r':1: found the score 5, expected 0 to 1; set config.task.max_score'),
     'negative score': ([{**PAIR, 'score': -1}], {}, r':1: found the score -1, expected 0 to 1'),
     'loss': ([PAIR], {'loss': 'softmax'}, "found 'softmax' with records of the form scored, expected one of bce, mse"),
@@ -145,10 +145,17 @@ def test_negatives_of_squad_come_from_mining(tmp_path: pathlib.Path):
         (tmp_path / f'{name}-v1.1.json').write_text(json.dumps(squad))
     one = task(tmp_path)
     fix = r'; find negatives with configs/mine_negatives\.py, and give its result as config\.data'
-    with pytest.raises(UserError, match='found an anchor without negatives, expected a negative' + fix):
+    with pytest.raises(UserError, match='found only anchors without negatives, expected negatives' + fix):
         one.learn(one.records('train'))
     with pytest.raises(UserError, match="found no negative of the anchor 'a', expected a negative" + fix):
         one.records('dev')
+
+
+def test_an_anchor_may_lack_negatives(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
+    write(tmp_path, 'train.jsonl', [*LISTS, {'anchor': 'a', 'positive': 'b', 'negative': []}])
+    one = task(tmp_path)
+    one.learn(one.records('train'))
+    assert f'1 of {len(LISTS) + 1} anchors have no negatives' in capsys.readouterr().out
 
 
 def test_the_first_documents_of_a_search_are_ranked_again(tmp_path: pathlib.Path):

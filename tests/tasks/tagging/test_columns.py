@@ -108,6 +108,13 @@ def test_windows_line_ends_blanks_and_unusual_words():
     assert read('New York\tB-LOC\n')[0].words == ('New York',)  # Words separated by tabs may contain blanks.
 
 
+def test_numbers_of_words_are_not_words():
+    lines = '1\tAnna\tB-P\n2\tsingt\tO\n3\t.\tO\n'
+    with pytest.raises(UserError, match=r'word_column: found 0, the numbers 1, 2, 3 … in file'):
+        read(lines)
+    assert read(lines, word_column=1)[0].words == ('Anna', 'singt', '.')
+
+
 def test_comments_are_written_back():
     text = '# id 1 domain=en\na _ _ B-X\n# _ _ O\n\n# id 2\nb _ _ O\n'
     sentences = read(text, comment='# id')
