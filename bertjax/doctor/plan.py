@@ -22,6 +22,7 @@ from bertjax.data.batch import count_batches
 from bertjax.distill.settings import DistillationSettings
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.doctor.machine import disk_space, gib
+from bertjax.files.paths import display_path, is_remote
 from bertjax.finetune.benchmark import parse_tasks
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, data_from_source
@@ -37,6 +38,7 @@ from bertjax.pretrain.heldout_texts import check_texts
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
+from bertjax.remote.cache import cache_folder
 from bertjax.remote.paths import user_path
 from bertjax.report.run_record import quiet
 from bertjax.text.added_words import read_words
@@ -61,6 +63,7 @@ def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator
     # The best checkpoint and the checkpoint that is being written must fit.
     more, arrays = settings.checkpoint_keep, 1 + settings.moments
     needed = {'two checkpoints': 2 * arrays * weights, f'{more} more': arrays * weights * more}
+    folder = cache_folder() if is_remote(display_path(folder)) else folder  # the run works in a mirror of its bucket
     yield from disk_space(folder, needed | ({'export': weights * len(settings.formats)} if settings.formats else {}))
 
 

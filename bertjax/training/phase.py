@@ -17,6 +17,7 @@ from bertjax.data.loader import Loader, NumberedBatch
 from bertjax.metrics.rows import WeightedSums
 from bertjax.model.dropout import fold_seed
 from bertjax.optim.schedules import Schedule
+from bertjax.parallel.distributed import has_separate_workdirs, is_multiprocess, primary_first, wait_for_all
 from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.training.compiled_steps import CompiledSteps, Program, compile_steps
 from bertjax.training.evaluate import OnCompile
@@ -144,7 +145,12 @@ class Phase:
         """Loads the batches from example `first` on."""
         member_examples = [member.examples for member in self.members]
         examples = StackedExamples(member_examples) if self.stacked else member_examples[0]
-        examples.batch(np.asarray([first]))  # makes the pairing plans before the throughput is measured
+        # This makes the pairing plans before the throughput is measured. In a shared workdir, the primary process makes
+        # them and the others read its files.
+        with contextlib.nullcontext() if has_separate_workdirs() else primary_first(sync_workdirs=False):
+            examples.batch(np.asarray([first]))
+        if is_multiprocess():
+            wait_for_all()  # The watchdog allows more time here than in a step.
         return Loader(
             examples, first=first, batch_size=self.settings.batch_size, sharding=batch_sharding(self.setup.mesh)
         )
