@@ -66,7 +66,8 @@ def _prepare(flags_of_words: Sequence[str], name: str, verb: Verb) -> None:
         distributed.join(process_flags)
     if flags_of_words and verb.trains and distributed.is_primary():
         print(shlex.join(['bertjax', *flags_of_words]))
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+    # A script starts background processes with an ignored SIGINT, but other threads stop the main thread by it.
+    if signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, signal.SIG_IGN):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

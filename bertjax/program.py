@@ -16,6 +16,7 @@ reads only once.
 """
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import os
@@ -213,8 +214,8 @@ def _run(
     with contextlib.ExitStack() as stack:
         stack.enter_context(filter_log())
         if quiet:
-            stdout = stack.enter_context(_DiscardedOutput())
-            on_row = on_row and _with_output(on_row, stdout)
+            stack.enter_context(_QuietOutput())
+            on_row = on_row and _with_output(on_row)
         stack.callback(CALLER.reset, CALLER.set(Caller('call', ends_process=False, on_row=on_row)))
         try:
             run_verb(request, workdir, _check_one_process)
@@ -229,35 +230,54 @@ def _run(
     return FinishedRun(request, pathlib.Path(workdir).expanduser().absolute())
 
 
-class _DiscardedOutput:
-    """Discards standard output; the context is the original stream. Threads may enter and leave in any order."""
+# Whether the current thread is in `on_row` of a quiet call, whose output is not discarded.
+_IN_ON_ROW: contextvars.ContextVar[bool] = contextvars.ContextVar('in_on_row', default=False)
 
-    _lock, _calls, _stdout, _null = threading.Lock(), 0, sys.stdout, sys.stdout
 
-    def __enter__(self) -> TextIO:
-        shared = _DiscardedOutput
+class _QuietOutput:
+    """A context that discards standard output, except in `on_row`. Threads may enter and leave in any order."""
+
+    _lock, _calls, _stdout = threading.Lock(), 0, sys.stdout
+
+    def __enter__(self) -> None:
+        shared = _QuietOutput
         with shared._lock:
             if not shared._calls:
-                shared._stdout, shared._null = sys.stdout, open(os.devnull, 'w')
-                sys.stdout = shared._null
+                shared._stdout, sys.stdout = sys.stdout, _QuietStream(sys.stdout)
             shared._calls += 1
-        return shared._stdout
+        self._token = _IN_ON_ROW.set(False)
 
     def __exit__(self, *error: object) -> None:
-        shared = _DiscardedOutput
+        shared = _QuietOutput
+        _IN_ON_ROW.reset(self._token)
         with shared._lock:
             shared._calls -= 1
             if not shared._calls:
                 sys.stdout = shared._stdout
-                shared._null.close()
 
 
-def _with_output(on_row: OnRow, stdout: TextIO) -> OnRow:
-    """Returns a function that calls `on_row` with `stdout` as standard output."""
+class _QuietStream:
+    """A stream that writes to `stream` in `on_row`, and discards all other text."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text) if _IN_ON_ROW.get() else len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _with_output(on_row: OnRow) -> OnRow:
+    """Returns a function that calls `on_row` without discarding its output."""
 
     def call(row: dict[str, Any]) -> None:
-        with contextlib.redirect_stdout(stdout):
+        token = _IN_ON_ROW.set(True)
+        try:
             on_row(row)
+        finally:
+            _IN_ON_ROW.reset(token)
 
     return call
 

@@ -22,7 +22,7 @@ Arguments, as in --config=configs/pretrain_base.py:ltr or :size=l6_d768_h3,maski
 | cased         | train a cased vocabulary                   |                                                        |
 
 The paper's LTR + BiLSTM (table 5: MNLI 82.1, SQuAD F1 84.9) differs from `ltr` only in fine-tuning: set
---config.task.bilstm_units=768 --config.export=False.
+--config.task.bilstm_units=768 --config.export_formats=orbax.
 """
 
 from ml_collections import ConfigDict

@@ -92,7 +92,7 @@ def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
         encoding = resolve_encoding(model, **keys)
         check_encoding(model, encoding)
     prompts = model.sentence_modules.prompts if model.sentence_modules else {}
-    if keys['prompt'] is None and not encoding.prompt and any(prompts.values()):
+    if keys['prompt'] is None and encoding.pool != 'none' and not encoding.prompt and any(prompts.values()):
         names = ', '.join(name for name, prompt in prompts.items() if prompt)
         print(f'the texts get no prompt; the model has prompts for {names}: see config.extract.prompt')
     if encoding.prompt and encoding.pool == 'none':

@@ -12,7 +12,7 @@ _NAME = re.compile(r'([\w.-]+/[\w.-]+)(?:@([\w./-]+))?')
 _MOVED = {
     r'bert-(base|large)-(un)?cased(-whole-word-masking)?(-finetuned-(squad|mrpc))?': 'google-bert',
     r'bert-base-(chinese|german-cased|multilingual-(un)?cased)': 'google-bert',
-    r'roberta-(base|large)(-mnli)?|xlm-roberta-(base|large)': 'FacebookAI',
+    r'roberta-(base|large)(-mnli)?|xlm-roberta-(base|large)(-finetuned-conll0[23]-[a-z]+)?': 'FacebookAI',
     r'distil(bert|roberta)-base[\w-]*': 'distilbert',
     r'(all|multi-qa|paraphrase)-[\w.-]*(MiniLM|distilroberta)[\w.-]*': 'sentence-transformers',
 }

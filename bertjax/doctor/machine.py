@@ -46,11 +46,14 @@ def versions() -> Iterator[Check]:
 
 def _requirements(owner: str) -> Iterator[Requirement]:
     """Yields the requirements of a package that apply to this machine or name an installed device package."""
-    if _version(owner) is None:  # bertjax runs from a checkout without installation
+    if _version(owner) is None:  # a checkout of bertjax that is not installed
         return
+    seen: set[tuple[str, str]] = set()  # several extras may have the same requirement
     for requirement in map(Requirement, importlib.metadata.requires(owner) or []):
         is_device = requirement.name.startswith(_DEVICE_PACKAGES) and _version(requirement.name)
-        if is_device or requirement.marker is None or requirement.marker.evaluate({'extra': ''}):
+        applies = is_device or requirement.marker is None or requirement.marker.evaluate({'extra': ''})
+        if applies and (key := (requirement.name, str(requirement.specifier))) not in seen:
+            seen.add(key)
             yield requirement
 
 
@@ -63,7 +66,7 @@ def _version(name: str) -> str | None:
 
 @check('devices')
 def devices() -> Iterator[Check]:
-    """Computes a gradient on JAX's devices, and looks for an accelerator that JAX does not use."""
+    """Computes a gradient on JAX's first device, and looks for an accelerator that JAX does not use."""
     try:
         available = training_devices()
     except RuntimeError as error:  # for example, another process uses the TPU
@@ -76,7 +79,7 @@ def devices() -> Iterator[Check]:
         fix = f"pip install 'bertjax[{_EXTRAS[idle]}]', and read the messages of JAX at its start"
         yield Check('devices', WARN, f'{kind}, though this machine has a {idle}', fix)
     else:
-        yield Check('devices', OK, f'{kind}, and a gradient computed on them is correct')
+        yield Check('devices', OK, f'{kind}, and a gradient on the first is correct')
 
 
 @check('workdir')
@@ -102,13 +105,17 @@ def is_at_work(folder: pathlib.Path) -> bool:
 
 
 @check('disk')
-def disk_space(folder: pathlib.Path, needed: Mapping[str, int]) -> Iterator[Check]:
-    """Compares the free disk space with `needed`, {name of files: bytes}. Fails if the first entry does not fit."""
+def disk_space(
+    folder: pathlib.Path, needed: Mapping[str, int], other: str = 'give a --workdir on another disk'
+) -> Iterator[Check]:
+    """Compares the free disk space with `needed`, {name of files: bytes}. Fails if the first entry does not fit.
+
+    `other` is an alternative to making room, for the message.
+    """
     free = shutil.disk_usage(disk.nearest_folder(folder)).free
     message = f'{gib(free)} free; {", ".join(f"{name} {gib(size)}" for name, size in needed.items())}'
     if free < next(iter(needed.values())):
-        fix = 'make room, or give a --workdir on another disk'
-        yield Check('disk', FAIL, message, fix)
+        yield Check('disk', FAIL, message, f'make room, or {other}')
     elif free < sum(needed.values()):
         yield Check('disk', WARN, f'{message}: not enough for all of them', 'make room or lower config.checkpoint_keep')
     else:

@@ -38,7 +38,7 @@ from bertjax.pretrain.heldout_texts import check_texts
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.remote.cache import cache_folder
+from bertjax.remote.cache import VARIABLE, cache_folder
 from bertjax.remote.paths import user_path
 from bertjax.report.run_record import quiet
 from bertjax.text.added_words import read_words
@@ -63,8 +63,11 @@ def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator
     # The best checkpoint and the checkpoint that is being written must fit.
     more, arrays = settings.checkpoint_keep, 1 + settings.moments
     needed = {'two checkpoints': 2 * arrays * weights, f'{more} more': arrays * weights * more}
-    folder = cache_folder() if is_remote(display_path(folder)) else folder  # the run works in a mirror of its bucket
-    yield from disk_space(folder, needed | ({'export': weights * len(settings.formats)} if settings.formats else {}))
+    needed |= {'export': weights * len(settings.formats)} if settings.formats else {}
+    if is_remote(display_path(folder)):  # the run works in a mirror of its bucket
+        yield from disk_space(cache_folder(), needed, f'set {VARIABLE} to a folder on another disk')
+    else:
+        yield from disk_space(folder, needed)
 
 
 @check('config')

@@ -50,11 +50,12 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
         fix = 'give another --workdir'
         raise UserError('--workdir', f'{workdir}, which is one of {KEY}', "a folder for the ensemble's results", fix)
     for folder in members:
-        if folder.parent.name == TRIALS:
-            fix = 'train each seed in its own --workdir, because a sweep keeps only its best model'
-            raise UserError(KEY, f'{folder}, a trial of a sweep', 'workdirs of fine-tuning runs', fix)
         if not (folder / 'config.json').exists():
-            raise UserError(KEY, f'{folder}, which has no run', 'workdirs of fine-tuning runs', 'fine-tune there first')
+            found, fix = f'{folder}, which has no run', 'fine-tune there first'
+            if folder.parent.name == TRIALS:
+                found = f'{folder}, a trial of a sweep'
+                fix = 'train each seed in its own --workdir, because a sweep keeps only its best model'
+            raise UserError(KEY, found, 'workdirs of fine-tuning runs', fix)
     return members
 
 

@@ -15,6 +15,7 @@ from bertjax.config.plain import flatten, from_plain
 from bertjax.config.schema import Trained
 from bertjax.convert.load import load_task_model
 from bertjax.errors import UserError
+from bertjax.files.paths import is_remote
 from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit, read_encoder_config
@@ -57,10 +58,11 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
             fix = 'leave it out, or give the workdir of another run'
             raise UserError(f'config.{name}', repr(new[name]), f'{old.get(name)!r}, as in {path}', fix)
     merged.data = config.data or recorded['data']
-    if merged.data != recorded['data']:
+    if os.path.realpath(merged.data) != os.path.realpath(recorded['data']):
         for name in _FILE_OPTIONS:
             value = merged.task.get(name, '')
-            if os.path.isabs(value) and f'task.{name}' not in command_line_keys:
+            is_fixed = any(os.path.isabs(part) or is_remote(part) for part in value.split(','))
+            if is_fixed and f'task.{name}' not in command_line_keys:
                 print(f'config.task.{name}={value} is not used with other data')
                 merged.task[name] = ''
     return merged

@@ -11,7 +11,7 @@ from bertjax.config.schema import from_config
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.optim.schedules import check_schedule
-from bertjax.parallel.distributed import is_primary
+from bertjax.parallel.distributed import decide_on_primary
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
 from bertjax.training.settings import check_grad_accum_steps, check_memory
@@ -74,8 +74,8 @@ class FinetuningSettings(FinetuningKeys):
         Raises:
           UserError: The tracker, an option of the task or a combination of values is invalid. The error names a key.
         """
-        if is_primary():  # only this process sends metrics
-            check_tracker(self.tracker)
+        if self.tracker:  # only the primary process sends metrics
+            decide_on_primary(lambda: check_tracker(self.tracker) or 0)
         if self.patience and not parse_duration(self.eval_every)[0]:
             found = f'{self.patience} with config.eval_every={self.eval_every}'
             fix = 'for example --config.eval_every=1epochs'

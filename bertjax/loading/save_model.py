@@ -105,7 +105,7 @@ def _labels(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, A
     names = values.get('id2label')
     if not isinstance(names, dict) or len(names) != len(fields.get('id2label', ())):
         return dict(fields)
-    ours, theirs = label_names(fields['id2label']), label_names(names)
+    ours, theirs = label_names(fields.get('id2label')), label_names(names)
     if ours != theirs and sorted(ours) == sorted(theirs):  # `load_task_model` has reordered the outputs of the head
         return dict(fields)
     return {**fields, **{key: values[key] for key in ('id2label', 'label2id') if key in values}}

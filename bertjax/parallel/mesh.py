@@ -36,8 +36,8 @@ def make_mesh(axes: dict[str, int], devices: Sequence[jax.Device] | None = None)
     """Creates a mesh with axes (data, fsdp, tensor) over `devices` (default: all).
 
     If there are several TPU slices, the `data` axis spans them, because the network between slices is slow and the axis
-    exchanges only gradients by default. The devices of a host are adjacent, so `data`, the outermost axis, also spans
-    the hosts, as far as its size allows.
+    exchanges only gradients by default. Except inside a TPU slice, the devices of a host are adjacent, so `data` also
+    spans the hosts, as far as its size allows.
 
     The axis types are Auto. `jax.make_mesh` would create Explicit axes, with which Linen's logical constraints become
     assertions. Enter the mesh with `partition.mesh_context`. In `with mesh:`, Flax does not see the mesh, and
@@ -67,7 +67,8 @@ def make_mesh(axes: dict[str, int], devices: Sequence[jax.Device] | None = None)
 
 def slice_count(devices: Iterable[Any]) -> int:
     """Returns the number of TPU slices that these devices belong to, or 1 for other devices."""
-    return len({getattr(device, 'slice_index', 0) for device in devices})
+    # GPUs may also have a `slice_index`.
+    return len({getattr(device, 'slice_index', 0) for device in devices if device.platform == 'tpu'}) or 1
 
 
 def row_shards(mesh: Mesh) -> int:

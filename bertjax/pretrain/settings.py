@@ -16,7 +16,7 @@ from bertjax.corpus.sources import AUTO, parse_mixture
 from bertjax.errors import UserError
 from bertjax.model.attention.select import describe_attention
 from bertjax.model.config import BertConfig
-from bertjax.parallel.distributed import is_primary
+from bertjax.parallel.distributed import decide_on_primary
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.text.special import SPECIAL_TOKENS
 from bertjax.training.settings import check_memory, resolve_durations
@@ -193,8 +193,8 @@ class PretrainingSettings(PretrainingKeys):
         Raises:
           UserError: A value is invalid. The error names its key.
         """
-        if is_primary():  # only this process sends metrics
-            check_tracker(self.tracker)
+        if self.tracker:  # only the primary process sends metrics
+            decide_on_primary(lambda: check_tracker(self.tracker) or 0)
         model_config = self.model_config(self.vocab.size)
         if self.pair_options.paired and self.model.pooling != 'cls':
             found = f'{self.model.pooling!r} with config.pairs.mode={self.pairs.mode}'

@@ -121,7 +121,7 @@ class Lease:
         try:
             folder.write(NAME, json.dumps({**self._facts, 'renewed': self._count}).encode(), replace=version)
         except FileExistsError:
-            if not self._is_held(self._folder):  # if it is held, an earlier attempt of this request has succeeded
+            if not self._is_held(folder):  # if it is held, an earlier attempt of this request has succeeded
                 return False
         self._renewed = start
         return True

@@ -12,9 +12,9 @@ UNIGRAM, BPE = 1, 2
 # Field numbers of sentencepiece_model.proto: ModelProto, SentencePiece, TrainerSpec, NormalizerSpec.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _SCORE = 2
-_MODEL_TYPE, _BYTE_FALLBACK = 3, 35
+_MODEL_TYPE, _SUFFIX, _BYTE_FALLBACK = 3, 24, 35
 _RULE, _CHARSMAP, _DUMMY_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES = 1, 2, 3, 4, 5
-# Scores are rounded to multiples of 1 / _STEPS nat, so that sums up to 65,536 are exact in float32 (24 bits).
+# Rounding scores to multiples of 1 / _STEPS nat keeps sums below 65,536 exact in float32 (24 bits).
 _STEPS = 256
 
 
@@ -45,7 +45,8 @@ def read_settings(model: bytes) -> ModelSettings:
     return ModelSettings(
         kind=trainer.get(_MODEL_TYPE, UNIGRAM),
         byte_fallback=bool(trainer.get(_BYTE_FALLBACK, 0)),
-        usual_spaces=all(normalizer.get(field, 1) for field in (_DUMMY_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES)),
+        usual_spaces=not trainer.get(_SUFFIX, 0)
+        and all(normalizer.get(field, 1) for field in (_DUMMY_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES)),
         rule=normalizer.get(_RULE, b'').decode(),
         charsmap=normalizer.get(_CHARSMAP, b''),
     )
@@ -56,7 +57,8 @@ def unicode_steps(rule: str) -> list[str]:
 
     The character map is a fixed table of short sequences. SentencePiece applies it to the text, but `tokenizers`
     applies it to each grapheme, so the results differ for decomposed Vietnamese or Korean. After the returned
-    normalisers, the results are equal. These normalisers change SentencePiece's own result only for U+FF5E.
+    normalisers, the results are equal. These normalisers change SentencePiece's own result only for U+FF5E, U+0344 and,
+    with case folding, U+0130.
     """
     return {
         'nmt_nfkc': ['NFKC'],

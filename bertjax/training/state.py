@@ -109,7 +109,7 @@ def make_init(
 
 
 def init_aux_params(init_aux: Callable[[jax.Array], Any], key: jax.Array) -> dict[str, Any]:
-    """Returns {AUX: initial parameters of the objective}. `key` is the key of the whole state."""
+    """Returns {AUX: initial parameters of the objective}. `key` also initialises the model."""
     return {AUX: init_aux(jax.random.fold_in(key, 1))}
 
 

@@ -12,7 +12,7 @@ from bertjax.data.features import INPUTS
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
-from bertjax.parallel.distributed import fetch_to_all_hosts, is_primary
+from bertjax.parallel.distributed import decide_on_primary, fetch_to_all_hosts, is_primary
 
 FORMATS = ('hf', 'orbax', 'google', 'stablehlo', 'onnx')
 LOADABLE = ('hf', 'orbax', 'google')  # the formats that bertjax loads, best first
@@ -111,8 +111,7 @@ def check_push_to(name: str, formats: Collection[str]) -> None:
         found = f'{name}, with {",".join(formats) or "no format"} exported'
         fix = 'set --config.export_formats=hf, or leave config.push_to empty'
         raise UserError('config.push_to', found, 'an export in the format hf, which is pushed', fix)
-    if is_primary():  # only this process pushes
-        check_push(name)
+    decide_on_primary(lambda: check_push(name) or 0)  # only the primary process pushes
 
 
 def push_export(folder: pathlib.Path, name: str, *, private: bool) -> None:

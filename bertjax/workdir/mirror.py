@@ -46,7 +46,7 @@ _MARKERS = {
 _IGNORED = r'(^|/)(partial|plans)/|\.unfinished$|\.orbax-checkpoint-tmp'
 _RULES = MirrorRules(_MARKERS, _IGNORED, r'(.*/)?((ledger|metrics|time)\.jsonl|tensorboard/.*)')
 _DOCTOR_RULES = MirrorRules(_MARKERS, rf'{_IGNORED}|(^|/)(export/|\.unfinished/|checkpoints/\d+/(?!{checksums.FILE}$))')
-# Only the checksum file of a checkpoint is mirrored. It shows run=compile that the run has checkpoints.
+# Only the checksum file of a checkpoint is mirrored. It is how run=compile sees that checkpoints exist.
 _READ_ONLY_RULES = MirrorRules(
     _MARKERS, rf'{_IGNORED}|(^|/)((\.unfinished|store|heldout|export)/|checkpoints/(?!\d+/{checksums.FILE}$))'
 )
@@ -85,7 +85,7 @@ def mirrored_workdir(url: str, use: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _read_only_mirror(remote: RemoteFolder, name: str, *, inspect: bool) -> Iterator[pathlib.Path]:
-    """Yields a temporary mirror, and publishes its changes after the body.
+    """Yields a temporary mirror, then publishes the files that the body wrote.
 
     With `inspect`, more files are mirrored, errors of the bucket are ignored, and nothing is published.
     """

@@ -155,9 +155,13 @@ def _to_json(value: Any, where: str) -> Any:
         return {str(key): _to_json(item, where) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_to_json(item, where) for item in value]
+    if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in 'mM':
+        return [_to_json(item, where) for item in value]
     if isinstance(value, np.datetime64 | np.timedelta64):
-        # In nanoseconds, the default of pandas, NumPy would convert it to an integer.
-        return None if np.isnat(value) else str(value.astype(f'{value.dtype.kind}8[us]').item())
+        if np.isnat(value):
+            return None
+        item = value.item()  # an integer for nanoseconds, the default of pandas
+        return str(value.astype(f'{value.dtype.kind}8[us]').item() if isinstance(item, int) else item)
     if isinstance(value, datetime.date) and value != value:  # NaT of pandas
         return None
     if hasattr(value, 'dtype') and hasattr(value, 'tolist'):  # NumPy

@@ -5,6 +5,7 @@ import pathlib
 import re
 import threading
 import time
+from collections.abc import Iterator
 
 import jax
 import pytest
@@ -20,12 +21,13 @@ from bertjax.training.health.watchdog import HANG, LONG_FACTOR, watch_for_hangs
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
     for module in (loop, goodput_clock):
         monkeypatch.setattr(module, 'time', clock)
-    goodput_clock._recorded_until.set(0.0)
-    return clock
+    token = goodput_clock._recorded_until.set(0.0)
+    yield clock
+    goodput_clock._recorded_until.reset(token)
 
 
 def lines(folder: pathlib.Path) -> list[dict]:

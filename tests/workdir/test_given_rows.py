@@ -22,10 +22,11 @@ def test_rows_can_be_the_diagnostic_set_of_glue(tmp_path):
 def test_dates_are_text_and_paths_do_not_depend_on_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     row = {'text': 'a', 'label': 'b', 'day': np.datetime64('2024-01-02', 'ns'), 'none': np.datetime64('NaT', 'ns')}
+    row['days'] = np.array(['2024-01-02'], 'datetime64[D]')
     recipe = write_rows(bertjax.recipe('classify', data={'train': [row]}), pathlib.Path('run'))
     monkeypatch.chdir('/')
     written = json.loads((pathlib.Path(recipe.config.data) / 'train.jsonl').read_text())
-    assert written == {'text': 'a', 'label': 'b', 'day': '2024-01-02 00:00:00', 'none': None}
+    assert written == {'text': 'a', 'label': 'b', 'day': '2024-01-02 00:00:00', 'none': None, 'days': ['2024-01-02']}
 
 
 @pytest.mark.parametrize('name', ['bs=32', 'lr=1e-4,bs=32', '[a],*'])

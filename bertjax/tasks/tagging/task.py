@@ -146,7 +146,7 @@ class TaggingTask(Task[Sentence, Tags]):
         self._file_scheme = next((record.scheme for record in records if record.scheme), '')
         words = sum(len(record.words) for record in records)
         kinds = ', '.join(f'{name or "entities"} {count:,}' for name, count in counts.most_common(20))
-        print(f'{len(records):,} sentences for training, {words:,} words: {kinds or "no entity"}')
+        print(f'{len(records):,} sentences for training, {words:,} words: {kinds}')
 
     def features(self, records: Sequence[Sentence], tokenizer: Tokenizer, *, training: bool) -> Features:
         """Builds a row `[CLS] pieces [SEP]` for each window. The sentences of a document must be consecutive.
