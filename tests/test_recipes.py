@@ -294,7 +294,7 @@ def test_task_recipes_have_the_settings_of_the_paper():
     rates = [(c.task.version, c.learning_rate, c.batch_size, c.epochs) for c in (load(squad, 'v1'), load(squad, 'v2'))]
     assert rates == [('1.1', 5e-5, 32, 3.0), ('2.0', 5e-5, 48, 2.0)]
     features = load(ner, 'features=concat_last_four')
-    assert (features.trainable, features.export, features.task.bilstm_units) == ('head', False, 768)
+    assert (features.trainable, features.export_formats, features.task.bilstm_units) == ('head', 'orbax', 768)
     assert features.task.frozen and features.task.layers == 'concat_last_four' and not load(ner, '').task.bilstm_units
     assert (load(swag, '').learning_rate, load(swag, '').batch_size, load(swag, '').epochs) == (2e-5, 16, 3.0)
     assert load(sick, 'r').task.regression and not load(sick, 'e').task.regression

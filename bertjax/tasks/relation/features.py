@@ -32,7 +32,7 @@ def role_marks(tokenizer: Tokenizer, markers: str) -> list[np.ndarray]:
     slots = [i for i, piece in enumerate(tokenizer.pieces) if is_unused(piece)][:4]
     if markers in ('entity', 'mask') and len(slots) == 4:
         return [np.int32([slot]) for slot in slots]
-    return tokenizer.encode(MARKS if markers == 'words' else _PUNCTUATION)
+    return tokenizer.encode([tokenizer.word_prefix + mark for mark in (MARKS if markers == 'words' else _PUNCTUATION)])
 
 
 def describe_marks(tokenizer: Tokenizer, markers: str) -> str:
@@ -63,7 +63,7 @@ def encode_relations(
       UserError: `seq_len` is too small for the marks.
     """
     marks, max_tokens = role_marks(tokenizer, markers), seq_len - 2
-    record_parts = [_parts(record, markers) for record in records]
+    record_parts = [_move_spaces(_parts(record, markers), tokenizer.word_prefix) for record in records]
     texts = [part.text for parts in record_parts for part in parts if part.kind != _MARK]
     encoded = iter(tokenizer.encode(texts))
     for record, parts in zip(records, record_parts, strict=True):
@@ -103,6 +103,27 @@ def _parts(record: Relation, markers: str) -> list[_Part]:
             mark = _TYPES[boundary.role] if markers == 'typed' else ''
             parts.append(_Part(_TYPE, f'{mark} {kind} {mark}'))
     return [*parts, _Part(_CONTEXT, record.text[position:])]
+
+
+def _move_spaces(parts: Sequence[_Part], prefix: str) -> list[_Part]:
+    """Moves a space before a mark to the word after the mark.
+
+    Without this, a byte-level BPE would read the word as a continuation of the mark, and the space as a separate piece.
+    `prefix` is `Tokenizer.word_prefix`; '' changes nothing.
+    """
+    # A word after a mark at the start of the text also gets the space.
+    moved, space = [], '' if parts[0].text else prefix
+    for part in parts:
+        if part.kind == _MARK or not prefix:
+            moved.append(part)
+            continue
+        text = part.text.rstrip(' ')
+        needs_space = text and text[0] != ' ' and (space or part.kind == _TYPE)
+        moved.append(part._replace(text=prefix + text if needs_space else text))
+        # After a type, the entity is a new word. Parts without text keep the space of the part before them.
+        if part.text:
+            space = prefix if part.kind == _TYPE or len(text) < len(part.text) else ''
+    return moved
 
 
 def _select_positions(parts: Sequence[_Part], lengths: Sequence[int], max_tokens: int, where: str) -> np.ndarray:

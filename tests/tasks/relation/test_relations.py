@@ -7,13 +7,14 @@ import pathlib
 import jax
 import numpy as np
 import pytest
+from json_tokenizers import write_tokenizer
 from text_world import LETTERS, sequences
 
 from bertjax.convert.huggingface.config import check_head_exportable
 from bertjax.errors import UserError
 from bertjax.inference.tasks import text_records
 from bertjax.model.config import BertConfig
-from bertjax.tasks.relation.features import describe_marks
+from bertjax.tasks.relation.features import describe_marks, encode_relations
 from bertjax.tasks.relation.files import MarkedEntity, Relation, parse_marked_text
 from bertjax.tasks.relation.task import RelationTask
 from bertjax.tasks.sentence.task import Scores
@@ -166,6 +167,17 @@ def test_marks_are_fixed_tokens_for_augmentation(slots: Tokenizer, markers: str,
         if markers != 'typed' or record is RECORD:
             pieces = ''.join(slots.pieces[i] for i in features.tokens[fixed])
             assert pieces.replace('##b', 'b') == 2 * expected.replace('##b', 'b')
+
+
+@pytest.mark.parametrize('markers', ['entity', 'typed', 'words'])
+def test_words_beside_marks_have_the_pieces_of_words_in_a_text(tmp_path: pathlib.Path, markers: str):
+    write_tokenizer('modern', ['Ann runs Acme in Rome'] * 9, tmp_path, size=300)
+    tokenizer = load_tokenizer(tmp_path)
+    for text, start in (('Ann runs Acme in Rome', ' '), ('in Rome Ann runs Acme', '')):
+        entities = tuple(MarkedEntity(text.index(name), text.index(name) + len(name), 'X') for name in ('Ann', 'Acme'))
+        record = Relation(text, entities, None)
+        ((tokens, _, fixed, _),) = encode_relations([record], tokenizer, 64, markers)
+        assert tokens[~fixed].tolist() == tokenizer.encode([start + text])[0].tolist()
 
 
 def test_without_unused_pieces_the_marks_are_punctuation(tokenizer: Tokenizer, slots: Tokenizer):
