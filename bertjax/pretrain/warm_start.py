@@ -10,6 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 from bertjax.config.pretraining import BUDGET_CHOICES
+from bertjax.convert.huggingface.sentence_transformers import read_sentence_modules
 from bertjax.convert.load import load_pretraining_model, read_config
 from bertjax.convert.trees import stacked_shapes
 from bertjax.convert.vocabulary import add_piece_rows
@@ -211,6 +212,9 @@ def initial_params(
             f'config.model.{name} is {run_value}, but {source_value} in the checkpoint: '
             f'--config.model.{name}={source_value} keeps the value of the checkpoint'
         )
+    if modules := read_sentence_modules(directory):
+        pool = '' if modules.refusal else f'; set config.task.pool={modules.pool} to train embeddings later'
+        lines.append(f'the export will not have the modules of sentence-transformers ({modules.describe()}){pool}')
     if old_tokenizer is not tokenizer:
         new_pieces = find_previous_ids(old_tokenizer, tokenizer)
         params = add_piece_rows(params, model_config, new_pieces)

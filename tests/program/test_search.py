@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from running import Program
 
 import bertjax
 from bertjax.convert.huggingface.sentence_transformers import SentenceModules, module_files
@@ -211,3 +212,13 @@ def test_rerank_with_a_cross_encoder_of_transformers(trained, tmp_path):
     hits = bertjax.load(tmp_path).rerank(QUERIES[0], TEXTS)
     np.testing.assert_allclose([hit['score'] for hit in hits], np.sort(logits)[::-1], atol=1e-5)
     np.testing.assert_allclose([logits[hit['index']] for hit in hits], [hit['score'] for hit in hits], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_pre_training_names_the_modules_that_its_export_will_lack(
+    program: Program, folder: pathlib.Path, tmp_path: pathlib.Path
+):
+    flags = (f'--workdir={tmp_path}', f'--config.init={folder}', '--config.steps=1', '--config.eval_every=0')
+    out = program.run(*flags).stdout
+    assert 'the export will not have the modules of sentence-transformers (' in out
+    assert "pool='mean'" in out and 'set config.task.pool=mean to train embeddings later' in out
