@@ -20,6 +20,7 @@ from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.terminal import Console
 from bertjax.workdir.exports import LOADABLE
 from bertjax.workdir.lock import check_workdir_kind, lock_workdir
+from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.writers.console import print_next_commands, print_output_files
 
 VERB = Verb(needs='task', teacher=False, trains=True)
@@ -65,6 +66,9 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         console.print(f'no data for {len(missing_data)} of {len(tasks)} tasks: {titles}', markup=False)
         console.print('  the average will be over fewer tasks than GLUE has')
     order = benchmark.order_tasks(overrides, list(server_splits))
+    for task in order:
+        if overrides.get(task, {}).get('init') not in TASKS:
+            huggingface_directory(configs[task].init)  # raises before any task trains
     with lock_workdir(folder):
         requests = {task: to_plain(configs[task]) for task in order}
         for task in order:
@@ -89,8 +93,13 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
 def _task_config(config: ConfigDict, task: str, overrides: Mapping[str, Any], folder: pathlib.Path) -> ConfigDict:
     values, overrides = to_plain(config), dict(overrides)
     seeds = overrides.pop('seeds', None)
+    # A value for this task replaces the values of a sweep over all tasks.
+    replaced = {'seeds' if key == 'seed' else key for key in overrides} & values['sweep'].keys()
+    values['sweep'] = {**values['sweep'], **{key: [] for key in replaced}}
     if seeds is not None:
         values['sweep'] = {**values['sweep'], 'seeds': list(range(seeds))}
+    if 'epochs' in overrides:
+        values['steps'] = 0
     if overrides.get('init') in TASKS:
         overrides['init'] = str(folder / overrides['init'])
     return from_plain(

@@ -37,7 +37,10 @@ class SweepKeys:
     learning_rate: tuple = key((), list_of(RATE), 'values of `learning_rate`')
     seeds: tuple = key((), list_of(SEED), 'values of `seed`')
     together: int = key(
-        0, integer(0, 1000), 'the maximal number of runs in one train step; 0: all that fit (one on a CPU)'
+        0,
+        integer(0, 1000),
+        'the maximal number of runs in one train step; 0: all that fit (one on a CPU)',
+        change=MACHINE,
     )
 
 

@@ -161,7 +161,8 @@ def _json_paragraphs(record: dict[str, Any], number: int, *, key: str) -> Iterat
     else:
         paragraphs = [line for line in value.splitlines() if line.strip()]
         # In the output of WikiExtractor --json, the first line repeats the title.
-        yield from paragraphs[1:] if paragraphs and paragraphs[0].strip() == record.get('title') else paragraphs
+        has_title = key != 'title' and paragraphs and paragraphs[0].strip() == record.get('title')
+        yield from paragraphs[1:] if has_title else paragraphs
 
 
 def wiki_events(lines: streams.Lines, pick: Picker, *, first: bool) -> Iterator[Event]:

@@ -7,11 +7,13 @@ majority decides how all files of the component are read. Files that the corpus 
 
 import dataclasses
 import itertools
+import re
 import statistics
 from collections.abc import Sequence
 
 from bertjax.corpus import formats
 from bertjax.corpus.sources import TextSource
+from bertjax.text.tokenizer_base import UNSPACED
 
 MAX_INSPECTED = 24
 # A block is a sequence of lines without a blank line.
@@ -99,6 +101,14 @@ def _inspect(source: TextSource) -> tuple[str, str]:
     return format, classify_blank_lines(head.decode('utf-8', 'replace'), complete=complete) if format == 'text' else ''
 
 
+_UNSPACED = re.compile(f'[{UNSPACED}]')
+
+
+def _count_words(line: str) -> int:
+    """Returns a rough number of words. In scripts without spaces, a word has about two characters."""
+    return len(line.split()) + len(_UNSPACED.findall(line)) // 2
+
+
 def classify_blank_lines(text: str, *, complete: bool = True) -> str:
     """Returns 'text' if blank lines end documents, 'files' if they end paragraphs, '' if there is at most one block.
 
@@ -114,7 +124,7 @@ def classify_blank_lines(text: str, *, complete: bool = True) -> str:
     blocks = blocks if complete or len(blocks) < 3 else blocks[:-1]
     if len(blocks) < 2:
         return ''
-    if statistics.median(sum(len(line.split()) for line in block) for block in blocks) >= LONG_BLOCK:
+    if statistics.median(sum(map(_count_words, block)) for block in blocks) >= LONG_BLOCK:
         return 'text'
     if sum(len(block) > 1 for block in blocks) < BLOCK_OF_LINES * len(blocks):
         return 'files'

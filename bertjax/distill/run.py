@@ -80,6 +80,8 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     if distill.soft:
         parts = ('pooler', 'head', 'mix', 'bilstm')
         teacher.check_head(parts, f'a model tuned to {task.name}, with the same labels')
+    if imported.head_note:
+        print(f'the teacher {directory}: {imported.head_note}')
     distill.make_spec(module.config, data.encoder)  # raises if the two cannot be compared
     return teacher
 
@@ -147,7 +149,8 @@ def _distillation(
     random = is_task and copied is None and distill.student_init != 'init'
     initial_weights = 'starting from random weights' if random else ''
     if copied is not None:
-        head = ' and the head' if is_task else ''
+        has_head = not any(name.startswith('head/') for name in teacher.imported.missing)
+        head = ' and the head' if is_task and has_head else ''
         initial_weights = f'starting from blocks {", ".join(map(str, copied))}{head} of {teacher.directory}'
     return Distillation(
         stages,

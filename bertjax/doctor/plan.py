@@ -175,7 +175,8 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
     yield Check('encoder', OK, f'{data.source}: {_sizes(data.encoder)}')
     yield from disk(settings, data.encoder, folder)
     train = min(counts['train'], settings.max_train_records or counts['train'])
-    steps = settings.total_steps(count_batches(train, settings.batch_size))
+    augmented = train * (1 + settings.distill.augment) if settings.distill else train
+    steps = settings.total_steps(count_batches(augmented, settings.batch_size))
     with quiet():
         rows, seconds = _time_task(data, mesh)
     hours = max(steps - done, 0) * seconds * settings.batch_size / rows / 3600

@@ -27,7 +27,7 @@ from bertjax.pretrain.text_data import open_stores, store_directories
 from bertjax.pretrain.warm_start import embedding_rows, load_existing_tokenizer
 from bertjax.report.run_record import quiet
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.text.vocabulary import train_wordpiece
+from bertjax.text.vocabulary import train_byte_bpe, train_wordpiece
 from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, describe_fast_saving
 from bertjax.workdir.tokenizer import FOLDER
 
@@ -91,7 +91,9 @@ def _check_sample(spec: str, settings: PretrainingSettings, existing: Tokenizer 
     with tempfile.TemporaryDirectory() as scratch, quiet():
         path, sample = pathlib.Path(scratch, 'sample.txt'), ''.join(_sample(sources, options))
         path.write_text(sample, encoding='utf-8', errors='replace')
-        sample_tokenizer = existing or train_wordpiece(sample.splitlines(), vocab_size=_PIECES, lowercase=True)
+        # WordPiece cannot be trained on a text without words.
+        train = train_wordpiece if settings.vocab.family == WordPieceTokenizer.family else train_byte_bpe
+        sample_tokenizer = existing or train(sample.splitlines(), vocab_size=_PIECES, lowercase=True)
         plain = dataclasses.replace(options, format='text', workers=1)
         facts: dict[str, Any] = build_store(
             [str(path)], pathlib.Path(scratch, 'store'), sample_tokenizer, plain, progress=False

@@ -77,6 +77,8 @@ def parse_task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str,
             if parsed is None or not _TASK_KEYS[key].allowed.contains(parsed):
                 raise UserError(f'{_KEY}: {task}:{key}', repr(value), _TASK_KEYS[key].allowed.words, 'correct it')
             overrides[task][key] = parsed
+        if {'seed', 'seeds'} <= overrides[task].keys():
+            raise UserError(_KEY, repr(part), 'seed or seeds', 'leave one out')
     return overrides
 
 

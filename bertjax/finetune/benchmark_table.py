@@ -26,6 +26,8 @@ def is_finished(folder: pathlib.Path) -> bool:
     """Returns whether the run or the sweep in the workdir of a task is finished."""
     if (folder / SWEEP).exists():
         return True
+    if (folder / TRIALS).exists():  # an unfinished sweep, which run=evaluate may have given a results.json
+        return False
     return (folder / RESULTS).exists() and STEP not in read_recorded_results(folder / RESULTS)
 
 

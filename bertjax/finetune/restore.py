@@ -14,6 +14,7 @@ from bertjax.config.check import config_keys
 from bertjax.config.plain import flatten, from_plain
 from bertjax.config.schema import Trained
 from bertjax.convert.load import load_task_model
+from bertjax.data.length_buckets import MAX_LENGTHS
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote
 from bertjax.files.small_files import read_json_or_none
@@ -156,7 +157,10 @@ def load_task(
         settings.check_memory(data.encoder, mesh, training=False)
         splits = splits_of(data)
         rows = list(splits.values())
-        length_count = settings.max_padded_lengths or data.best_length_count(rows, 1, training=False)
+        # The first batch of a stream says little about its lengths.
+        is_stream = any(split.is_stream for split in rows)
+        length_count = MAX_LENGTHS if is_stream else data.best_length_count(rows, 1, training=False)
+        length_count = settings.max_padded_lengths or length_count
         shapes = data.padded_lengths(rows, length_count)
     task_model = TaskModel(data, mesh, shapes)
     params, step = _params(data, task_model.setup, folder)

@@ -8,7 +8,6 @@ import hashlib
 import itertools
 import json
 import pathlib
-import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -221,12 +220,8 @@ class TrialGroup(Experiment):
         """Trains and evaluates the trials, and writes their results. An interrupted group is resumed."""
         # The key identifies the trials and their settings. Checkpoints with another key cannot be resumed.
         key = hashlib.sha256(json.dumps(self.resolved, sort_keys=True).encode()).hexdigest()[:16]
-        unfinished = self._folder / _UNFINISHED
-        with primary_first():
-            for old in unfinished.glob('*') if is_primary() else ():
-                if old.name != key:
-                    shutil.rmtree(old)
-        with contextlib.closing(Checkpoints(unfinished / key, keep=1)) as checkpoints:
+        unfinished = self._folder / _UNFINISHED / key
+        with contextlib.closing(Checkpoints(unfinished, keep=1)) as checkpoints:
             try:
                 checkpoint = checkpoints.latest()
             except (UserError, OtherStoppedError) as error:
@@ -288,8 +283,14 @@ def find_group_size(group: TrialGroup, count: int) -> int:
     longest = max(phase.batches)
     while count > 1:
         lowered = StepLowering(phase.setup, phase.settings, members=count).step(phase.batches[longest])
-        memory = lowered.compile().memory_analysis()
-        if memory.argument_size_in_bytes + memory.temp_size_in_bytes < 0.9 * limit:
+        try:
+            memory = lowered.compile().memory_analysis()
+            fits = memory.argument_size_in_bytes + memory.temp_size_in_bytes < 0.9 * limit
+        except jax.errors.JaxRuntimeError as error:  # the compiler for TPUs knows the memory of a chip
+            if 'RESOURCE_EXHAUSTED' not in str(error):
+                raise
+            fits = False
+        if fits:
             break
         count = -(-count // 2)
     return broadcast_from_primary(count)

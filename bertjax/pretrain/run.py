@@ -15,6 +15,7 @@ from bertjax.config.plain import to_plain
 from bertjax.convert.vocabulary import set_embedding_rows
 from bertjax.data.plans import remove_leftovers
 from bertjax.data.scheduled_masks import ScheduledMasks
+from bertjax.errors import UserError
 from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, Objective, with_z_loss
 from bertjax.metrics.rows import distillation_values, pair_name, pretraining_values
 from bertjax.model.bert import BertForPreTraining
@@ -112,6 +113,11 @@ class Pretraining(Experiment):
         if settings.embeddings and not has_checkpoints(folder):
             self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model_config.width)
         stores = prepare_stores(settings, folder, self.tokenizer)
+        segments = max(store.manifest['settings'].get('segments', 0) for store in stores)
+        if segments > self.model_config.num_segments:
+            found, fix = str(self.model_config.num_segments), f'set --config.model.num_segments={segments}'
+            expected = f'at least {segments}, the number of segment types in the token store'
+            raise UserError('config.model.num_segments', found, expected, fix)
         self.setup = setup or build_pretraining_setup(settings, self.model_config, mesh, distillation)
         self.values = (
             functools.partial(pretraining_values, pair=pair_name(settings.pair_options.mode))

@@ -108,7 +108,11 @@ class PretrainingSettings(PretrainingKeys):
             key, length = 'steps', self.steps
         steps = in_steps(length, key, steps_per_epoch=per_epoch)
         if steps < 1:
-            raise UserError(f'config.{key}', str(length), 'at least 1 step', 'for example --config.steps=1000')
+            fix = 'for example --config.steps=1000'
+            if key == 'epochs':
+                length += f' of {examples_per_epoch:,} examples'
+                fix = f'lower config.batch_size, or set --config.epochs=0 and {fix.removeprefix("for example ")}'
+            raise UserError(f'config.{key}', str(length), 'at least 1 step', fix)
         return steps
 
     def resolve_phases(self, total: int) -> list[PretrainingPhase]:

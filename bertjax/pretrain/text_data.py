@@ -14,7 +14,7 @@ from bertjax.corpus.report import print_report
 from bertjax.corpus.sources import AUTO, parse_mixture, resolve_sources
 from bertjax.corpus.store import TokenStore, open_store, read_manifest
 from bertjax.data.mixture import BLOCK, block_counts
-from bertjax.errors import printable
+from bertjax.errors import UserError, printable
 from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.vocabulary import add_words, load_configured_tokenizer, train_vocabulary
@@ -64,6 +64,9 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
         set_workdir_tokenizer(tokenizer, workdir, source)
         return tokenizer
     reason = _reason_to_train(settings, workdir)
+    if settings.data and reason is not None:
+        fix = f'for example --config.tokenizer={shlex.quote(str(pathlib.Path(settings.data).parent / FOLDER))}'
+        raise UserError('config.tokenizer', 'nothing, with config.data', 'the vocabulary of the token store', fix)
     if reason is None:
         tokenizer = load_workdir_tokenizer(workdir)
         write_missing_checksums(workdir)

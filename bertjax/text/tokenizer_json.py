@@ -69,7 +69,9 @@ class JsonTokenizer(Tokenizer):
         is_bpe = byte_level or (kind == 'BPE' and not marks_words)
         self.family = 'symbols' if has_symbols else 'bpe' if is_bpe else 'sentencepiece'
         self._space = _BYTE_SPACE if is_bpe else SPACE
-        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(self._settings))
+        # Without dropout, which would make ids random.
+        settings = {**self._settings, 'model': {**model, 'dropout': None}} if model.get('dropout') else self._settings
+        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
         # Callers add the special tokens. The post-processor of byte-level BPE would shift offsets.
         self._tokenizer.post_processor = None
         ids_of = self._tokenizer.get_vocab(with_added_tokens=True)

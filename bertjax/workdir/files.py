@@ -124,4 +124,7 @@ def _check(value: Any, form: Any, where: str) -> None:
 def distillation_facts(config: dict[str, Any]) -> dict[str, Any]:
     """Returns the non-zero numbers and True flags of config.distill, for the model card; {} if there are none."""
     values = config.get('distill', {})
-    return {f'distillation, {key}': value for key, value in values.items() if isinstance(value, int | float) and value}
+    unused = {'augment_probability', 'augment_candidates'} if not values.get('augment') else set()
+    unused |= {'temperature'} if not values.get('soft') else set()
+    used = {key: value for key, value in values.items() if key not in unused}
+    return {f'distillation, {key}': value for key, value in used.items() if isinstance(value, int | float) and value}

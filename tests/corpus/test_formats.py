@@ -119,6 +119,7 @@ def test_text_key_names_the_json_field(tmp_path, vocabulary):
 def test_the_title_of_extracted_json_is_dropped(tmp_path, vocabulary):
     (tmp_path / 'a.jsonl').write_text(json.dumps({'title': 'Mill', 'text': 'Mill\n\nThe old mill. It ran.'}) + '\n')
     assert list(iter_texts(str(tmp_path / 'a.jsonl'))) == ['The old mill. It ran.']
+    assert list(iter_texts(str(tmp_path / 'a.jsonl'), CorpusOptions(text_key='title'))) == ['Mill']
 
 
 def test_sentences_are_split_only_on_request(tmp_path, vocabulary):

@@ -25,6 +25,7 @@ SENTENCES = 'แม่น้ำ เก่า ไหล ผ่าน\nเด็�
 TEXTS = {
     'a sentence a line': (as_text(DOCS[:20]).decode(), 'text'),
     'a paragraph a line': ('\n\n'.join('Harbour\nIt is old. It ran.\nA town of it.' for _ in range(5)), 'text'),
+    'long Chinese lines': ('\n\n'.join(['我们在老磨坊测量了河流的长度。' * 40] * 4), 'text'),
     'long lines': ('\n\n'.join([ABSTRACT] * 4), 'text'),
     'lines without full stops, of all lengths': ('\n\n'.join([SENTENCES] * 4), 'text'),
     'wrapped paragraphs': (WRAPPED * 3, 'files'),

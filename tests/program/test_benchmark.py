@@ -9,6 +9,8 @@ import pytest
 from browsing import Browser
 from running import Program, copy_workdir, results
 
+import bertjax
+from bertjax.commands.benchmark import _task_config
 from bertjax.config.plain import to_plain
 from bertjax.config.recipes import finetuning_config
 from bertjax.errors import PreemptedError, UserError
@@ -20,7 +22,9 @@ from bertjax.finetune.benchmark import (
     record_request,
     record_result,
 )
-from bertjax.finetune.benchmark_table import averages, write_submission, write_summary
+from bertjax.finetune.benchmark_table import averages, is_finished, write_submission, write_summary
+from bertjax.finetune.settings import finetuning_settings
+from bertjax.finetune.trials import make_trials
 
 ALL = {'recipe': 'configs/glue.py:all', 'small': False}
 SHORT = ('--config.steps=1', '--config.seq_len=24', '--config.max_padded_lengths=1', '--config.eval_every=0')
@@ -171,6 +175,20 @@ def test_the_recipe_of_a_single_task(tmp_path: pathlib.Path):
     assert recipe_of_task('configs/glue.py:all', 'rte') == 'configs/glue.py:rte'
     (tmp_path / 'all.yaml').write_text('recipe: glue:all\n')
     assert recipe_of_task(str(tmp_path / 'all.yaml'), 'rte') == 'glue:rte'
+
+
+def test_an_unfinished_sweep_with_results_of_an_evaluation_is_not_finished(tmp_path: pathlib.Path):
+    (tmp_path / 'results.json').write_text('{"splits": {}}')
+    assert is_finished(tmp_path)
+    (tmp_path / 'trials').mkdir()
+    assert not is_finished(tmp_path)
+
+
+def test_a_value_for_a_task_replaces_the_values_of_a_sweep(tmp_path: pathlib.Path):
+    config = bertjax.recipe('glue:all,grid').config
+    rte = _task_config(config, 'rte', {'learning_rate': 1e-5, 'epochs': 10.0}, tmp_path)
+    assert {trial.learning_rate for trial in make_trials(finetuning_settings(rte))} == {1e-5}
+    assert {trial.epochs for trial in make_trials(finetuning_settings(rte))} == {10.0}
 
 
 def test_settings_for_single_tasks_are_parsed():

@@ -113,6 +113,17 @@ def test_single_words_have_the_pieces_of_words_in_a_text(pair):
     assert not any(ours.continues_word[ids[0]] for ids in single)
 
 
+def test_dropout_is_ignored(paragraphs, tmp_path):
+    write_tokenizer('modern', paragraphs[:200], tmp_path, size=400)
+    ids = load_tokenizer(tmp_path).encode(paragraphs[:5])
+    file = tmp_path / 'tokenizer.json'
+    settings = json.loads(file.read_text())
+    settings['model']['dropout'] = 0.9
+    file.write_text(json.dumps(settings))
+    for one, other in zip(load_tokenizer(tmp_path).encode(paragraphs[:5]), ids, strict=True):
+        assert np.array_equal(one, other)
+
+
 def test_a_prefix_marks_the_pieces_that_continue_a_word(paragraphs, tmp_path):
     for kind in ('prefixed', 'unmarked'):
         write_tokenizer(kind, paragraphs[:200], tmp_path, size=300)
