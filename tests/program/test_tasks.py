@@ -269,7 +269,7 @@ def test_long_texts_are_classified_by_windows(program: Program, trained: pathlib
 
 @pytest.mark.slow
 def test_relations_are_classified(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """Rows of TACRED; the head uses the states of the entity markers, and there is no export."""
+    """Rows of TACRED; the head uses the states of the entity markers, and only Orbax exports it."""
     data = folder(tmp_path)
     for split, count in (('train', 24), ('dev', 8)):
         lines = []
@@ -284,12 +284,11 @@ def test_relations_are_classified(program: Program, trained: pathlib.Path, tmp_p
     written = (workdir / 'predictions' / 'dev' / 'dev.txt').read_text().splitlines()
     row = rows(workdir / 'predictions' / 'dev.jsonl')[0]
     assert len(written) == 8 and written[0] == row['label'] and (row['subject'], row['object']) == ('bird', 'house')
-    assert not (workdir / 'export' / 'hf').exists()
+    assert [path.name for path in (workdir / 'export').iterdir()] == ['orbax']
     result = program.run(
         f'--workdir={workdir}', '--config.run=evaluate', recipe='configs/relation.py:starts', small=False
     )
     assert results(workdir)['splits']['dev'] == dev_metrics and 'per:city' in result.stdout
-    line = program.error(
-        f'--workdir={workdir}', '--config.run=export', recipe='configs/relation.py:starts', small=False
-    )
+    export = (f'--workdir={workdir}', '--config.run=export', '--config.export_formats=hf')
+    line = program.error(*export, recipe='configs/relation.py:starts', small=False)
     assert 'no class for the head BertForRelation' in line
