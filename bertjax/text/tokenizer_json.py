@@ -70,8 +70,8 @@ class JsonTokenizer(Tokenizer):
         self.family = 'symbols' if has_symbols else 'bpe' if is_bpe else 'sentencepiece'
         self._space = _BYTE_SPACE if is_bpe else SPACE
         # Without dropout, which would make ids random.
-        settings = {**self._settings, 'model': {**model, 'dropout': None}} if model.get('dropout') else self._settings
-        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
+        fixed = {**self._settings, 'model': {**model, 'dropout': None}} if model.get('dropout') else self._settings
+        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(fixed))
         # Callers add the special tokens. The post-processor of byte-level BPE would shift offsets.
         self._tokenizer.post_processor = None
         ids_of = self._tokenizer.get_vocab(with_added_tokens=True)
