@@ -110,7 +110,7 @@ class PretrainingSettings(PretrainingKeys):
         if steps < 1:
             fix = 'for example --config.steps=1000'
             if key == 'epochs':
-                length += f' of {examples_per_epoch:,} examples'
+                length += f' of {examples_per_epoch:,.0f} examples'
                 fix = f'lower config.batch_size, or set --config.epochs=0 and {fix.removeprefix("for example ")}'
             raise UserError(f'config.{key}', str(length), 'at least 1 step', fix)
         return steps
