@@ -13,8 +13,8 @@ The measures are the masked-LM loss on the held-out text with 15 % masks, in nat
 are comparable across vocabularies), and the accuracy on the minimal pairs. A tenth of BLiMP is enough:
 zcat blimp.jsonl.gz | awk 'NR % 10 == 1' > pairs.jsonl.
 
-benchmarks/ladder_report.py prints the table of the results. The text and the pairs do not come with bertjax. The runs of
-transformers need the extra `bench`.
+benchmarks/ladder_report.py prints the table of the results. The text and the pairs do not come with bertjax. The
+runs of transformers need the extra `bench`.
 """
 
 import datetime
