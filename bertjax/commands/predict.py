@@ -135,7 +135,7 @@ def _predict_stream(request: EnsembleRequest, out: TextIO) -> None:
 
     tuned = load_models(request, read)
     data = tuned.data
-    if getattr(data.task, 'context', False):
+    if data.task.needs_neighbours:
         found, fix = "'-' with config.task.context", 'give a file, so that all neighbours of a sentence are known'
         raise UserError('config.input', found, 'a file', fix)
 

@@ -25,6 +25,7 @@ from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
+from bertjax.tasks.reading.splits import STEMS
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.training.setup import Setup
 from bertjax.training.state import put_params
@@ -35,7 +36,7 @@ from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import load_workdir_tokenizer
 
 # Options of tasks that name files.
-_FILE_OPTIONS = ('train', 'dev', 'test', 'train_file', 'dev_file', 'test_file')
+_FILE_OPTIONS = [name for split in STEMS for name in (split, f'{split}_file')]
 
 
 def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys: Collection[str] = ()) -> ConfigDict:

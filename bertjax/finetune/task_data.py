@@ -125,7 +125,7 @@ class TaskData:
             key = 'max_train_records' if name == 'train' else 'max_eval_records'
             limit = 0 if all_records else getattr(self.settings, key)
             part = sample_records(records, limit)
-            if len(part) < len(records) and getattr(self.task, 'context', False):
+            if len(part) < len(records) and self.task.needs_neighbours:
                 fix = 'set it to 0, or remove documents from the file'
                 raise UserError(f'config.{key}', f'{limit} with config.task.context', 'whole documents', fix)
             split = self.tokenise(part, training=training)

@@ -111,7 +111,7 @@ class PretrainingSettings(PretrainingKeys):
             fix = 'for example --config.steps=1000'
             if key == 'epochs':
                 length += f' of {examples_per_epoch:,.0f} examples'
-                fix = f'lower config.batch_size, or set --config.epochs=0 and {fix.removeprefix("for example ")}'
+                fix = 'lower config.batch_size, or set --config.epochs=0 and --config.steps=1000'
             raise UserError(f'config.{key}', str(length), 'at least 1 step', fix)
         return steps
 

@@ -104,6 +104,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
       score: the name of the metric that selects the best run and the best checkpoint; higher is better.
       thresholds: the names of the entries of `metrics` that are thresholds, not measurements.
       same_rows: whether the features have the same rows for any tokenizer and sequence length.
+      needs_neighbours: whether the rows of a record contain the records beside it, so that a sample would change them.
       has_baselines: whether the task implements `baselines`.
       learned: the attributes to save with the model, {key in task.json: attribute}.
       min_seq_len: the smallest value of `seq_len`.
@@ -118,6 +119,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     score: str
     thresholds: Collection[str] = ()
     same_rows: bool = False
+    needs_neighbours: bool = False
     has_baselines: bool = False
     learned: Mapping[str, str] = {}
     min_seq_len: int = 1

@@ -131,6 +131,10 @@ class TaggingTask(Task[Sentence, Tags]):
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Sentence | Blank]:
         return parse_sentences(rows, self.format, tagged=False)
 
+    @property
+    def needs_neighbours(self) -> bool:
+        return self.context
+
     def learn(self, records: Sequence[Sentence]) -> None:
         """Collects the tags, and prints the counts of entities or plain tags. Each entity type has a B and an I tag."""
         counts = collections.Counter(tag for record in records for tag in record.tags)
