@@ -17,8 +17,8 @@ def printable(text: str) -> str:
 def process_status(status: int) -> int:
     """Returns the exit status of a process for a failure with `status`.
 
-    The environment variable BERTJAX_STATUS_OFFSET is added to the statuses 1, 2 and 3, because a restart does not help.
-    srun returns the highest status of all processes. The offset makes 1, 2 and 3 exceed the 4 of a LostError.
+    After the statuses 1, 2 and 3, a restart does not help. srun returns the highest status of all processes, so the
+    environment variable BERTJAX_STATUS_OFFSET is added to these statuses, which then exceed the 4 of a LostError.
     """
     return status + int(os.environ.get('BERTJAX_STATUS_OFFSET', '0')) if 1 <= status <= 3 else status
 

@@ -57,7 +57,7 @@ _cross_entropy_on_cpu.defvjp(_cross_entropy_forward, _cross_entropy_gradient)
 
 
 def _has_all_classes_on_cpu() -> bool:
-    """Returns whether the function is traced for CPU devices, each of which holds the logits of all classes."""
+    """Returns whether the current trace is for CPU devices, each of which holds the logits of all classes."""
     return platform() == 'cpu' and shard_count('act_vocab') == 1
 
 
@@ -66,7 +66,7 @@ def _blocks(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
     count = logits.shape[-1]
     size = VOCABULARY_MULTIPLE if count % VOCABULARY_MULTIPLE == 0 else count
     blocks = logits.reshape(*logits.shape[:-1], count // size, size)
-    # Without the barrier, XLA would fuse these maxima into the next reduction. Loss and accuracy could not share them.
+    # Without the barrier, XLA would fuse the maxima into the next reduction, so loss and accuracy could not share them.
     return blocks, jax.lax.optimization_barrier(blocks.max(-1))
 
 

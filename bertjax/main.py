@@ -66,7 +66,7 @@ def _prepare(flags_of_words: Sequence[str], name: str, verb: Verb) -> None:
         distributed.join(process_flags)
     if flags_of_words and verb.trains and distributed.is_primary():
         print(shlex.join(['bertjax', *flags_of_words]))
-    # A script starts background processes with an ignored SIGINT, but other threads stop the main thread by it.
+    # A shell script starts background processes with SIGINT ignored, but other threads stop the main thread with it.
     if signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, signal.SIG_IGN):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -154,7 +154,7 @@ class FinishedRun:
 
     @functools.cached_property
     def model(self) -> 'Bert':
-        """The trained model, which is loaded at the first use; see `bertjax.load`."""
+        """The trained model, which is loaded on first use; see `bertjax.load`."""
         from bertjax.api import load
 
         return load(self._workdir)
@@ -230,7 +230,7 @@ def _run(
     return FinishedRun(request, pathlib.Path(workdir).expanduser().absolute())
 
 
-# Whether the current thread is in `on_row` of a quiet call, whose output is not discarded.
+# Whether the current thread is in the `on_row` of a quiet call. The output of `on_row` is not discarded.
 _IN_ON_ROW: contextvars.ContextVar[bool] = contextvars.ContextVar('in_on_row', default=False)
 
 

@@ -68,7 +68,7 @@ def program_help() -> str:
 
 
 def _purpose(verb: str) -> str:
-    """Returns PURPOSE from a verb's docstring `run=VERB: PURPOSE.`. An import of the verb would be slow."""
+    """Returns PURPOSE from a verb's docstring `run=VERB: PURPOSE.`. Importing the module would be slow."""
     text = (pathlib.Path(commands.__path__[0]) / f'{verb}.py').read_text(encoding='utf-8')
     first = (ast.get_docstring(ast.parse(text)) or '').partition('\n')[0]
     return first.removeprefix(f'run={verb}: ').removesuffix('.')

@@ -23,7 +23,7 @@ Chunk = AnalysisTexts | list[Tree]
 
 
 def has_trees(path: str) -> bool:
-    """Returns whether the name of a file, plain or compressed, has a suffix of CoNLL-U."""
+    """Returns whether a file name has the suffix of CoNLL-U, ignoring a suffix for compression."""
     return bare_suffix(path) in ('.conllu', '.conll-u')
 
 
@@ -60,7 +60,7 @@ def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chun
       quiet: If True, the detected format of texts is not printed.
 
     Raises:
-      UserError: The file does not exist, is not UTF-8, or has a malformed line. Or there are no texts.
+      UserError: The file does not exist, is not UTF-8, has a malformed line, or has no texts.
     """
     if has_trees(source.path):
         yield from split_chunks(read_trees(source.path), size)

@@ -20,7 +20,7 @@ _MIN_WEIGHT = 1e-30
 
 
 def check_comparable(before: LoadedModel, after: LoadedModel) -> None:
-    """Raises a UserError if two encoders differ in parameter names or shapes, or the tokenizers differ."""
+    """Raises a UserError if two models differ in tokenizers, or in names or shapes of the encoder's parameters."""
     shape = lambda model: {path: x.shape for path, x in _encoder(model.params).items()}  # noqa: E731
     fix = 'name the checkpoint that the fine-tuning started from'
     if shape(before) != shape(after):

@@ -1,4 +1,4 @@
-"""Measures attention heads in one pass over a corpus. The memory does not grow with the corpus."""
+"""Measures attention heads in one pass over a corpus. The memory use does not depend on the size of the corpus."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence

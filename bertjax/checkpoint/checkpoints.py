@@ -110,8 +110,8 @@ class Checkpoints:
         return manager
 
     def _reload(self) -> None:
-        # A manager that is made later reads the folder itself. Making one waits for all processes, but perhaps only one
-        # process calls this method.
+        # A new manager reads the folder anyway. It is not made here, because making it waits for all processes, but
+        # perhaps only one process calls this method.
         if '_manager' in vars(self):
             self._manager.reload()
 
@@ -241,7 +241,7 @@ class Checkpoints:
                     # Orbax deletes a step only if all processes take part, but the other processes are training.
                     if steps.remove_if_possible(self.directory / str(old), self._log):
                         steps.unmark(self.directory, old)
-        except BaseException as error:  # raised by wait(), in the training loop's thread
+        except BaseException as error:  # `wait` raises it in the training loop's thread
             self._failure = error
 
     def best(self) -> int | None:

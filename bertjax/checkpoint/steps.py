@@ -63,7 +63,7 @@ def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> No
             remove_if_possible(path, log)
         elif mark_match and path.is_file():
             step = directory / mark_match[1]
-            # A sealed, undamaged step is kept: the process had written the seal, or had not yet begun to remove files.
+            # A sealed, undamaged step is kept: the process died after it wrote the seal or before it removed any file.
             if step.is_dir() and not (checksums.is_finished(step) and checksums.find_damage(step) is None):
                 log(f'checkpoint {step.name} is incomplete: it is removed')
                 if not remove_if_possible(step, log):
@@ -72,7 +72,7 @@ def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> No
 
 
 def remove_if_possible(path: pathlib.Path, log: Callable[[str], None]) -> bool:
-    """Removes a folder. Returns False if a file cannot be removed, for example because a program on NFS reads it."""
+    """Removes a folder. Returns False if a file cannot be removed, for example because a program reads it over NFS."""
     try:
         shutil.rmtree(path)
     except OSError as error:

@@ -36,7 +36,7 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
 
     Raises:
       UserError: The topology is empty or unknown, its compiler is missing, or the number of chips does not fit the
-        mesh or the batch. Or a phase does not fit the memory of a chip; the file is written before this error.
+        mesh or the batch. Or a phase does not fit in the memory of a chip; the file is written before this error.
     """
     folder = pathlib.Path(workdir)
     settings = with_architecture(pretraining_settings(config), folder, flag_keys)
@@ -104,7 +104,7 @@ def _try_others(
 
 def _error(search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any]) -> UserError:
     fitting_ways = [f'{t["flags"]} ({_gib(t["hbm_bytes_per_chip"])})' for t in result['tried'] if t['fits']]
-    fix = 'no other settings that were tried fit: use more chips, or a smaller model'
+    fix = 'none of the other settings that were tried fits: use more chips, or a smaller model'
     if fitting_ways:
         fix = f'these settings were compiled and fit: {"; or ".join(fitting_ways)}'
     return UserError(

@@ -31,7 +31,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     checkpoint. In a new workdir, the verb evaluates the model of config.init. With config.ensemble it evaluates the
     models of several workdirs, together and individually. The metrics are added to WORKDIR/results.json, or replace its
     content if it is about another model. The predictions, and any files that the task's benchmark expects, are written
-    to WORKDIR/predictions. For data other than the run's, both have a separate part named `other_data`.
+    to WORKDIR/predictions. For data other than the run's, the file and the folder have a part named `other_data`.
 
     A task may have thresholds, such as the null threshold of SQuAD 2.0. The final model of a finished run keeps its
     thresholds. For any other model, the thresholds are tuned on dev if config.split has dev.

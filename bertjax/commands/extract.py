@@ -68,7 +68,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _check_storage(options: ExtractKeys, streaming: bool) -> None:
-    """Raises a UserError for an option of the stored vectors that has no effect on the output."""
+    """Raises a UserError for a storage option that has no effect on the output."""
     format = 'JSON lines' if streaming else options.format or _DEFAULT_FORMAT
     for name in ('precision', 'calibration', 'shard'):
         value, where = getattr(options, name), f'config.extract.{name}'

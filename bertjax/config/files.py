@@ -97,7 +97,7 @@ class Recipe:
             values = flatten(load_recipe(path))
             try:
                 without = flatten(load_recipe(recipe))
-            except UserError:  # the recipe requires an argument: there is no config without it
+            except UserError:  # the recipe requires an argument, so there is no config without it
                 without = values
             keys |= {key for key, value in values.items() if value != without.get(key)}
             if '=' not in argument.split(',')[0] and 'task' in config:  # the first item is a name, as in glue:rte
@@ -119,7 +119,7 @@ class Recipe:
 
 
 def _recipe_in_argument(argument: str) -> str | None:
-    """Returns `find_recipe(argument)`; None if `argument` is not a recipe, which happens with a user's own recipe."""
+    """Returns `find_recipe(argument)`; None if it is not a recipe. A user's recipe may take any argument."""
     try:
         return find_recipe(argument)
     except UserError:

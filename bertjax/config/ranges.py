@@ -8,7 +8,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 
-# The upper limit of sizes, such as widths and batches: larger than sizes in use, and far from an overflow.
+# The upper limit of sizes, such as widths and batches: larger than any size in use, but far from an overflow.
 MANY = 2**20
 COUNT = 2**31 - 1  # the upper limit of counts, such as steps, which are int32 in a checkpoint
 
@@ -90,7 +90,7 @@ def either(first: Range, second: Range) -> Range:
 
 
 def special(value: Any, why: str) -> Range:
-    """Allows one value with a special meaning, as in `special(-1, 'config.seed')`. A float allows the equal int too."""
+    """Allows one value with a special meaning, as in `special(-1, 'config.seed')`. 0.0 also allows 0."""
     types = (int, float) if isinstance(value, float) else (type(value),)
     return Range(f'{value!r} for {why}', lambda other: type(other) in types and other == value)
 

@@ -1,4 +1,4 @@
-"""Read --config=FILE.yaml or FILE.json, which has the changed keys of a recipe, or all keys of a run.
+"""Reads --config=FILE.yaml or FILE.json, which has the changed keys of a recipe, or all keys of a run.
 
     recipe: glue:rte
     learning_rate: 3e-5
@@ -95,7 +95,7 @@ def _read(path: str) -> tuple[str | None, dict[str, Any]]:
         fix = 'for example recipe: glue:rte'
         raise UserError(f'{path}: recipe', repr(recipe), 'the name or the path of a recipe', fix)
     budget = values.get('budget')
-    if isinstance(budget, float):  # budget: 3e15, which is text in a recipe
+    if isinstance(budget, float):  # YAML reads `budget: 3e15` as a number, but a recipe has text
         values['budget'] = f'{budget:.12g}'.replace('e+', 'e')
     return recipe, values
 

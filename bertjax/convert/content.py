@@ -64,7 +64,7 @@ class ExportContent:
 
     @contextlib.contextmanager
     def stage(self, directory: epath.PathLike) -> Iterator[epath.Path]:
-        """Yields a temporary directory with the tokenizer and the extra files. On exit, it replaces `directory`."""
+        """Yields a temporary directory with the tokenizer and the extra files. On success, it replaces `directory`."""
         with atomic_directory(directory) as staging:
             self.tokenizer.save(staging)
             for name, text in self.extra_files.items():

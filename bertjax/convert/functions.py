@@ -78,7 +78,7 @@ def function_card(
     model: BertForPreTraining | BertForTask,
     **values: object,
 ) -> str:
-    """Fills in a template of a README.md with the fields {functions}, {first}, {inputs}, {example} and `values`.
+    """Fills in a README.md template: {functions}, {first}, {inputs}, {example} and the fields in `values`.
 
     `outputs` is {name of a function: the result of `describe_outputs`}. `suffix` is the suffix of the function files.
     """

@@ -18,7 +18,7 @@ _MOVED = {
 }
 # The suffixes of the files that describe a model and its tokenizer.
 _DESCRIPTION_SUFFIXES = ('.json', '.txt', '.model', 'artifact.metadata')
-# The file names of each format of weights. From each folder, only the first of these formats is downloaded.
+# The file names of each format of weights. From each folder, only the first available format is downloaded.
 _WEIGHTS = (
     r'model\.safetensors',
     r'model-\d+-of-\d+\.safetensors',
@@ -53,8 +53,8 @@ def moved_name(name: str) -> str:
 def pull(name: str, where: str) -> str:
     """Returns the local folder of a model on the hub, after downloading the files that are not cached.
 
-    Only the description, the tokenizer and one format of the weights are downloaded. If the network is not available,
-    the function returns a cached model. `name` is 'org/name' or 'org/name@revision', the value of config key `where`.
+    Only the description, the tokenizer and one format of the weights are downloaded. Without a network, a cached model
+    is returned. `name` is 'org/name' or 'org/name@revision'. `where` names its config key or function in messages.
 
     Raises:
       UserError: The model does not exist or is not accessible, or neither the network nor a cached model is available.
@@ -159,7 +159,7 @@ def _cached(repository: str, revision: str | None) -> str | None:
 
     try:
         folder = snapshot_download(repository, revision=revision, local_files_only=True)
-    except Exception as error:  # `pull` skips some files, so the snapshot is incomplete. The error has its path.
+    except Exception as error:  # the snapshot is incomplete, because `pull` skips some files
         folder = getattr(error, 'snapshot_path', None)
     names = os.listdir(folder) if folder else []
     return folder if any(re.fullmatch(form, name) for form in _WEIGHTS for name in names) else None

@@ -137,7 +137,7 @@ def load_task_model(
     The encoder is always read from the directory, and the pooler only if its shapes fit. A head that is a module of
     sentence-transformers is always read. Any other head is read only if the directory's model has the same class and
     the same number of outputs. If both models name their outputs, the names must also be equal, but outputs in another
-    order are reordered. Unnamed outputs are assumed to be in the order of `id2label`. `head_note` reports both cases.
+    order are reordered. Unnamed outputs are assumed to be in the order of `id2label`. `head_note` reports these cases.
 
     Args:
       directory: The directory of a pre-trained or fine-tuned model.

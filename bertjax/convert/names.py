@@ -37,7 +37,7 @@ TABLE: tuple[tuple[str, str], ...] = (
     (f'{LAYERS}mlp_norm', f'{_BLOCK}output.LayerNorm'),
     ('encoder/final_norm', 'bert.final_norm'),
     ('pooler', 'bert.pooler.dense'),
-    # The pooler 'transform' of a task's model starts from the MLM head. No model has both parts.
+    # The pooler 'transform' of a task's model is initialized from the MLM head. No model has both parts.
     ('pooler/dense', 'cls.predictions.transform.dense'),
     ('pooler/norm', 'cls.predictions.transform.LayerNorm'),
     ('mlm/dense', 'cls.predictions.transform.dense'),
@@ -81,7 +81,7 @@ class Entry:
         return x.reshape(-1) if self.ours.endswith('/bias') else x
 
     def to_ours(self, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Converts their tensor to our array. `shape` may have an axis of stacked layers, which the result lacks."""
+        """Converts their tensor to our array of shape `shape`, but without the axis of stacked layers, if any."""
         if self.ours in _VOCABULARY:
             return np.pad(x, [(0, shape[0] - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
         return (x.T if self.ours.endswith('/kernel') else x).reshape(self._block_shape(shape))
@@ -103,7 +103,7 @@ def entries(
 
     Args:
       head: The name of a task's head in transformers (Head.projection).
-      keep_unnamed: Whether to include paths without a name in transformers (such as a BiLSTM's), with dots for slashes.
+      keep_unnamed: Whether to yield paths without a name in transformers (such as a BiLSTM's). Dots replace slashes.
 
     Raises:
       KeyError: A path has no name in transformers, and `keep_unnamed` is False.

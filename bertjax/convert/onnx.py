@@ -109,7 +109,7 @@ def _convert(
 
 
 def _number_constants(graph: Any) -> None:
-    """Numbers constants in the order of first use, because their names from jax2onnx depend on earlier conversions."""
+    """Renames constants by their order of first use, because jax2onnx's names depend on earlier conversions."""
     constants = {tensor.name for tensor in graph.initializer}
     used = dict.fromkeys(name for node in graph.node for name in node.input if name in constants)
     names = {name: f'constant_{number}' for number, name in enumerate(used)}

@@ -44,7 +44,7 @@ def export_orbax(content: ExportContent, directory: pathlib.Path) -> None:
 
 
 def _head_facts(content: ExportContent) -> dict[str, Any]:
-    """Returns the class of a task's model, its arguments except `config` and `packing`, its head and its task."""
+    """Returns a task model's class, the arguments of the class except `config` and `packing`, the head and the task."""
     excluded = ('config', 'packing', 'parent', 'name')
     arguments = [field.name for field in dataclasses.fields(content.module) if field.name not in excluded]
     return {
@@ -75,7 +75,7 @@ def recognises(directory: epath.Path) -> bool:
 
 
 def read(directory: epath.Path) -> CheckpointSource:
-    """Reads the description of a model, see load.py."""
+    """Reads the description of a model as a `CheckpointSource`; see convert/load.py."""
     config_path = directory / MODEL
     facts = read_json_object(config_path, _AGAIN)
     head = facts.get('head', {})

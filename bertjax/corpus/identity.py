@@ -1,8 +1,8 @@
 """Decides whether a text still has the content that was read earlier. Its paths and dates may differ.
 
 The record of the text that was read is a list of `KnownText`, stored in `inputs.json` beside the manifest of a store. A
-file of another size has changed. A file of the same size with another modification time or inode is read again, to
-compare hashes.
+file has changed if its size differs. If only its modification time or inode differs, the file is read again to compare
+hashes.
 """
 
 import concurrent.futures
@@ -89,7 +89,7 @@ def from_json(rows: list) -> list[KnownText]:
 
 
 def read_record(directory: pathlib.Path, content: str) -> dict[str, Any] | None:
-    """Reads the inputs.json of a store. `content` is the hash of the content in the manifest of the store.
+    """Reads the inputs.json of a store. `content` is the content hash in the store's manifest.
 
     Returns:
       {'files': a list of `KnownText`, 'readings': a list of lines}; None if the file is absent or damaged, or if it

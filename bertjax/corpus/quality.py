@@ -139,7 +139,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
 
 
 def warn_long_documents(store: TokenStore) -> list[str]:
-    """Returns [warning] (not in the manifest) if any document has MANY_SENTENCES sentences or more, else []."""
+    """Returns [warning] if any document has at least MANY_SENTENCES sentences, else []. The manifest omits it."""
     count = longest = 0
     for name in ('train', 'heldout'):
         sizes = np.diff(store.split(name).document_offsets)

@@ -18,7 +18,7 @@ from bertjax.text.tokenizer_base import UNSPACED
 MAX_INSPECTED = 24
 # A block is a sequence of lines without a blank line.
 BLOCK_OF_LINES = 2 / 3  # if fewer than this share of the blocks have several lines, each block is a paragraph
-LONG_BLOCK = 150  # words; the median block is longer if blocks are articles; paragraphs have 80 (essays) or 20 (novels)
+LONG_BLOCK = 150  # words; the median article is longer; the median paragraph has 80 (essays) or 20 words (novels)
 # Thresholds for the share of lines that end a sentence, and for the 9th decile of line lengths divided by the median.
 # The last line of each block is ignored. In wrapped text, the first value is below 0.4 and the second at most 1.2. If
 # lines are sentences or paragraphs, the first is at least 0.8 and the second about 2.

@@ -1,6 +1,4 @@
-"""Reads sequences that are not text from JSON lines.
-
-Each line is a document: a list of sentences, each a list of ids or symbols.
+"""Reads sequences of ids or symbols from JSON lines. Each line is a document: a list of sentences.
 
     {"tokens": [[17, 4, 250], [8, 8]]}                              format 'ids'
     {"codes": [["E11", "I10"], ["C10AB"]], "segments": [0, 2]}      format 'symbols'

@@ -96,7 +96,7 @@ class TextSource:
       stamp: A value that changes if the content may have changed: a file's modification time in ns, or the version of
         an object or dataset.
       single: Whether the whole file is one document, if its format is 'auto' and not recognised. `resolve_sources` sets
-        True for files of directories. `reading.choose_readings` can replace it by a value that depends on the content.
+        True for files of directories. `reading.choose_readings` can replace it with a value based on the content.
       inode: The inode of a local file; otherwise 0.
       component: The directory or glob that matched the file; '' if the corpus names the file itself.
     """

@@ -50,11 +50,11 @@ def token_positions(features: Features) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_shared_words(features: Features, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the `words`, bool [T], that begin all sequences of a row, such as the prompt of a multiple-choice question.
+    """Finds the `words`, bool [T], in the prefix that a sequence shares with the first sequence of its row.
 
     Returns:
-      The indices of these words in all sequences of a row except the first, int64 [M], and the indices of the same
-      words in the first sequence of the row, int64 [M]. Both are empty if each row has one sequence.
+      The indices of these words, int64 [M], and the indices of the same words in the first sequence of the row, int64
+      [M]. Both are empty if each row has one sequence.
     """
     n, position = token_positions(features)
     first = n - n % features.choices  # [T], the first sequence of the token's row

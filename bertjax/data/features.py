@@ -174,7 +174,7 @@ class FeatureBuilder:
             self._token.setdefault(name, []).append(np.asarray(values))
 
     def add_row(self, record: int, **values: np.ndarray | float | int) -> None:
-        """Makes a row of the sequences that were added since the last row. `weights` is 1 by default."""
+        """Makes a row from the sequences that were added since the last row. `weights` is 1 by default."""
         self._record.append(record)
         for name, value in {'weights': np.float32(1), **values}.items():
             self._row.setdefault(name, []).append(value)

@@ -51,7 +51,7 @@ def choose_lengths(lengths: np.ndarray, *, count: int, max_length: int, multiple
     steps = np.arange(len(rows))
     # best[i]: the minimum total padded length (in steps) of the rows of up to i steps, with the buckets so far.
     best, choice = steps * shorter[1:], [np.full(len(rows), -1)]
-    last_bucket = steps * (shorter[1:] - shorter[1:, None])  # [j, i]: the padded length of all rows of j+1 to i steps
+    last_bucket = steps * (shorter[1:] - shorter[1:, None])  # [j, i]: the total padded length of rows of j+1 to i steps
     last_bucket[np.tril_indices(len(rows))] = np.iinfo(np.int64).max // 2
     for _ in range(count - 1):
         table = best[:, None] + last_bucket
@@ -71,7 +71,7 @@ def find_buckets(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:
 
 
 def padded_cost(lengths: np.ndarray, shapes: tuple[int, ...], cost: Callable[[int], float]) -> float:
-    """Returns the sum of `cost(padded length)` over rows of these lengths, which are padded as in `find_buckets`."""
+    """Returns the sum of `cost(padded length)` over rows of these lengths, padded according to `find_buckets`."""
     rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes)).tolist()
     return sum(n * cost(shape) for n, shape in zip(rows, shapes, strict=True))
 

@@ -116,8 +116,8 @@ def mask_batch(
       max_predictions: P.
       allowed_ids: int32, the ids of random replacements; see `replacement_ids`.
       seed, n: The keys of the random draws; n is int64 [B].
-      within_budget: Whether a row never exceeds its budget. If all words of a row are longer than the budget, the first
-        pieces of the shortest word are masked: as many as the budget if True, up to P if False.
+      within_budget: Whether a row must not exceed its budget. If all words of a row are longer than the budget, the
+        first pieces of the shortest word are masked: as many as the budget if True, up to P if False.
       rates: float64 [B], the rate of each row, which replaces the rate of the options.
       causal: bool [B], the rows in which all positions keep their ids; None if there are none.
 

@@ -169,7 +169,7 @@ class PretrainingExamples:
 
         `real_positions`, `mean_a`, `mean_b` and `truncated` come from a sample. All other values cover all plans.
 
-        * `one_sentence`: the share of chunks of one sentence (NotNext in 'nsp', no B in 'sop'); null without pairs.
+        * `one_sentence`: the share of chunks with one sentence (NotNext in 'nsp', no B in 'sop'); null without pairs.
         * `is_next`: the share of IsNext among all examples; null if the mode is not 'nsp'.
         * `is_next_of_two`: the share of IsNext among chunks of two or more sentences; null if the mode is not
           'nsp' or there are no such chunks.

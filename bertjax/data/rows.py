@@ -74,9 +74,9 @@ def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separat
     """Cuts pairs to S - 2 - `separators` tokens, and rows without B to S - 2 tokens.
 
     The rule of `truncate_seq_pair` in google-research/bert removes one token at a time from the longer segment, or from
-    B if both have the same length. A coin decides whether the token is removed from the front or from the end. So the
-    longer segment loses tokens until both have the same length, then B and A lose a token in turn. A segment tosses one
-    coin for each removed token. The number of heads is the number of tokens that are removed from its front.
+    B if both have the same length. So the longer segment loses tokens until both have the same length, then B and A
+    lose a token in turn. For each removed token, a coin is tossed: the token is removed from the front of its segment
+    for heads, and from the end for tails.
     """
     a, b = segments.a_length, segments.b_length
     max_tokens = np.where(b > 0, seq_len - 2 - separators, seq_len - 2)

@@ -23,7 +23,7 @@ def row_strata(batch_size: int) -> np.ndarray:
     """Returns the stratum of each row of a batch, int64 [B]. Stratum 0 has the shortest rows.
 
     A device gets consecutive rows of a batch. With A accumulation steps, each step gets every A-th row. If the numbers
-    of devices and steps are powers of two far below √B, their lengths are about the same.
+    of devices and steps are powers of two far below √B, all devices and steps get about the same mix of lengths.
     """
     twos = (batch_size & -batch_size).bit_length() - 1
     high, low = -(-twos // 2), twos // 2
@@ -44,7 +44,7 @@ def row_sizes(lengths: np.ndarray) -> np.ndarray:
 
 
 def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts: int = 1) -> np.ndarray:
-    """Returns the longest sequence of each slot over all batches, devices and steps, int64 [N, C] for N = B/(D·A).
+    """Returns each slot's maximum sequence length over all batches, devices and steps, int64 [N, C], N = B/(D·A).
 
     Args:
       lengths: int64 [rows, C], the lengths of the sequences of all rows.

@@ -21,7 +21,7 @@ from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, draw_target_lengths
 
 # `walk` processes ranges of documents with at most this many sentences in all, or a longer document by itself. For a
-# given probability of IsNext, the number does not change the plan. `calibrate` walks at least this many sentences in
+# given probability of IsNext, this number does not change the plan. `calibrate` walks at least this many sentences in
 # each try, or all plans.
 _BLOCK = 1 << 20
 
@@ -124,7 +124,7 @@ def _walk_sentences(
 
     A sentence that is longer than a row is cut into full rows and a shorter last piece, so no token is lost. The first
     row of the corpus ('full_sentences') or of each document longer than a row ('doc_sentences') has a random capacity.
-    So rows break at different sentences in each plan. In mode 'sentences' each sentence or piece is one row.
+    So rows break at different sentences in each plan. In mode 'sentences', each sentence or piece is one row.
     """
     capacity, crossing = seq_len - 2, options.mode == 'full_sentences'
     carried = 0  # the first token of the previous block's last row, which continues in this block

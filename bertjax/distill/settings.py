@@ -37,18 +37,18 @@ class DistillationSettings(TaskDistillationKeys):
             expected = 'a weight above 0 for one of ' + ', '.join((*OUTPUT_LOSSES, *HIDDEN_LOSSES))
             raise UserError('config.distill', found, expected, fix)
         if self.num_layers and self.student_init == 'init':
-            expected, fix = '0, because config.init sets the number', 'leave it 0'
+            expected, fix = '0, because config.init sets the number', 'leave it at 0'
             raise UserError('config.distill.num_layers', str(self.num_layers), expected, fix)
         if self.num_layers and self._init_blocks and len(self._init_blocks) != self.num_layers:
             found = f'{self.num_layers} with student_init={self.student_init}'
-            raise UserError('config.distill.num_layers', found, f'{len(self._init_blocks)}, or 0', 'leave it 0')
+            raise UserError('config.distill.num_layers', found, f'{len(self._init_blocks)}, or 0', 'leave it at 0')
         if self.has_two_stages and not (self._uses_any(HIDDEN_LOSSES) and self._uses_any(OUTPUT_LOSSES)):
             first, second = map(', '.join, (HIDDEN_LOSSES, OUTPUT_LOSSES))
             expected = f'losses for both stages: one of {first} and one of {second}'
-            raise UserError('config.distill.intermediate', str(self.intermediate), expected, 'leave it 0')
+            raise UserError('config.distill.intermediate', str(self.intermediate), expected, 'leave it at 0')
         if self.augment and not (self.soft or self._uses_any(HIDDEN_LOSSES)):
             expected = 'a loss other than config.distill.hard, because an augmented row has no label'
-            raise UserError('config.distill.augment', str(self.augment), f'0, or {expected}', 'leave it 0')
+            raise UserError('config.distill.augment', str(self.augment), f'0, or {expected}', 'leave it at 0')
         for keys, is_used, reason in (
             (('temperature',), self.soft, 'with config.distill.soft=0'),
             (('layers',), self.hidden or self.attention, 'with config.distill.hidden=0 and attention=0'),

@@ -96,7 +96,7 @@ def with_set_keys(run: Run, config: Mapping[str, Any], set_keys: Collection[str]
 
 @check('resume')
 def resume(run: Run, done: int, config: Mapping[str, Any]) -> Iterator[Check]:
-    """Fails if the run cannot continue with `config`, from `with_set_keys`, after the step `done`."""
+    """Fails if the run cannot continue after the step `done` with `config`; see `with_set_keys`."""
     changes = check_resume(run.config, config, str(run.folder), finished=done == config['steps'])
     yield from [Check('resume', OK, 'changed keys: ' + ', '.join(changes))] if changes else []
 

@@ -1,4 +1,4 @@
-"""Report errors of the operating system, such as a full disk or too many open files, in one line."""
+"""Reports errors of the operating system, such as a full disk or too many open files, in one line."""
 
 import contextlib
 import errno
@@ -127,7 +127,7 @@ def nearest_folder(path: pathlib.Path) -> pathlib.Path:
 def check_open_files() -> None:
     """Increases the soft limit of open files to the hard limit, or to _MAX_OPEN_FILES if that is lower.
 
-    A memory map of each shard of a token store keeps its file open.
+    Each memory-mapped shard of a token store keeps a file open.
 
     Raises:
       UserError: The limit is below OPEN_FILES.

@@ -1,4 +1,4 @@
-"""Memory-map files, and explain SIGBUS.
+"""Memory-maps files, and explains SIGBUS.
 
 If a mapped file is truncated or its disk fails, a read of its memory raises no exception. Instead, the system sends the
 signal SIGBUS, which ends the process without a message.

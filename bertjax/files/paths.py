@@ -1,4 +1,4 @@
-"""Find files by name, by pattern or below a directory, and classify paths."""
+"""Finds files by name, by pattern or below a directory, and classifies paths."""
 
 import contextlib
 import errno

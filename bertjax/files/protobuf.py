@@ -1,4 +1,4 @@
-"""Encode and decode protocol buffers (protobuf.dev, Encoding), for the few messages that bertjax reads and writes.
+"""Encodes and decodes protocol buffers (protobuf.dev, Encoding), for the few messages that bertjax reads and writes.
 
 This module replaces the generated modules of other packages, which cannot be used together: several register the same
 name with protobuf, and some need a newer protobuf than others allow.

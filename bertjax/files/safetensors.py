@@ -1,4 +1,4 @@
-"""Write a safetensors file part by part, because the safetensors library needs all tensors in memory."""
+"""Writes a safetensors file part by part, because the safetensors library needs all tensors in memory."""
 
 import json
 import math

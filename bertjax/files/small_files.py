@@ -1,4 +1,4 @@
-"""Read small files into memory.
+"""Reads small files into memory.
 
 If a file cannot be read or parsed, `read_json_or_none` returns None, and the other functions raise a UserError.
 """

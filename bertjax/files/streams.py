@@ -1,4 +1,4 @@
-"""Read plain or compressed files as chunks or lines, in bounded memory.
+"""Reads plain or compressed files as chunks or lines, in bounded memory.
 
 If a file is damaged, `chunks` yields all bytes before the damage, and `Lines` yields all complete lines before it. Then
 both raise an error of a type in `DAMAGE`.
@@ -58,7 +58,7 @@ def bare_suffix(path: str) -> str:
 
 
 def _zstd_pieces(raw: io.BufferedIOBase) -> Iterator[bytes]:
-    """Decompresses frame by frame, because `zstandard.stream_reader` accepts a truncated file without an error."""
+    """Decompresses frame by frame, because zstandard's `stream_reader` accepts a truncated file without an error."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
     frame = None
     while data := raw.read(_ZSTD_READ):

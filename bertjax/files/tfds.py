@@ -1,4 +1,4 @@
-"""Read the records of prepared tensorflow-datasets (tfds) datasets. Nothing is downloaded."""
+"""Reads the records of prepared tensorflow-datasets (tfds) datasets. Nothing is downloaded."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -135,7 +135,7 @@ def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]
     `record_result` is called, so that a killed process does not hide the change. `folder` is the benchmark's workdir.
 
     Raises:
-      UserError: Another key of a finished task has changed. MACHINE and VERB keys may change.
+      UserError: Any other key of a finished task has changed, except MACHINE and VERB keys.
     """
     path = folder / REQUEST
     recorded = read_json_object(path, 'restore the file, or give another --workdir') if path.exists() else {}

@@ -26,7 +26,7 @@ def is_finished(folder: pathlib.Path) -> bool:
     """Returns whether the run or the sweep in the workdir of a task is finished."""
     if (folder / SWEEP).exists():
         return True
-    if (folder / TRIALS).exists():  # an unfinished sweep, which run=evaluate may have given a results.json
+    if (folder / TRIALS).exists():  # run=evaluate may write results.json for an unfinished sweep
         return False
     return (folder / RESULTS).exists() and STEP not in read_recorded_results(folder / RESULTS)
 

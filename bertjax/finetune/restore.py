@@ -84,7 +84,7 @@ def evaluation_settings(
 
 
 def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ()) -> ConfigDict:
-    """Returns `config` with the length and the options of the task from the task.json of the model in config.init.
+    """Returns `config` with config.seq_len and the task options from the task.json of the model in config.init.
 
     Keys that only name the data, and keys that the command line sets, keep their values. For each key on the command
     line whose value differs from task.json, a line is printed.
@@ -143,8 +143,8 @@ def load_task(
 
     Args:
       settings: The settings of the config that `merge_run_config` returns.
-      splits_of: A function from the data of the task, with known labels, to the splits to evaluate on. None for no
-        splits, if the model is only exported or the caller has other inputs.
+      splits_of: A function from the task data, whose labels are known, to the splits to evaluate on. None if the model
+        is only exported, or if the caller has other inputs.
 
     Raises:
       UserError: Neither the workdir nor config.init has a model for this task, or config.step names no checkpoint.

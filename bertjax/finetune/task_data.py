@@ -25,8 +25,8 @@ from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import set_workdir_tokenizer
 
 # COMPILE_TIME and FLOPS were measured with encoders of 2 to 12 blocks and jax 0.10.2, on the CPU that
-# docs/performance.md describes. Accelerators compute faster and compile all lengths in parallel. They use the same
-# constants, so that a run with padded rows has the same batches on all platforms.
+# docs/performance.md describes. Accelerators compute faster and compile all lengths in parallel, but the same constants
+# are used for them, so that a run with padded rows has the same batches on all platforms.
 # The CPU time to compile one more padded length: {whether training: (fixed seconds, seconds per block)}.
 COMPILE_TIME = {True: (3.0, 0.35), False: (0.5, 0.08)}
 FLOPS = 1e11  # the FLOPs that a training step computes per CPU second

@@ -245,8 +245,8 @@ def encode(
     """
     check_encoding(runner.model, encoding)
     per_token = ('features',) if encoding.pool == 'none' else ()
-    # The compiled function gets texts with their prompt, and neither truncates nor applies Dense layers. So all values
-    # of `prompt` and `truncate_dim` share it.
+    # The compiled function gets texts with their prompt, and neither truncates nor applies Dense layers, so it is the
+    # same for all values of `prompt` and `truncate_dim`.
     normalize = encoding.normalize and not encoding.dense
     full = dataclasses.replace(encoding, prompt='', truncate_dim=0, truncate_first=True, dense=(), normalize=normalize)
     make_forward = functools.partial(make_encode, encoding=full)

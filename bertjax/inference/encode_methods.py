@@ -78,8 +78,8 @@ class EncodeMethods:
           pool: The pooling: 'mean' over all tokens, 'cls', 'max', 'mean_sqrt_len_tokens', 'weightedmean', 'lasttoken',
             'pooler' (tanh of a projection of [CLS]), or None for one vector per token. 'auto' means 'mean', except for
             a sentence-transformers folder or a model of configs/embed.py. For these, 'auto' computes the same vectors
-            as `SentenceTransformer.encode`, with prompt, Dense layers and normalization. Rerankers and late-interaction
-            models refuse 'auto'.
+            as `SentenceTransformer.encode`, including the prompt, the Dense layers and the normalization. Rerankers and
+            late-interaction models refuse 'auto'.
           combine: The method that combines several layers: 'mean', 'sum', 'concat' or 'weighted', a weighted sum.
           weights: One weight per layer, for 'weighted'.
           normalize: Whether to scale each vector to length 1. None uses the setting of the model if `pool` is 'auto',

@@ -144,7 +144,7 @@ class Extraction:
             advance(sum(not isinstance(item, Row) for item in items))
 
     def write(self, encoding: Mapping[str, Any]) -> Iterator[str]:
-        """Writes the target, its accompanying files and its metadata with `encoding`, and removes the parts.
+        """Writes the target, its accompanying files and its metadata, which include `encoding`, and removes the parts.
 
         Yields:
           Messages for the user.

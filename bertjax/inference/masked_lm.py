@@ -1,4 +1,4 @@
-"""Predicts pieces at given positions of sequences with a masked language model."""
+"""Predictions of the pre-training heads: masked pieces, pseudo-log-likelihoods and next-sentence probabilities."""
 
 import functools
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def predict_pieces(
     banned = np.concatenate([banned, tokenizer.special_ids]) if words_only else banned
     top_k = min(top_k, runner.model.config.vocab_size - len(banned))
     make_forward = functools.partial(_make_predict_pieces, top_k=top_k, banned=banned)
-    # Rows of a batch need an equal number of positions. Rows are grouped by this number, rounded up to a power of two.
+    # All rows of a batch need equally many positions. Rows are grouped by this number, rounded up to a power of two.
     size = np.array([1 << (len(row) - 1).bit_length() for row in positions])
     results: list = [None] * len(sequences)
     inputs = (*INPUTS, 'masked_positions')

@@ -77,9 +77,7 @@ class MaskedMethods:
     def score(self, texts: Sequence[str]) -> list[Score]: ...
 
     def score(self, texts: Texts) -> Any:
-        """Computes the pseudo-log-likelihoods of texts by masking each piece in turn.
-
-        The method is from Salazar et al. 2020 (arXiv 1910.14659).
+        """Computes pseudo-log-likelihoods by masking each piece in turn (Salazar et al. 2020, arXiv 1910.14659).
 
         Returns:
           For each text, `{'log_likelihood': …, 'tokens': …, 'words': …, 'perplexity': …}`. The log-likelihood, in nats,

@@ -160,7 +160,7 @@ class Runner:
         params: Any,
         advance: Advance,
     ) -> dict[str, np.ndarray]:
-        """Sums the outputs of `forward` over all batches, without copying the outputs to the host.
+        """Sums the outputs of `forward` over all batches on the devices, and returns the sums as host arrays.
 
         Args:
           name, features, inputs, advance: See `run`.

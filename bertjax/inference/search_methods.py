@@ -21,7 +21,7 @@ Vectors = np.ndarray | jax.Array | VectorShards
 
 
 class SearchHit(TypedDict):
-    """A text that was found: its index, its score, and the text itself unless only its vector was given."""
+    """A text that was found: its index, its score, and the text itself unless the corpus consists of vectors."""
 
     index: int
     score: float
@@ -85,7 +85,7 @@ class SearchMethods(EncodeMethods):
         *,
         calibration: np.ndarray | None = None,
     ) -> Any:
-        """Finds the texts with the highest cosines to each query. The search is exact, on all devices of the process.
+        """Finds the texts with the highest cosines to each query by an exact search on all devices of the process.
 
         Args:
           queries: One text or several, or vectors, [D] or [Q, D]. Texts get the model's prompt 'query', if it has one.
@@ -121,7 +121,7 @@ class SearchMethods(EncodeMethods):
     def rerank(self, query: str, texts: Sequence[str]) -> list[SearchHit]:
         """Orders texts by their relevance to a query.
 
-        A cross-encoder scores query and text with its head. A late-interaction model compares their token vectors.
+        A cross-encoder scores the query with each text. A late-interaction model compares their token vectors.
         For other models, the score is the cosine of `search`.
 
         Returns:

@@ -51,7 +51,7 @@ def _outputs(runner: Runner, records: Sequence[Any]) -> tuple[Features, Outputs]
 
 
 def tag_records(runner: Runner, records: Sequence[Sentence], strategy: str) -> list[dict[str, Any]]:
-    """Returns the rows of `answer_records`, but tags words by a strategy of tasks/tagging/predictions.py.
+    """Returns rows like `answer_records`, but tags words by a strategy of tasks/tagging/predictions.py.
 
     The model does not read sentences without words. Their rows have empty lists.
 

@@ -86,7 +86,7 @@ def load_vectors(path: str | os.PathLike) -> VectorShards:
     """Opens the vectors (one per text) that run=extract wrote, as memory maps. `path` is the metadata NAME.npy.json.
 
     Raises:
-      UserError: The file does not exist or does not describe vectors, or one of its files is missing or damaged.
+      UserError: The file does not exist or does not describe vectors, or a file that it lists is missing or damaged.
     """
     if not isinstance(path, str | os.PathLike):
         fix = "for example bertjax.load_vectors('out/index/features/texts.npy.json')"

@@ -239,7 +239,7 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
 
 
 def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedModel:
-    # Orbax and the training code take as long to import as JAX, and exports do not need them.
+    # Orbax and the training code take as long to import as JAX, and loading an export does not need them.
     from bertjax.finetune.restore import load_task
     from bertjax.finetune.settings import finetuning_settings
     from bertjax.pretrain.restore import load_pretraining

@@ -1,4 +1,4 @@
-"""Metrics of classification and regression, as in scikit-learn and scipy. Scalar metrics of no records are None."""
+"""Metrics of classification and regression, as in scikit-learn and scipy. Without records, a scalar metric is None."""
 
 import dataclasses
 
@@ -59,7 +59,7 @@ def binary_f1(table: np.ndarray) -> float | None:
 
 
 def macro_f1(table: np.ndarray) -> float | None:
-    """Returns the mean F1 of the classes that occur or were predicted, as scikit-learn does without `labels`."""
+    """Returns the mean F1 of the classes that occur or were predicted, as in scikit-learn without `labels`."""
     scores = class_scores(table)
     seen = (scores.true + scores.predicted) > 0
     return float(scores.f1[seen].mean()) if seen.any() else None

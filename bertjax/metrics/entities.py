@@ -38,7 +38,7 @@ def spans(tags: Sequence[str], plain: bool = False) -> list[EntitySpan]:
     sentence. M counts as I, L as E, and U as S.
 
     The rules for B, I and O come from conlleval, and those for E and S from seqeval. conlleval itself does not know S,
-    L, U and M, and a B that follows an E of the same type does not begin an entity there.
+    L, U or M, and a B after an E of the same type does not begin an entity in conlleval.
     """
     if plain:
         return [EntitySpan(tag, i, i + 1) for i, tag in enumerate(tags)]

@@ -60,7 +60,7 @@ class MlmHead(Transform):
     def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
         """hidden [B, P, D], token embedding [V, D] -> float32 logits [B, P, V].
 
-        V includes the padding of the vocabulary. Its logits are -1e9, so it is never predicted and gets no gradient.
+        V includes the padding of the vocabulary. The padding has logits of -1e9, so it gets no gradient.
         """
         c = self.config
         x = super().__call__(hidden)  # [B, P, D]
@@ -112,7 +112,7 @@ class BertForPreTraining(nn.Module):
         if c.nsp:
             self.pooler = build_pooler(c)
             # Class 0: the second segment follows the first; class 1: it does not.
-            float32_config = dataclasses.replace(c, dtype='float32')  # as in heads.py
+            float32_config = dataclasses.replace(c, dtype='float32')  # for the reason in heads.py
             self.nsp = Projection(float32_config, (2,), ('embed',), ('classes',), ('classes',), use_bias=True)
 
     def __call__(

@@ -23,7 +23,7 @@ class Lstm(nn.Module):
     """One direction of one LSTM layer. The gates are in the order input, forget, candidate, output.
 
     Parameters: kernel [D, 4, U], recurrent [U, 4, U], bias [4, U], for U = `units`. A sharded recurrent kernel would
-    need communication in each of the S steps, so it is replicated.
+    need communication in each of the S steps, so `recurrent` is replicated.
     """
 
     config: BertConfig

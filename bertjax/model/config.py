@@ -186,7 +186,7 @@ class BertConfig:
 
     @property
     def modern_fields(self) -> tuple[str, ...]:
-        """The fields of `_CLASSIC` with a value that is not listed there."""
+        """The names of the fields whose values are not in `_CLASSIC`."""
         return tuple(name for name, values in _CLASSIC.items() if getattr(self, name) not in values)
 
     @property
@@ -258,7 +258,7 @@ def parameter_count(config: BertConfig) -> int:
     embeddings = (V + positions + config.num_segments) * D + norm
     mlp = (2 if config.mlp in GATED_MLPS else 1) * projection(D, F) + projection(F, D)
     block = 4 * projection(D, D) + mlp + 2 * norm + 2 * config.qk_norm * norms * config.head_dim
-    ends = (config.pre_norm - (not config.first_attention_norm)) * norm  # with final_norm, without the first norm
+    ends = (config.pre_norm - (not config.first_attention_norm)) * norm  # plus final_norm, minus an attention_norm
     mlm = projection(D, D) + norm + V + (0 if config.tie_embeddings else V * D)
     pair = (D * D + D) + (2 * D + 2) if config.nsp else 0
     return embeddings + L * block + ends + mlm + pair

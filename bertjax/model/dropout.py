@@ -1,8 +1,8 @@
-"""Dropout whose dropped values are a pure function of (seed, phase, layer, site, example number, index in the example).
+"""Dropout whose mask is a pure function of (seed, phase, layer, site, example number, index in the example).
 
-The dropped values therefore do not depend on the mesh, the batch size, gradient accumulation or the implementation of
-attention. The backward pass computes the hashes again instead of storing a mask. A hash costs two multiplications and a
-few shifts in the loop that uses the value, whereas a random number generator would write its bits to memory.
+The mask therefore does not depend on the mesh, the batch size, gradient accumulation or the implementation of
+attention. The backward pass computes the hashes again instead of storing the mask. A hash costs two multiplications and
+a few shifts in the loop that uses the value, whereas a random number generator would write its bits to memory.
 """
 
 import enum
@@ -98,8 +98,8 @@ def hash_words(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.
     The words come from `Dropout.words`, and broadcast against the counters. Each value of a row or head has a counter.
     All arrays are uint32.
     """
-    # With both words before the first multiplication, two rows could have the same hashes in another order. The last
-    # shift of `_mix` is left out: it improves only low bits, which hardly affect the comparison with the threshold.
+    # If both words were used before the first multiplication, two rows could have the same hashes in another order.
+    # The last shift of `_mix` is left out: it improves only low bits, which hardly affect the comparison.
     x = counters ^ first
     x = (x ^ (x >> _SHIFTS[0])) * jnp.uint32(_MULTIPLIERS[0]) + second
     return (x ^ (x >> _SHIFTS[1])) * jnp.uint32(_MULTIPLIERS[1])

@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 from bertjax.model.config import BertConfig
 from bertjax.parallel.partition import platform, with_axes
 
-# The value that is added to a masked logit, or replaces it. With -inf, the softmax of a row of masked logits is NaN.
+# The value that is added to a masked logit, or replaces it. With -inf, the softmax of only masked logits would be NaN.
 NEGATIVE = -1e9
 
 
@@ -76,8 +76,7 @@ def add_bias(x: jax.Array, bias: jax.Array, sum_by_matmul: bool) -> jax.Array:
     """Adds bias [D] to x [..., D], in the dtype of x. The gradient of the bias is summed in float32.
 
     With `sum_by_matmul`, a matmul with ones sums this gradient. On TPU, this is faster if a Pallas kernel computes the
-    gradient of x: the compiler cannot fuse a sum into the kernel, so a sum would read the gradient from memory once
-    more.
+    gradient of x: the compiler cannot fuse a sum into the kernel, so a sum would read the gradient again.
     """
     return x + bias.astype(x.dtype)
 
@@ -104,8 +103,8 @@ add_bias.defvjp(lambda x, bias, sum_by_matmul: (add_bias(x, bias, sum_by_matmul)
 def product(x: jax.Array, kernel: jax.Array, save_x: bool = False) -> jax.Array:
     """Computes x [..., M] @ kernel [M, N] -> [..., N] in their common dtype.
 
-    The backward pass computes the gradient of the kernel as xᵀ @ cotangent. Autodiff would compute its transpose, for
-    which XLA:CPU copies the cotangent into another layout and takes three times as long.
+    The backward pass computes the gradient of the kernel as xᵀ @ cotangent. Autodiff would compute the transpose of
+    this gradient, for which XLA:CPU copies the cotangent into another layout and takes three times as long.
 
     With `save_x`, `save_residual` marks the x that the backward pass uses. A mark before the product would make
     `jax.checkpoint` copy x, and the compiler cannot fuse this copy into a Pallas kernel that computes x.
@@ -123,8 +122,8 @@ def dot(x: jax.Array, y: jax.Array, x_dims: tuple[int, ...], y_dims: tuple[int, 
 def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
     """Sums the outer products of all rows of x [..., M] and y [..., N] -> [M, N], in their common dtype."""
     if platform() == 'cpu':
-        # XLA:CPU transposes x to merge the row dimensions.
-        if x.dtype == jnp.float32:  # The transpose pays off only for bfloat16.
+        # To contract several dimensions, XLA:CPU transposes x, which pays off only for bfloat16.
+        if x.dtype == jnp.float32:
             x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
         elif x.shape[-1] > y.shape[-1]:  # A transpose of the smaller y and of the result takes less time.
             return jax.lax.optimization_barrier(dot_over_rows(y, x)).T
@@ -150,8 +149,8 @@ product.defvjp(_product_forward, _product_gradient)
 class Projection(nn.Module):
     """A linear map from the last `len(in_axes)` dimensions to one dimension of size prod(`features`).
 
-    The output dimensions are merged, because the last one, such as the width of a head, may not fill a register. The
-    compiler may then copy an unmerged output into another layout and back.
+    The output dimensions are merged, because the last one, such as the width of a head, may not fill a vector register.
+    Without the merge, the compiler may then copy the output into another layout and back.
 
     The kernel is created in its final shape, with one axis name per dimension. `nn.DenseGeneral` creates a matrix and
     reshapes it, so the names would belong to the wrong dimensions (google/flax#3676, #3892).
@@ -264,7 +263,7 @@ class Norm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """An embedding table [rows, D]. Rows from `used` on are padding, initially 0 to leave the norm unchanged."""
+    """An embedding table [rows, D]. Rows from `used` on are padding, initially 0 to keep the table's norm unchanged."""
 
     config: BertConfig
     rows: int

@@ -79,7 +79,7 @@ onehot_lookup = _make_lookup(_sum_by_onehot)
 # A lookup for large tables. Its gradient is a scatter in float32. Autodiff would use a scatter in bfloat16, where the
 # sum for a frequent piece would stop changing after about 800 rows.
 scatter_lookup = _make_lookup(_sum_by_scatter)
-# The same for GPUs, where XLA's deterministic scatter would sort B·S·D scalars. Its gradient is `sum_rows_by_id`.
+# A lookup for large tables on GPUs, where XLA's deterministic scatter would sort B·S·D scalars.
 sorted_lookup = _make_lookup(lambda x, ids, count: sum_rows_by_id(x.reshape(-1, x.shape[-1]), ids.reshape(-1), count))
 
 

@@ -31,7 +31,7 @@ class Rotary(struct.PyTreeNode):
 
     @classmethod
     def from_table(cls, positions: jax.Array, head_dim: int, theta: float, length: int) -> 'Rotary':
-        """Computes the same as `of_positions`, up to rounding, by a lookup in a constant table.
+        """Computes the result of `of_positions`, up to rounding, by a lookup in a constant table.
 
         All positions must be below `length`. Without the table, XLA:CPU would compute the cosines again for each head
         of each block, which takes seven times as long.
@@ -68,7 +68,7 @@ class Rotary(struct.PyTreeNode):
 def _rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
     """Rotates x [B, S, H, K] by cos and sin [1 or B, S, K / 2]; see `Rotary.rotate`."""
     # One formula computes all values from x and from x with the halves of each head swapped. XLA:CPU is slow with two
-    # formulas and a concatenation. Without the barrier, it would make the tables [1 or B, S, 1, K] again for each head.
+    # formulas and a concatenation. Without the barrier, XLA would compute the tables again for each head.
     tables = jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1)
     cos, sin = jax.lax.optimization_barrier(tuple(table[..., None, :] for table in tables))
     wide = x.astype(jnp.float32)

@@ -81,7 +81,8 @@ class BatchLayout(_Packing):
     """The layout of one batch of packed rows.
 
     Attributes:
-      sequence_ids: int32 [R, T], each position's sequence: from 1, 0 for padding (`from_mask`: from 0, N for padding).
+      sequence_ids: int32 [R, T], the sequence of each position, counted from 1, and 0 for padding. `from_mask` counts
+        from 0, and padding is N.
       position_ids: int32 [R, T], the index of each position in its sequence.
       starts: int32 [R, N], the first position of each sequence.
       capacities: int32 [R, N], the number of tokens of each sequence; None if the caller never unpacks.

@@ -22,7 +22,7 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
 
     Source: google-research/bert, optimization.py, AdamWeightDecayOptimizer. The first update is (1 - b1) / sqrt(1 - b2)
     times as large as the first update of Adam with bias correction, if `eps` is negligible. BERT's learning rates and
-    warm-ups are for this form.
+    warm-ups are meant for this form.
     """
 
     def update(grads: Any, state: optax.ScaleByAdamState, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
@@ -38,9 +38,9 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
 def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """Scales updates by Adam, adds the weight decay, and divides the sum by max(1, RMS) for each tensor.
 
-    Source: StableAdamW, arXiv 2304.13013, algorithm 2, with bias correction. The RMS is the root of the mean of
-    g² / max(v, eps²), where g is the gradient and v is Adam's second moment. The update is divided by max(1, RMS);
-    the paper divides the learning rate instead. Each layer of a stacked parameter has its own RMS.
+    Source: StableAdamW, arXiv 2304.13013, algorithm 2, with bias correction. The paper divides the learning rate
+    instead of the sum. The RMS is the root of the mean of g² / max(v, eps²), where g is the gradient and v is Adam's
+    second moment. Each layer of a stacked parameter has its own RMS.
     """
     adam = optax.scale_by_adam(b1, b2, eps)
     smallest = max(eps**2, float(jnp.finfo(jnp.float32).tiny))  # the square of a small eps is 0 in float32

@@ -27,7 +27,7 @@ SCHEDULES = (*_AFTER_WARMUP, 'wsd')
 
 
 class Schedule(struct.PyTreeNode):
-    """A learning rate schedule. `make_schedule` makes it.
+    """A learning rate schedule, created by `make_schedule`.
 
     The arrays are arguments of the compiled train step, so phases and runs of different lengths can share the step.
 

@@ -2,7 +2,7 @@
 
 Each process has its own devices and makes its own rows of a batch. The train state is distributed over all devices.
 Only the primary process, which is the first one, writes and prints. Checkpoints in a shared workdir are an exception:
-each process writes its shards. If each process has a separate workdir, the others copy the files of the primary.
+each process writes its shards. If workdirs are separate, the other processes copy the files of the primary process.
 """
 
 import contextlib
@@ -202,11 +202,10 @@ def decide_on_primary(decide: Callable[[], int]) -> int:
 
 
 def raise_together(failure: BaseException | None) -> None:
-    """Raises in all processes if any of them has a failure: its own `failure`, or else an OtherStoppedError.
-
-    All processes must call this.
+    """Raises an error in all processes if any of them has a failure. All processes must call this.
 
     Raises:
+      BaseException: `failure`, if it is not None.
       OtherStoppedError: Another process has a failure, but this one has none.
     """
     if is_multiprocess():

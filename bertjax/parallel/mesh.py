@@ -36,8 +36,8 @@ def make_mesh(axes: dict[str, int], devices: Sequence[jax.Device] | None = None)
     """Creates a mesh with axes (data, fsdp, tensor) over `devices` (default: all).
 
     If there are several TPU slices, the `data` axis spans them, because the network between slices is slow and the axis
-    exchanges only gradients by default. Except inside a TPU slice, the devices of a host are adjacent, so `data` also
-    spans the hosts, as far as its size allows.
+    exchanges only gradients by default. On GPUs and CPUs, the devices of a host are adjacent, so `data` also spans the
+    hosts, as far as its size allows.
 
     The axis types are Auto. `jax.make_mesh` would create Explicit axes, with which Linen's logical constraints become
     assertions. Enter the mesh with `partition.mesh_context`. In `with mesh:`, Flax does not see the mesh, and

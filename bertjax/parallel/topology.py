@@ -41,7 +41,7 @@ class Generation:
 #   the sum of both directions of four or six links. The network has 6.4 and 25.6 Tbit/s for 256 chips of v5e and v6e,
 #   and 50 Gbit/s for a chip of v5p.
 # - Links of v3 and v4: Jouppi et al., arXiv 2304.01433, table 4.
-# - Clocks: the peak FLOPs per second of a chip, divided by its FLOPs per cycle, which are two for each multiplier. A
+# - Clocks: the peak FLOPs per second of a chip, divided by its FLOPs per cycle (two for each multiplier). A
 #   chip has 4 (v3, v5e) or 8 (v4, v5p) units of 128 x 128 multipliers. A v6e chip has 4 units of 256 x 256. Google's
 #   page mentions 2, but with 2 the compiler's estimate of a large product would be 1.4 times the peak.
 GENERATIONS = {
@@ -103,7 +103,7 @@ def topology_devices(name: str) -> list[Any]:
         data centre network such as '2*v5e:16x16', or a machine with GPUs such as 'h200:8'.
 
     Raises:
-      UserError: The compiler is not installed or does not know the name, or `network_bandwidth` is not known.
+      UserError: The compiler is missing, the name is unknown, or `network_bandwidth` is 0 for several slices.
     """
     example = 'v5e:4x4, v5p:2x2x4 (generation, chips along each side), 2*v5e:16x16 (two slices) or h200:8 (GPUs)'
     match = _NAME.fullmatch(name)

@@ -95,8 +95,8 @@ class GradientExchange:
 
     Attributes:
       params: The abstract parameters, with shardings.
-      dtype: The dtype of the computation, in which matrices are sent, except those of FLOAT32_MODULES. For parameters,
-        this loses nothing, because the model casts them anyway. Gradients are rounded before they are summed.
+      dtype: The dtype of the computation. The matrices, except those of FLOAT32_MODULES, are sent in this dtype. For
+        parameters, this loses nothing, because the model casts them anyway. Gradients are rounded before the sum.
     """
 
     params: Any

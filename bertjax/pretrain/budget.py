@@ -38,8 +38,8 @@ def make_plan(
 
     Raises:
       UserError: The budget conflicts with other keys or allows too many steps. The plan is for another budget, model
-        or batch. The run in config.replay has no complete plan, or another plan than the workdir. Or the workdir has
-        checkpoints, but no readable plan.
+        or batch. The run in config.replay has no complete plan, or its plan differs from that of the workdir. Or the
+        workdir has checkpoints, but no readable plan.
     """
     _check(settings, flag_keys)
     path = folder / FILE

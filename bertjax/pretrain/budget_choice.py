@@ -109,7 +109,7 @@ def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Col
         decay = max(round(settings.schedule.decay_fraction * plan.estimate), 1)
         return dataclasses.replace(plan, stable=max(plan.estimate - plan.warmup - decay, 1), decay=decay)
     # With several processes, no step is timed: only the first process makes the plan, but a step needs all processes.
-    # The run finds the step compiled here in the compilation cache on disk, if its batch and vocabulary are the same.
+    # If the run has the same batch and vocabulary, it loads the step compiled here from the compilation cache on disk.
     if not from_budget or jax.process_count() > 1:
         return plan
     timed = plan.apply(split_batch(settings, plan, mesh, flag_keys))
@@ -166,7 +166,7 @@ def choose_batch_size(rows: int, sequences: float, seq_len: int, mesh: Mesh, max
 def split_batch(
     settings: PretrainingSettings, plan: BudgetPlan, mesh: Mesh, flag_keys: Collection[str]
 ) -> PretrainingSettings:
-    """Returns the settings with a value of grad_accum_steps for the batch of the plan, unless the user has set the key.
+    """Returns the settings with grad_accum_steps chosen for the batch of the plan, unless the user has set the key.
 
     The value changes only on CPUs and with config.architecture_from='budget'. If possible, a part of the batch then has
     at most 2,048 positions per row shard, the fastest size for 4 layers of width 256 (docs/results/batch.json).

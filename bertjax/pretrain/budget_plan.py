@@ -94,7 +94,7 @@ class BudgetPlan:
         return TimeLimit(seconds, phase=1, ends=ends)
 
     def decide(self, folder: pathlib.Path, step: int, elapsed: float, *, evaluates: bool) -> None:
-        """Computes and saves the steps of a run whose second phase ended at `step`, after `elapsed` seconds.
+        """Computes and saves the steps of the last two phases. The second ended at `step`, after `elapsed` seconds.
 
         `evaluates` says whether the run evaluates during training.
         """

@@ -74,8 +74,8 @@ def compute_chance_baselines(examples: StoreExamples, total: int) -> ChanceBasel
 def unigram_entropy(stores: Sequence[TokenStore], vocab_size: int) -> float | None:
     """Returns the unigram entropy of the held-out text in nats, or None if no text is held out.
 
-    This is the loss of a model that predicts each piece with its frequency in the held-out text. No model that ignores
-    the context has a lower loss.
+    This is the loss of a model that gives each piece a probability equal to its frequency in the held-out text. No
+    model that ignores the context has a lower loss.
     """
     shares = np.zeros(vocab_size)
     for store in stores:

@@ -61,7 +61,7 @@ class StoreExamples:
         """Returns the examples of a phase. With config.packing, training examples are packed into rows.
 
         Training examples have the highest mask rate of the phase, which `ScheduledMasks` can lower. Held-out examples
-        have the mask rate config.masking.eval_rate, which also limits their predictions.
+        have the mask rate config.masking.eval_rate, which also determines their maximum number of predictions.
 
         Args:
           shape: (S, P), the sequence length and the maximum number of predictions of training examples.

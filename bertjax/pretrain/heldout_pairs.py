@@ -48,7 +48,7 @@ class PairsEvaluator:
         self, pairs: Sequence[MinimalPair], tokenizer: Tokenizer, module: nn.Module, *, batch_size: int, mesh: Mesh
     ):
         longest = module.config.max_positions
-        # A kernel that config.model.attention names may not support the lengths of sentences.
+        # The kernel in config.model.attention may not support the lengths of the sentences.
         module = module.clone(config=dataclasses.replace(module.config, attention='auto'))
         distinct, self._index = deduplicate(encode_pairs(pairs, tokenizer, longest))
         self._pairs, self._count, self._features = pairs, len(distinct), masked_copies(distinct, tokenizer.mask_id)

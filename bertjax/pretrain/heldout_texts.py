@@ -79,8 +79,8 @@ def prepare_texts(
 ) -> dict[str, StoreSplit]:
     """Returns the texts as {name: split}. Their token stores are built in the workdir `folder`, or reused.
 
-    The split of an entry NAME=PATH has all documents of the text. For 'each', the splits have the held-out documents of
-    each corpus of the mixture, from `stores`.
+    The split of an entry NAME=PATH has all documents of the text. The entry 'each' gives a split for each corpus of the
+    mixture, with the held-out documents of its store in `stores`.
 
     Raises:
       UserError: A text cannot be read or has too few documents, or 'each' is used and a corpus has no held-out

@@ -1,4 +1,4 @@
-"""The phases of a pre-training run. All values of a phase are resolved; its steps may be set later."""
+"""The phases of a pre-training run, with all values resolved except the steps, which may be set later."""
 
 import dataclasses
 import itertools
@@ -54,7 +54,7 @@ class PretrainingPhase(PhaseSettings):
         return sum((part.last_step - part.first_step) * part.batch_size for part in self.split())
 
     def split(self) -> list['PretrainingPhase']:
-        """Splits the phase into parts with one batch size each. They share the schedule and the numbering of examples.
+        """Splits the phase into parts with one batch size each. All share the schedule and the numbering of examples.
 
         The ramp at the beginning takes the fraction `batch_ramp` of the steps and has up to 8 stages of equal length.
         Their batch sizes are multiples of `batch_size_start`, as evenly spaced as possible. For example, a ramp from 32
@@ -83,7 +83,7 @@ class PretrainingPhase(PhaseSettings):
         ]
 
     def check(self, masking: MaskOptions) -> None:
-        """Checks that the values of the phase are consistent, also with the masking of the run.
+        """Checks that the values of the phase are consistent with each other and with the masking of the run.
 
         Raises:
           UserError: A value is invalid. The error names its key.
@@ -116,7 +116,7 @@ class PretrainingPhase(PhaseSettings):
             fix = 'set it to False, or config.masking.final_rate to -1'
             raise UserError('config.masking.static', found, 'a constant mask rate', fix)
         # A packed row takes no further examples once all its predictions are used, so a lower max_predictions would
-        # leave positions empty. In any row, it would reduce a mask rate that a phase or a schedule sets.
+        # leave positions empty. A lower value would also reduce a mask rate that a phase or a schedule sets.
         minimum = int(max(rates) * self.seq_len)
         varies = set(rates) != {masking.rate}
         if (self.packed or varies) and self.max_predictions < minimum:

@@ -36,7 +36,7 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
     """Loads the checkpoint of config.step, or the newest checkpoint if config.step is 0.
 
     Raises:
-      UserError: There is no checkpoint, or `settings` describe another model than the checkpoint.
+      UserError: There is no checkpoint, or its model differs from the model in `settings`.
     """
     tokenizer = load_workdir_tokenizer(folder)
     with contextlib.closing(Checkpoints(folder / 'checkpoints', read_only=True)) as checkpoints:

@@ -99,7 +99,7 @@ class Pretraining(Experiment):
         setup: Setup | None = None,
     ):
         self.settings, self.folders, self._distillation = settings, [folder], distillation
-        if is_primary():  # only its machine needs the text
+        if is_primary():  # only the primary process reads the text
             check_texts(settings, folder)
         self._pairs = read_heldout_pairs(settings)
         self._attention = settings.describe_attention()
@@ -251,7 +251,7 @@ class Pretraining(Experiment):
             ),
             *([f'also evaluated on {len(self._pairs):,} minimal pairs'] if self._pairs else []),
         ]
-        for phase in () if self.settings.budget else self._phases:  # `BudgetPlan.describe` describes those of a budget
+        for phase in () if self.settings.budget else self._phases:  # see `BudgetPlan.describe` for a budget
             rows = f'{phase.batch_size_start} to {phase.batch_size}' if phase.batch_ramp else phase.batch_size
             lines.append(
                 f'phase {phase.number}: {phase.last_step - phase.first_step:,} steps '

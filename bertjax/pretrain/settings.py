@@ -89,7 +89,7 @@ class PretrainingSettings(PretrainingKeys):
     def total_steps(self, examples_per_epoch: float | None) -> int:
         """Returns the length of the run in steps.
 
-        To convert epochs to steps, `batch_size` of the first phase is used, without its `batch_ramp`.
+        Epochs are converted to steps with the `batch_size` of the first phase. The `batch_ramp` is ignored.
 
         Args:
           examples_per_epoch: The number of examples in an epoch; None if the corpus has not been read.

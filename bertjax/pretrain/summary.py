@@ -171,10 +171,10 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 def _filled_masks(
     params: Any, model_config: BertConfig, tokenizer: Tokenizer, heldout: Examples
 ) -> Iterator[dict[str, Any]]:
-    """Yields, for each of the first held-out examples with masks, the mask whose prediction is the most probable."""
+    """Yields the most certain prediction for a mask in each of the first held-out examples that have masks."""
     batch = heldout.batch(np.arange(_NUM_FILLED))
     forward = jax.jit(make_forward(BertForPreTraining(model_config), PRETRAINING))
-    # TPU kernels cannot compute with arrays on several chips outside of a mesh.
+    # Outside of a mesh, TPU kernels cannot compute with arrays that are sharded over several chips.
     logits = np.asarray(forward(jax.device_get(params), batch)['mlm_logits'])
     for row in range(_NUM_FILLED):
         ids, positions = batch['input_ids'][row], batch['masked_positions'][row]

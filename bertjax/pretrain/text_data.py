@@ -78,7 +78,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
 
 
 def _vocabulary_sources_exist(settings: PretrainingSettings) -> bool:
-    """Returns whether the files of config.vocab.add and config.init exist, if the tokenizer is made from them."""
+    """Returns whether the tokenizer's sources exist: config.vocab.add and, without config.tokenizer, config.init."""
     paths = [settings.vocab.add, '' if settings.tokenizer else settings.init]
     return all(os.path.exists(os.path.expanduser(path)) for path in paths if path)
 

@@ -40,7 +40,7 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     """
     vocab, parts = settings.vocab, parse_mixture(settings.corpus)
     specs = [spec for spec, _ in parts]
-    # `smoothing` needs separate statistics of each corpus. It applies if a weight is 'auto'.
+    # Smoothing, which applies if a weight is 'auto', needs separate statistics for each corpus.
     corpora = [[spec] for spec in specs] if any(weight == AUTO for _, weight in parts) else [specs]
     if settings.corpus_options.format == 'ids':
         found, expected = 'nothing, with config.corpus_options.format=ids', 'the vocabulary of the ids in the corpus'
@@ -52,7 +52,7 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
         fix = 'choose another config.vocab.family, or train on part of the text with run=vocab, without config.beam'
         expected = 'a vocabulary that can be trained from counts or a sample'
         raise UserError('config.beam', 'a byte-level BPE to train', expected, fix)
-    with _text_statistics(settings, corpora, workdir) as statistics:  # refuses a missing corpus
+    with _text_statistics(settings, corpora, workdir) as statistics:  # raises if the corpus is missing
         print(f'training a {vocab.family} vocabulary of {vocab.size:,} pieces on {settings.corpus}')
         tokenizer, read = _train(settings, statistics)
     save_tokenizer(tokenizer, workdir, key=settings.vocabulary_key, text=read)

@@ -26,7 +26,7 @@ from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import FOLDER
 
-# Fields of the architecture that depend on the run (its tokenizer, pairs and precision) instead of config.init.
+# Fields of the architecture that depend on the run (its tokenizer, pairs and precision), not on config.init.
 _RUN_FIELDS = ('vocab_size', 'nsp', 'param_dtype')
 # Fields of the architecture that must be the same as in config.init.
 _SIZE_FIELDS = ('num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments')
@@ -42,8 +42,8 @@ def with_architecture(
     If this architecture has no segment ids (`num_segments` < 2), the run is trained without pairs, unless the command
     line sets config.pairs.mode.
 
-    A student that is initialized with blocks of its teacher gets the teacher's architecture. It keeps its own sizes
-    (except num_segments), and values from the recipe or the command line, which `Teacher.check_copies` checks later.
+    A student that is initialized with blocks of its teacher gets the teacher's architecture, but keeps its own sizes
+    (except num_segments) and all values that the recipe or the command line sets; see `Teacher.check_copies`.
 
     A resumed run takes the architecture from its own config.json. It also keeps the layout of its parameter tree and
     the fields that config.budget has chosen, unless the command line sets them.
@@ -137,7 +137,7 @@ def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path)
 
 
 def with_existing_vocabulary(settings: PretrainingSettings, folder: pathlib.Path) -> PretrainingSettings:
-    """Returns the settings, with the number of token embeddings as config.vocab.size if the vocabulary already exists.
+    """Returns the settings. If the vocabulary already exists, config.vocab.size is set to the number of embeddings.
 
     Raises:
       UserError: The tokenizer cannot be read, or does not match config.init.
@@ -153,8 +153,8 @@ def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenize
     """Returns V, the number of token embeddings: at least the number of pieces in `tokenizer`.
 
     `tokenizer` includes the words of config.vocab.add. A resumed run takes V from its config.json. A new run has at
-    least as many embeddings as config.init or the teacher that it copies: some published models have more rows than
-    pieces. All rows are trained and exported.
+    least as many embeddings as config.init or the teacher that it copies, because some published models have more rows
+    than pieces. All rows are trained and exported.
 
     Raises:
       UserError: The number of pieces does not match config.init or the teacher.

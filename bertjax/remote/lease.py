@@ -26,8 +26,8 @@ class LostLeaseError(StoppedError):
 class Lease:
     """A lease on a workdir. A thread renews it from `take` to `release`.
 
-    The clocks of two machines are never compared. Instead, the lease of another process has expired if this process has
-    watched it for EXPIRES_AFTER seconds and has seen no change.
+    The clocks of two machines are never compared. Instead, the lease of another process counts as expired if this
+    process has watched it for EXPIRES_AFTER seconds and has seen no change.
 
     Every write names the version that it replaces, and the server refuses the write if the version has changed. On a
     server without conditional writes, another process can take the lease between a read and a write.

@@ -154,8 +154,8 @@ class RemoteFolder(Requester):
         """Writes an object atomically.
 
         Args:
-          replace: The version to replace ('' if the object must not exist), which some servers do not check; None to
-            replace any version.
+          replace: The version to replace; '' if the object must not exist; None to replace any version. Some servers do
+            not check the version.
 
         Raises:
           FileExistsError: The object does not have the version `replace`.

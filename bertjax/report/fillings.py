@@ -101,7 +101,7 @@ def _first_params(settings: PretrainingSettings, model: BertConfig, tokenizer: T
 
 
 def _fill(forward: Any, params: Any, batch: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> MaskPredictions:
-    # TPU kernels cannot compute with arrays on several chips outside of a mesh.
+    # Outside of a mesh, TPU kernels cannot compute with arrays that are sharded over several chips.
     probabilities = softmax(np.asarray(forward(jax.device_get(params), batch)['mlm_logits'], np.float64))
     probability_of = lambda ids: np.take_along_axis(probabilities, ids[..., None], -1)[..., 0]  # noqa: E731
     best = probabilities[..., : tokenizer.vocab_size].argmax(-1)  # a model may have more outputs than pieces

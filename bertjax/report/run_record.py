@@ -122,7 +122,7 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
 
 
 def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
-    """Reads the results of run=evaluate. The config is from the first member of the ensemble that has one, if any."""
+    """Reads the results of run=evaluate. Prefers the config of the first ensemble member that has one."""
     results = read_recorded_results(folder / RESULTS)
     members = [pathlib.Path(member) for member in results.get('ensemble', ())]
     path = next((member / 'config.json' for member in members if (member / 'config.json').exists()), None)

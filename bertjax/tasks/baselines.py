@@ -137,8 +137,7 @@ def _fit_vectorizer(texts: Sequence[str]) -> Any:
     """Fits a TfidfVectorizer on the words and word bigrams of the texts.
 
     Raises:
-      UserError: scikit-learn is not installed, no text has a word, or no word occurs in two of at least _MIN_DF_TEXTS
-        texts.
+      UserError: scikit-learn is not installed, or no term occurs in `min_df` texts.
     """
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer

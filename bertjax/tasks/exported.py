@@ -96,7 +96,7 @@ def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) ->
         return task
     problem = values.get('problem_type')
     if problem == 'multi_label_classification' and len(labels) < 2:
-        found, fix = f'one output with problem_type {problem}', 'give a model with an output for each of two labels'
+        found, fix = f'one output with problem_type {problem}', 'give a model with at least two labels'
         raise UserError(where, found, 'two or more outputs', fix)
     if problem == 'multi_label_classification':
         return build_task('multi_label', data='', seq_len=seq_len, labels=labels)

@@ -1,4 +1,4 @@
-"""Reads, encodes and scores minimal pairs: a grammatical and a similar ungrammatical sentence, as in BLiMP."""
+"""Reads, encodes and scores minimal pairs of a grammatical and a similar ungrammatical sentence, as in BLiMP."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -42,8 +42,8 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
 
     Args:
       key: The config key of `path`, for messages.
-      fields: {attribute of MinimalPair: field of the records}. The records may lack the fields of `set` and
-        `phenomenon` if these have the default names.
+      fields: {attribute of MinimalPair: field of the records}. The records may lack the fields for `set` and
+        `phenomenon` if those fields have the default names.
 
     Raises:
       UserError: The file does not exist or has no record, or a record is malformed.

@@ -50,9 +50,9 @@ def option(
     Args:
       default: the value if a recipe does not set the option.
       allowed: the range of values; None allows True and False if `default` is a bool, and any text if it is a string.
-      about: one line of documentation; '' for the field's entry in the docstring of the class.
+      about: one line of documentation; '' to use the field's entry in the docstring of the class.
       affects: a key of _POLICIES.
-      named: whether the argument of a recipe sets the option without its name, as in configs/glue.py:rte.
+      named: whether a recipe argument without a name sets the option, as in configs/glue.py:rte.
     """
     return schema.key(default, allowed, about, named=named, **_POLICIES[affects])
 
@@ -104,7 +104,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
       score: the name of the metric that selects the best run and the best checkpoint; higher is better.
       thresholds: the names of the entries of `metrics` that are thresholds, not measurements.
       same_rows: whether the features have the same rows for any tokenizer and sequence length.
-      needs_neighbours: whether the rows of a record contain the records beside it, so that a sample would change them.
+      needs_neighbours: whether the rows of a record also contain neighbouring records, which a sample would lack.
       has_baselines: whether the task implements `baselines`.
       learned: the attributes to save with the model, {key in task.json: attribute}.
       min_seq_len: the smallest value of `seq_len`.

@@ -71,7 +71,7 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
         known.add(word)
         added += 1
         if slots:
-            pieces[slots.pop()] = word  # the last slot, because models use the first ones as marks
+            pieces[slots.pop()] = word  # the last slot, because some models use the first slots as markers
         else:
             pieces.append(word)
     return tokenizer.with_pieces(pieces), added

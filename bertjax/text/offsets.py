@@ -45,8 +45,8 @@ def repair_surrogates(text: str) -> tuple[str, np.ndarray | None]:
     """Joins surrogate pairs and replaces lone surrogates.
 
     Returns:
-      (repaired text, indices). The indices, int64 [len + 1], are the positions in `text` of the repaired characters and
-      of their end. They are None if `text` has no surrogates.
+      (repaired text, indices). The indices, int64 [N + 1], are the positions in `text` of the N characters of the
+      repaired text, and the length of `text`. They are None if `text` has no surrogates.
     """
     if text.isascii() or not _SURROGATE.search(text):
         return text, None

@@ -23,7 +23,7 @@ from bertjax.text.special import (
 )
 from bertjax.text.tokenizer_base import Tokenizer, is_unspaced
 
-# The full-width tilde, which Japanese uses for ranges. NFKC replaces it by '~', but SentencePiece's rules keep it.
+# The full-width tilde, which Japanese uses for ranges. NFKC replaces it with '~', but SentencePiece's rules keep it.
 _WIDE_TILDE = '\uff5e'
 
 
@@ -83,7 +83,7 @@ class SentencePieceTokenizer(Tokenizer):
         return located
 
     def _spread_bytes(self, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Gives all byte pieces of a character its span. SentencePiece gives the span only to the last of them."""
+        """Gives each byte piece the span of its character. SentencePiece gives the span only to the last byte piece."""
         spans = list(spans)
         for i in reversed(range(len(spans) - 1)):
             if spans[i][0] == spans[i][1] and all(self._processor.is_byte(int(index)) for index in ids[i : i + 2]):

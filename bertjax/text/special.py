@@ -20,7 +20,7 @@ _UNUSED = re.compile(r'\[unused\d+\]')
 
 
 def special_layout(unused: int) -> list[str]:
-    """Returns the first entries of a vocabulary in BERT's order: [PAD], the [unusedN], [UNK], [CLS], [SEP], [MASK]."""
+    """Returns the first entries of a vocabulary in BERT's order: [PAD], [unusedN], [UNK], [CLS], [SEP], [MASK]."""
     return [PAD, *(f'[unused{i}]' for i in range(unused)), UNK, CLS, SEP, MASK]
 
 
@@ -115,7 +115,7 @@ def hash_settings(settings: Mapping) -> str:
 
 
 def replace_surrogates(text: str) -> str:
-    """Joins surrogate pairs, and replaces lone surrogates by U+FFFD. Lone surrogates come from broken JSON escapes."""
+    """Joins surrogate pairs. Replaces lone surrogates, which come from broken JSON escapes, with U+FFFD."""
     return text.encode('utf-16-le', 'surrogatepass').decode('utf-16-le', 'replace')
 
 

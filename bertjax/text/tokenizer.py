@@ -91,7 +91,7 @@ def _from_vocab(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
     if kinds != [*_BASIC_KINDS.values()]:
         fix = 'use a model with a tokenizer.json'
         raise UserError(str(file), f'the word and subword tokenizers {", ".join(map(str, kinds))}', "BERT's", fix)
-    # As in transformers, only \n, \r\n and \r end a line; U+0085 and U+2028 are ordinary pieces.
+    # As in transformers, only \n, \r\n and \r end a line; U+0085 and U+2028 are ordinary characters.
     lines = _read_text(file).replace('\r\n', '\n').replace('\r', '\n').split('\n')
     pieces = lines[:-1] if lines[-1] == '' else lines
     names = _special_names(config, pieces)

@@ -69,7 +69,7 @@ class JsonTokenizer(Tokenizer):
         is_bpe = byte_level or (kind == 'BPE' and not marks_words)
         self.family = 'symbols' if has_symbols else 'bpe' if is_bpe else 'sentencepiece'
         self._space = _BYTE_SPACE if is_bpe else SPACE
-        # Without dropout, which would make ids random.
+        # Dropout is disabled, because it would make ids random.
         fixed = {**self._settings, 'model': {**model, 'dropout': None}} if model.get('dropout') else self._settings
         self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(fixed))
         # Callers add the special tokens. The post-processor of byte-level BPE would shift offsets.
@@ -86,7 +86,7 @@ class JsonTokenizer(Tokenizer):
         if byte_level or marks_words:
             # In ModernBERT and Gemma, added tokens of spaces or line ends begin a word, although they lack the mark.
             begins = (self._space, ' ', '\n', '\t')
-            # If a byte-level piece ends inside its first character, ¿ completes it: the largest continuation byte, BF.
+            # If a byte-level piece ends inside its first character, ¿ (the UTF-8 continuation byte BF) completes it.
             read = (lambda piece: decoders.ByteLevel().decode([f'{piece}¿¿'])) if byte_level else str
             continues = [not (piece.startswith(begins) or is_unspaced(read(piece))) for piece in pieces]
             self.word_prefix = '' if self.family == 'sentencepiece' and self._prepare('a').startswith(SPACE) else ' '

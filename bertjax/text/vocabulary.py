@@ -190,8 +190,8 @@ def build_sentencepiece(
     """Trains a SentencePiece model on a random sample of sentences.
 
     The normalisation is SentencePiece's nmt_nfkc, or nmt_nfkc_cf with case folding if `lowercase` is True. The special
-    tokens and [unusedN] slots are the first pieces, in BERT's order. Except [UNK], they are control symbols, which no
-    text produces. If the sample is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
+    tokens and [unusedN] slots are the first pieces, in BERT's order. All but [UNK] are control symbols, which no text
+    produces. If the sample is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
 
     Args:
       drawn: The result of `sampling.sample` for each corpus of a mixture.

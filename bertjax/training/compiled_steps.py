@@ -79,11 +79,11 @@ class StepLowering:
 
 
 def lower_in_two(lowering: StepLowering, batches: Mapping[int, BatchSpec]) -> Callable[[int], Callable[[], Program]]:
-    """Returns the `lower` of `CompiledSteps` for steps of two programs: the gradients and the update.
+    """Returns the argument `lower` of `CompiledSteps` for steps of two programs: the gradients and the update.
 
     All lengths share the update. On CPU, it takes nearly half of the compile time of a step.
     """
-    updates: list[Any] = []  # the compiled update, after the first length
+    updates: list[Any] = []  # has the compiled update after the first use
 
     def lower(length: int) -> Callable[[], Program]:
         lowered = lowering.gradients(batches[length])

@@ -1,4 +1,4 @@
-"""The training loop: loads a batch, updates the state and the position, records, and evaluates and saves if due."""
+"""The training loop. An iteration loads a batch, trains on it, records the step, and evaluates and saves if due."""
 
 import contextlib
 import time

@@ -127,7 +127,8 @@ class Phase:
     def compiling(self, first: int, steps: int) -> Iterator[None]:
         """A context in which a CPU compiles the step in the background. It does nothing on accelerators.
 
-        It compiles for the next `steps` batches, from example `first` on, and starts with the first length immediately.
+        The step is compiled for the lengths of the next `steps` batches, which begin with example `first`. The
+        compilation for the first length starts immediately.
         """
         programs, examples = self._programs(), self.members[0].examples
         # Only `BucketedExamples` have batches of several lengths.
@@ -145,8 +146,8 @@ class Phase:
         """Loads the batches from example `first` on."""
         member_examples = [member.examples for member in self.members]
         examples = StackedExamples(member_examples) if self.stacked else member_examples[0]
-        # This makes the pairing plans before the throughput is measured. In a shared workdir, the primary process makes
-        # them and the others read its files.
+        # This call makes the pairing plans before the throughput is measured. In a shared workdir, the primary process
+        # makes them and the others read its files.
         with contextlib.nullcontext() if has_separate_workdirs() else primary_first(sync_workdirs=False):
             examples.batch(np.asarray([first]))
         if is_multiprocess():

@@ -39,8 +39,7 @@ _MIN_REPORTED = 1.0  # seconds: the duration of a longer compilation is printed
 class Recorder:
     """Writes metrics.jsonl, ledger.jsonl and TensorBoard events for each run. Prints the loss, averaged over the runs.
 
-    A writer that fails is dropped with a warning. A ledger that fails stops the training, because it must list all
-    examples.
+    A writer that fails is dropped with a warning. A ledger that fails stops the training, because it must be complete.
 
     A training row has the weighted means of the losses since the previous row. It also has the norms, learning rate and
     counters of its step. In a non-finite step, the loss, the gradient or the update is not finite. The means exclude

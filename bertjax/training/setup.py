@@ -90,8 +90,7 @@ class Setup:
       state: The abstract state: shapes, dtypes and shardings.
       ema_decay: The decay of the average of the weights, see `state.update_ema`; 0 for no average.
       teacher: (abstract parameters of the teacher,) if the objective has a `teacher_fn`, else (). Not part of `state`.
-      exchange: The gradient exchange if the state is sharded over the data axis (ZeRO-1, see parallel/zero1.py), else
-        None.
+      exchange: The gradient exchange if the state is sharded over the data axis (parallel/zero1.py), else None.
       moment_params: The abstract trained parameters if only their moments are sharded over the data axis, else None.
       compiled: The cached programs of the most recent phases, see `compiled_steps.compile_steps`.
     """

@@ -130,7 +130,7 @@ def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> Train
     key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=NamedSharding(mesh, PartitionSpec()))
     boxed = jax.eval_shape(init, key)
     shardings = state_shardings(boxed, mesh)
-    # nn.unbox would apply sharding constraints, which needs arrays.
+    # nn.unbox would apply sharding constraints, which need arrays.
     bare = jax.tree.map(lambda x: x.value if isinstance(x, _Box) else x, boxed, is_leaf=lambda x: isinstance(x, _Box))
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), bare, shardings)
 

@@ -27,7 +27,7 @@ class TimeLimit:
         self._spent, self._since = 0.0, time.perf_counter()
 
     def begin(self, folder: pathlib.Path, step: int) -> None:
-        """Reads the time that the run in a workdir took up to `step`, from which it now continues."""
+        """Reads the time that the run in a workdir took up to `step`, from which the run now continues."""
         goodput = read_goodput(folder, until=step)
         self._spent = goodput.total - goodput.seconds.get(LOST, 0.0) if goodput else 0.0
         self._since = recorded_until()

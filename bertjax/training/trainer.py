@@ -39,8 +39,7 @@ def fit(
       time_limit: The time limit that determines the number of steps; None if the config determines this number.
 
     Returns:
-      The state and the number of the last trained step. This number is below config.steps if config.patience ended the
-      run.
+      The state and the number of the last trained step, which is below config.steps if config.patience ended the run.
 
     Raises:
       UserError: The checkpoints are from another or a longer run, all of them are damaged, or config.profile ends after
@@ -72,7 +71,7 @@ def _check_same_run(
 ) -> None:
     """Raises a UserError if the checkpoint is from another or a longer run. Prints allowed changes.
 
-    If the run is `timed`, changes of the steps and phases are not printed, because the time decides them.
+    If the run is `timed`, changes of the steps and phases are not printed, because the time limit determines them.
     """
     if ('task' in saved.config) != ('task' in resolved):
         kind = 'a fine-tuning' if 'task' in saved.config else 'a pre-training'

@@ -122,7 +122,7 @@ def _check(value: Any, form: Any, where: str) -> None:
 
 
 def distillation_facts(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns the non-zero numbers and True flags of config.distill, for the model card; {} if there are none."""
+    """Returns the non-zero numbers and True flags of config.distill that have an effect, for the model card."""
     values = config.get('distill', {})
     unused = {'augment_probability', 'augment_candidates'} if not values.get('augment') else set()
     unused |= {'temperature'} if not values.get('soft') else set()

@@ -12,7 +12,7 @@ from bertjax.parallel.distributed import check_shared_folder, primary_first
 
 TRIALS = 'trials'  # the folder with the trials in the workdir of a sweep
 EXPORTED = 'export/trial.txt'  # the file in the workdir of a sweep that names the exported trial
-REQUEST = 'benchmark.json'  # the file in the workdir of a benchmark with the config of each task
+REQUEST = 'benchmark.json'  # the file with the config of each task in the workdir of a benchmark
 
 
 @contextlib.contextmanager
@@ -20,7 +20,7 @@ def lock_workdir(*workdirs: pathlib.Path, results_only: bool = False) -> Iterato
     """Creates the workdirs, and locks them within the context.
 
     Args:
-      workdirs: The workdirs, which may have duplicates.
+      workdirs: The workdirs. Duplicates are allowed.
       results_only: Whether the command (config.run) only adds results. If so, new workdirs that are still empty after a
         UserError are removed.
 

@@ -46,7 +46,7 @@ _MARKERS = {
 _IGNORED = r'(^|/)(partial|plans)/|\.unfinished$|\.orbax-checkpoint-tmp'
 _RULES = MirrorRules(_MARKERS, _IGNORED, r'(.*/)?((ledger|metrics|time)\.jsonl|tensorboard/.*)')
 _DOCTOR_RULES = MirrorRules(_MARKERS, rf'{_IGNORED}|(^|/)(export/|\.unfinished/|checkpoints/\d+/(?!{checksums.FILE}$))')
-# Only the checksum file of a checkpoint is mirrored. It is how run=compile sees that checkpoints exist.
+# The checksum file of a checkpoint is mirrored without the other files, so that run=compile knows of the checkpoint.
 _READ_ONLY_RULES = MirrorRules(
     _MARKERS, rf'{_IGNORED}|(^|/)((\.unfinished|store|heldout|export)/|checkpoints/(?!\d+/{checksums.FILE}$))'
 )

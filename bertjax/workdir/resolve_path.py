@@ -1,4 +1,4 @@
-"""Resolution of a path or a hub name to the folder of a model."""
+"""Resolves a path or a hub name to the folder of a model."""
 
 import enum
 import pathlib

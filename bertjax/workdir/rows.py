@@ -52,7 +52,7 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
       UserError: The recipe or the corpus format does not accept rows, a key of {split: rows} does not name a split,
         there are no rows, or a row cannot be written as JSON.
     """
-    # The config records the paths of the rows. They stay valid in another current folder.
+    # The config records the paths of the rows. Absolute paths stay valid in another working directory.
     folder, keys = folder.resolve(), dict[str, Any]()
     with lock_workdir(folder):
         if 'data' in recipe.rows:
@@ -78,7 +78,7 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
 
 
 def _check_names(splits: Mapping[str, Any], files: Collection[str]) -> Mapping[str, Any]:
-    """Checks that each name names one of `files`, or is usual for a split, such as dev or dev_matched."""
+    """Checks that each key is the name of one of `files`, or a usual name of a split, such as dev or dev_matched."""
     usual = {*itertools.chain(*STEMS.values()), 'ax'}
     for name in splits:
         is_valid = isinstance(name, str) and re.fullmatch(r'[\w.-]+', name)

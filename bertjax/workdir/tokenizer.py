@@ -1,6 +1,6 @@
 """WORKDIR/tokenizer: the tokenizer of the run, which is verified at every start.
 
-The file `saved.json` has the checksums of the tokenizer's files. For a trained vocabulary, it also records the text.
+The file `saved.json` has the checksums of the tokenizer's files and, for a trained vocabulary, records of its text.
 `saved.json` is removed before these files change and written after them, so its existence marks a complete tokenizer.
 """
 
@@ -118,9 +118,9 @@ def write_missing_checksums(workdir: pathlib.Path) -> None:
 
 
 def check_export(workdir: pathlib.Path, exported: pathlib.Path) -> None:
-    """Raises a UserError if a vocabulary file of an export differs from the same file in WORKDIR/tokenizer.
+    """Raises a UserError if a vocabulary file of an export gives other ids than the same file in WORKDIR/tokenizer.
 
-    An export may change settings in a tokenizer.json that do not affect the ids, such as the post-processor.
+    An export may change settings that do not affect the ids, such as the post-processor in a tokenizer.json.
     """
     for name, facts in (_read_saved(workdir / FOLDER) or {'files': {}})['files'].items():
         path = exported / name

@@ -94,7 +94,7 @@ class TrainingConsole(Writer):
         self.log(f'{row["split"]} at step {row["step"]}: ' + '  '.join(parts))
 
     def _steps_left(self, step: int) -> float:
-        """Returns the remaining work, in steps of the phase of `step`."""
+        """Returns the remaining work as an equivalent number of steps of the current phase."""
         phases = [(last, cost) for last, cost in self._step_costs if last >= step]
         begins = [step, *(last for last, _ in phases)]
         current = phases[0][1] if phases else 1.0

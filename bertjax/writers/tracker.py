@@ -30,7 +30,7 @@ def check_tracker(name: str) -> None:
     if not name:
         return
     spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:  # as for a folder `wandb`, in which wandb saves its runs
+    if spec is None or spec.origin is None:  # for example, a folder `wandb` in which wandb saves its runs
         fix = f"install the extra '{name}': pip install 'bertjax[{name}]'"
         raise UserError('config.tracker', f'no {name}', f'the package {name}', fix)
     refusal = SERVICES[name]().refusal()

@@ -28,7 +28,7 @@ def recognises(path: epath.Path) -> bool:
 
 
 def read(path: epath.Path) -> CheckpointSource:
-    """Reads the description of a model as a `CheckpointSource`, see convert/load.py."""
+    """Reads the description of a model as a `CheckpointSource`; see convert/load.py."""
     folder = path.parent if _is_prefix(path) else path
     config_path = folder / CONFIG
     if not config_path.exists():

@@ -146,7 +146,7 @@ def model_card(
       architecture: The class of transformers that loads the model.
       card: Facts about the training, in display order. A value that is a mapping becomes a section with a table. Three
         optional keys are not facts: 'title' is the heading, 'name' is the model's name on the hub, and 'made' replaces
-        the word 'pre-trained' or 'fine-tuned'. Equal runs must give equal cards, so values have no times or paths.
+        the word 'pre-trained' or 'fine-tuned'. Equal runs must give equal cards, so no value may be a time or a path.
       parameters: The number of parameters.
       pipeline: The hub's pipeline tag; '' for a pre-trained model with an MLM head.
       about: The license, language, datasets and base_model, as in config.card. Empty values are omitted.

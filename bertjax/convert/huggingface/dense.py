@@ -36,7 +36,7 @@ class DenseConfig(NamedTuple):
     width: int  # the width of the result
     activation: str  # a key of ACTIVATIONS
     use_bias: bool = True
-    normalize_input: bool = False  # whether a module Normalize before the Dense module scales the input to length 1
+    normalize_input: bool = False  # whether a Normalize module before the Dense module scales the input to length 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ _FIELDS = (
     ('tie_embeddings', 'tie_word_embeddings', True),
     ('attention_window', 'local_attention', 128),
 )
-_BIASES = ('attention_bias', 'mlp_bias', 'classifier_bias')  # together the field `projection_bias` of BertConfig
+_BIASES = ('attention_bias', 'mlp_bias', 'classifier_bias')  # must be equal; `projection_bias` in BertConfig
 # (our field, kind of layer, their older key, its default)
 _THETAS = (
     ('rope_theta', 'full_attention', 'global_rope_theta', 160_000.0),

@@ -67,7 +67,7 @@ def gives_segments(settings: Mapping[str, Any]) -> bool:
 
 
 def read(directory: epath.Path) -> CheckpointSource:
-    """Reads the description of a model, see load.py. The names of tensors and keys become those of BERT."""
+    """Reads the description of a model; see convert/load.py. The names of tensors and keys become those of BERT."""
     where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
     family = find_family(values.get('model_type', 'bert'))

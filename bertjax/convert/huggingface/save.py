@@ -91,7 +91,7 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
         modules[folder][key] = tensors.pop(name)
     pipeline = head.pipeline if head else 'feature-extraction' if 'mlm' in missing_parts else ''
     with content.stage(target) as path:
-        if not writes_are_disabled():  # otherwise the tokenizer writes nothing
+        if not writes_are_disabled():  # with disabled writes, there are no tokenizer files to adapt
             segments = family is BERT and config.num_segments > 1
             _adapt_tokenizer(path, tokenizer, config.max_positions, segments=segments)
         write_tensors(path / MODEL, dict(sorted(tensors.items())), {'format': 'pt'})

@@ -42,7 +42,7 @@ def read_tensors(
       directory: The directory of the files.
       to_bert_names: A function that converts a name in the file to a tuple of names in BERT. If it returns several
         names, the tensor is split into equal parts along its first axis.
-      tied: Whether the output embedding is tied to the input embedding. If False, it is a separate tensor.
+      tied: Whether the output embedding is tied to the input embedding. If False, the two are separate tensors.
 
     Returns:
       Three dicts whose keys are the names in BERT: the tensors, their names in the file, and the NumPy names of their

@@ -155,7 +155,7 @@ def _check_scheduler(options: PipelineOptions) -> None:
         distributed.comm.get_address_host_port(address)  # a client does not handle an invalid address
         with distributed.Client(address, timeout=dask_options.timeout, set_as_default=False) as client:
             workers = client.scheduler_info()['workers']
-    except (OSError, ValueError, TypeError, ImportError) as error:  # an unknown address, or TLS or UCX not set up
+    except (OSError, ValueError, TypeError, ImportError) as error:  # the address is wrong, or TLS or UCX is not set up
         raise UserError(KEY, f'no Dask scheduler at {address} ({first_line(error)})', expected, fix) from None
     if not workers:
         text = 'The Dask scheduler at %s has no workers yet. The work begins when a worker joins.'

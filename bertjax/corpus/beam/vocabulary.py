@@ -177,7 +177,7 @@ class BeamTextStatistics:
         a sample depends on the number of sentences.
 
         Raises:
-          UserError: See `counts`. Or a file changed between the two readings.
+          UserError: See `counts`; or a file changed between the two readings.
         """
         with self._open_folder():
             self._run(range(len(self._units)), lambda units: units | self._step('sizes', _count_sentences))
@@ -196,7 +196,7 @@ class BeamTextStatistics:
     def _read_sentences(self, sentences: list[int], begins: list[int]) -> dict[int, str]:
         """Returns {index: text} for the sorted indices `sentences` within the text of all units.
 
-        `begins` contains the index of the first sentence of each unit, and then the number of all sentences.
+        `begins` contains the index of the first sentence of each unit, and then the total number of sentences.
         """
         numbers = {}
         for sentence in sentences:

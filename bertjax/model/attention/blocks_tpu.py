@@ -48,5 +48,5 @@ class BlocksTpu(TpuImplementation):
 
 
 def _keys_per_block(length: int, window: int) -> int:
-    """Returns the number of keys for a block of queries. They fill whole registers."""
+    """Returns the number of keys for a block of queries, a multiple of LANES."""
     return min(length, -(-(BLOCK + 2 * (window // 2)) // LANES) * LANES) if window else length

@@ -36,7 +36,7 @@ class BlockOptions:
         return jnp.clip(block * BLOCK - (self.keys - BLOCK) // 2, 0, length - self.keys)
 
     def alignment(self, length: int) -> int:
-        """Returns a divisor of all first keys."""
+        """Returns a common divisor of the positions that `first_key` returns."""
         return math.gcd((self.keys - BLOCK) // 2, BLOCK) if self.keys < length else length
 
 

@@ -2,7 +2,7 @@
 
 A head is read directly from the output of the projections, so no array is transposed. The result of each head
 overwrites the queries of that head in a copy of the queries. The backward pass recomputes the scores instead of saving
-an [S, S] array. To save divisions, the softmax sum divides the product with the values instead of the weights.
+an [S, S] array. To save divisions, the division by the softmax sum follows the product with the values.
 """
 
 import functools

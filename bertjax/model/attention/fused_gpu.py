@@ -6,8 +6,8 @@ kernels move 8·S·H·K bytes forward and 26·S·H·K backward, if an array that
 
 `dot_product` moves 8·S·H·K and 14·S·H·K bytes, and also [S, S] arrays: it writes and reads scores in float32 and
 weights in bfloat16, 12·S²·H bytes in the forward pass and about as many in the backward pass. In BERT-large at S = 512,
-this traffic is 2.4 GB per row and step. At 485 rows per second, the goal in benchmarks/gpu_step.py, it is a quarter of
-the 4.8 TB/s of an H200.
+this traffic is 2.4 GB per row and step. At 485 rows per second, the goal in benchmarks/gpu_step.py, it takes a quarter
+of the 4.8 TB/s of an H200.
 
 Because of this arithmetic, 'auto' prefers the kernels to `dot_product` for calls that `cudnn` does not support. On an
 H200, the results agree with float32 on the CPU to a relative error of 0.0045 (docs/results/h200.json). The speed has

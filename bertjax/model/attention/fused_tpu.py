@@ -5,7 +5,7 @@ where one of the five products recomputes the scores. `dot_product` needs 4·S²
 moves 8·S·H·K bytes forward (three arrays in, one out) and 14·S·H·K backward. `dot_product` also writes and reads arrays
 [S, S]. At S = 512 and K = 64, one such write, 2·S²·H bytes in bfloat16, is twice the traffic of the forward kernel.
 
-The kernel has not been measured on hardware yet. It is the first choice on TPU because of this arithmetic.
+The kernel has not been measured on hardware yet. 'auto' prefers it on TPU because of this arithmetic.
 """
 
 import functools
@@ -57,6 +57,6 @@ class FusedTpu(TpuImplementation):
 
 
 def heads_per_program(heads: int, width: int) -> int:
-    """Returns the smallest number of heads whose columns fill whole registers, or 0 if it does not divide `heads`."""
+    """Returns the smallest number of heads whose columns fill whole registers; 0 if `heads` is not a multiple of it."""
     count = LANES // math.gcd(LANES, width)
     return count if heads % count == 0 else 0

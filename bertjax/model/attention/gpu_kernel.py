@@ -2,10 +2,10 @@
 
 A program keeps its block of queries (or keys) in registers and loops over the keys (or queries), so scores, softmax and
 dropout stay on the chip. The forward pass saves two values per query for the backward pass: the maximum of the scores
-and the sum of the softmax (arXiv 2205.14135, algorithm 1). If every key is hidden, the scores are -1e9, and the
-log-sum-exp alone would lose the sum to rounding. The backward pass computes the scores twice, once for the gradients of
-queries and once for those of keys and values, so that each sum has a fixed order. A single pass would need atomic
-additions, whose order differs in every run.
+and the sum of the softmax (arXiv 2205.14135, algorithm 1). Their log-sum-exp would not suffice: if every key is hidden,
+the maximum is -1e9, and adding the logarithm of the sum would not change it in float32. The backward pass computes the
+scores twice, once for the gradients of queries and once for those of keys and values, so that each sum has a fixed
+order. A single pass would need atomic additions, whose order differs in every run.
 """
 
 import functools

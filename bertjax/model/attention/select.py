@@ -109,7 +109,7 @@ def _attend_in_groups(
     rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """Calls `attend` for each row group of the layout. All positions are queries, or the first of each sequence."""
+    """Calls `attend` for each row group of the layout. The queries are all positions, or the first of each sequence."""
     layout = mask.layout
     ids, positions = (jnp.broadcast_to(x, key.shape[:2]) for x in (layout.sequence_ids, layout.position_ids))
     positions = positions.astype(jnp.uint32)
@@ -157,7 +157,7 @@ def _halo(mask: AttentionMask) -> int:
 
 
 def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> bool:
-    """Returns whether to use blocks: the window is narrow, all positions are queries, nothing is dropped or causal."""
+    """Returns whether the window is narrow, all positions are queries, and there is no dropout or causal attention."""
     is_causal = mask.causal or mask.causal_queries is not None
     S = key.shape[1]
     if not mask.window or is_causal or dropout_rate or not isinstance(S, int):  # an exported model has a symbolic S
@@ -168,7 +168,7 @@ def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, d
 def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask) -> jax.Array:
     """Computes `attend` with a window at a cost of O(S), by multiplying blocks of queries with the keys near them.
 
-    A block has 2·h queries and 4·h keys for h = `_halo`. One call attends in all blocks, with one block per row.
+    A block has 2·h queries and 4·h keys for h = `_halo`. One call attends in all blocks, with a row for each block.
     """
     (B, S), halo = key.shape[:2], _halo(mask)
     blocks = -(-S // (2 * halo))

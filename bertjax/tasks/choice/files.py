@@ -65,7 +65,7 @@ def read_table(files: Files, layout: str, *, labelled: bool = True) -> list[Choi
 def parse_questions(
     records: Iterable[Record], *, labelled: bool, keep_fields: bool = False
 ) -> Iterator[ChoiceQuestion]:
-    """Yields the questions of objects {"prompt": text, "endings": [texts], "label": number}, or with SWAG's columns.
+    """Yields the questions of objects with SWAG's columns, or {"prompt": text, "endings": [texts], "label": number}.
 
     An object may also have "start", the common start of all endings. The number of endings may vary between questions.
     Each question is yielded as soon as its object is read. With `keep_fields`, `fields` is the object.

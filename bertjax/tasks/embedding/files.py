@@ -1,4 +1,4 @@
-"""Readers of texts to embed: pairs with or without hard negatives, scored pairs, single texts, BEIR folders, SQuAD."""
+"""Readers of texts to embed: pairs with or without hard negatives, scored pairs, single texts, BEIR and SQuAD."""
 
 import contextlib
 import dataclasses
@@ -56,7 +56,7 @@ class TextExample:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Corpus:
-    """The documents that queries search. The repr, which is part of a cache key, contains a hash of the texts."""
+    """The documents to search. The repr, which is part of a cache key, contains a hash of the texts."""
 
     ids: Sequence[str]
     texts: Sequence[str]
@@ -101,7 +101,7 @@ def parse_examples(
 
     Args:
       records: The rows, at least one.
-      columns: {role of ROLES: name of the column}. Only forms with all roles in `columns` are read. Columns that are
+      columns: {role of ROLES: name of the column}. Only forms whose roles are all in `columns` are read. Columns
         named after the column `negative`, such as negative_1, also contain negatives.
       keys: The prefix of the config keys that name the columns, for messages.
       required: The roles of OPTIONAL_COLUMNS whose column at least one row must have.

@@ -101,7 +101,7 @@ def info_nce(
     A text is not a negative of an anchor if it equals the anchor, or the positive of any row with an equal anchor.
 
     Args:
-      x: float32 [B, C, D], unit vectors of anchor, positive and C - 2 hard negatives of each row.
+      x: float32 [B, C, D], the unit vectors of the anchor, the positive and C - 2 hard negatives of each row.
       batch: `text_ids`, int32 [B, C].
       scale: The factor of the similarities, an inverse temperature.
       symmetric: Whether to average this cross entropy with that of each positive's anchor among all anchors (CLIP,
@@ -133,7 +133,7 @@ def in_batch_cross_entropy(
 
 
 def _cross_entropy(similarity: jax.Array, excluded: jax.Array, *, scale: float, margin: float) -> jax.Array:
-    """Computes the cross entropy [B] of column i in row i of `similarity` [B, M]. `excluded` masks other columns."""
+    """Computes the cross entropy [B] of column i in row i of `similarity` [B, M]. Other columns can be `excluded`."""
     own = jnp.eye(*similarity.shape, dtype=bool)
     positive = jnp.where(own, similarity, 0.0).sum(-1)
     if margin:

@@ -75,7 +75,7 @@ class EmbeddingSplits(TableFiles):
     def queries(self, split: str) -> list[Query]:
         """Reads the pairs of a split as search queries.
 
-        The corpus is all documents of a BEIR folder, all paragraphs of a SQuAD file, or all positives and negatives.
+        The corpus has all documents of a BEIR folder, all paragraphs of a SQuAD file, or all positives and negatives.
         """
         if self.is_beir:
             for name in ('queries.jsonl', f'qrels/{split}.tsv'):

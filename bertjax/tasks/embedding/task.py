@@ -93,7 +93,7 @@ class EmbeddingTask(TextPairTask):
         self._truncate_dim = state.get('truncate_dim', 0)
 
     def adopt(self, source: str) -> None:
-        """See Task. With pool='auto', a sentence-transformers folder sets pooling, Dense modules and `truncate_dim`.
+        """See Task. With pool='auto', the pooling, Dense modules and `truncate_dim` come from a SentenceTransformer.
 
         As in sentence-transformers, `truncate_dim` shortens the vectors in the evaluation, but not in the losses.
         """

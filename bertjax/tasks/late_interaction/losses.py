@@ -1,4 +1,4 @@
-"""MaxSim, and the losses of late interaction. The rows of a batch are groups of C texts: query, positive, negatives."""
+"""MaxSim, and the losses of late interaction. A row of a batch has C texts: a query, its positive and negatives."""
 
 import functools
 from typing import Any

@@ -1,4 +1,4 @@
-"""Late interaction (ColBERT): training on pairs, hard negatives or a teacher's scores, evaluation by exact MaxSim."""
+"""Late interaction (ColBERT): training on pairs, hard negatives or a teacher's scores, and evaluation by MaxSim."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -150,7 +150,7 @@ class Tokenization:
       settings: The lengths, the prompts, the pieces to skip, and whether to fill queries with [MASK].
 
     Attributes:
-      notes: a note for each call in which texts lost their end.
+      notes: notes on texts that lost their end, and on prompts whose [unusedN] is not in the vocabulary.
     """
 
     def __init__(self, tokenizer: Tokenizer, settings: MultiVector):

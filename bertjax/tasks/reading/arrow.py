@@ -27,7 +27,7 @@ def is_saved_dataset(path: epath.Path) -> bool:
 
 
 def read_arrow(path: epath.Path) -> Iterator[Record]:
-    """Yields the records ('file[index]', fields) of a .parquet or .arrow file, or of a saved dataset.
+    """Yields the records ('file[index]', fields) of a Parquet or Arrow file, or of a saved dataset.
 
     Class labels become their names, and the label -1 of an unlabelled record becomes None. float32 numbers are rounded
     to their shortest decimal form.
@@ -139,7 +139,7 @@ def _item_feature(feature: Any) -> Any:
 def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any, str], Any]:
     types = pa.types
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        # Earlier versions of `datasets` write a list with the feature of the items.
+        # Earlier versions of `datasets` describe a list as [feature of the items].
         item_feature = feature[0] if isinstance(feature, list) and feature else _item_feature(feature)
         inner = _converter(pa, kind.value_type, item_feature, where)
         return lambda value, at: None if value is None else [inner(item, at) for item in value]

@@ -16,7 +16,7 @@ def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
     """Yields the records ('where[key]', object) of a .json file: the elements of a list, or the values of an object.
 
     A file with several lines, the first of which is a JSON object, is read as JSON lines: `datasets` and pandas write
-    such .json files. An object without lists and objects among its values is a single record.
+    such .json files. An object is a single record if none of its values is a list or an object.
 
     Raises:
       UserError: The file has another form, or contains an element that is not an object.

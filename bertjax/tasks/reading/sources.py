@@ -1,4 +1,4 @@
-"""Reads datasets that tensorflow-datasets has prepared for access by index, without TensorFlow."""
+"""Reads prepared datasets of tensorflow-datasets by index, without TensorFlow."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from bertjax.tasks.reading.layout import Record
 
 
 def dataset_splits(name: str) -> dict[str, int]:
-    """Returns {split: number of records} of a prepared dataset. `name` is its name or directory.
+    """Returns {split: number of records} of a prepared dataset. `name` may also be its directory.
 
     Raises:
       UserError: The dataset does not exist, or is not prepared on this machine.

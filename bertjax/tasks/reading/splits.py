@@ -31,7 +31,7 @@ class SplitFiles:
 
     Args:
       data: config.data, the folder.
-      has_labels: The function (files of the test split) -> whether the records have labels.
+      has_labels: A function that returns whether the records in files of the test split have labels.
       suffixes: The suffixes of the allowed formats.
       fix: The fix in the error message if the folder does not exist.
     """
@@ -109,7 +109,7 @@ class TableFiles(SplitFiles):
       data: The folder, the training file, or a training split saved by `datasets`; '' to use `dataset`.
       dataset: The name of a dataset in tensorflow-datasets.
       names: {split: the name of its file, or its name in `dataset`}. '' selects the usual names. If `data` is a single
-        table and the name of dev or test is '', this split does not exist.
+        table, a dev or test split without a name does not exist.
       format: The format of text files; 'auto' selects the format by suffix, see records.py:format_of.
     """
 
@@ -183,7 +183,7 @@ def split_files(
 
     The split is a file such as train.csv, shards such as train-00000-of-00002.parquet, or a folder train/ with Parquet
     files or a saved dataset. If `folder` has none of these, its subfolder `data` is searched. Many repositories of the
-    Hugging Face Hub have such a folder.
+    Hugging Face Hub have such a subfolder.
 
     Args:
       folder: An existing folder.
@@ -199,7 +199,7 @@ def split_files(
     stems, suffixes = tuple(stems) or STEMS[split], tuple(suffixes) or tuple(FORMATS)
     candidates: dict[str, Files] = {path.name: (path,) for path in first}
     for parent in [path for path in (folder, folder / 'data') if path.is_dir()]:
-        # If a folder has text and binary files, they should contain the same records, so the text files are read.
+        # Text and binary files of a split are assumed to contain the same records, so only the text files are read.
         for is_binary in (False, True):
             kinds = [suffix for suffix in suffixes if (suffix in BINARY) == is_binary]
             candidates = candidates or _find_candidates(parent, stems, kinds)

@@ -21,7 +21,7 @@ def standard_input(where: str) -> Iterator[Line]:
 
 def open_standard_input() -> io.BufferedReader:
     """Opens standard input in binary mode."""
-    # With sys.stdin, Python could abort at exit, because a thread that waits for input keeps the lock of the buffer.
+    # With sys.stdin, Python could abort at exit, because a thread that waits for input holds the lock of the buffer.
     return open(sys.stdin.fileno(), 'rb', closefd=False)
 
 
@@ -29,7 +29,7 @@ def stream_batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
     """Yields batches of `size` items, or of fewer if the next item is not available within 20 ms.
 
     A batch grows, even beyond `size` items, until it has an item that is not a `Blank`. Only the last batch may have no
-    such item. An exception of `items` is raised after the batches of all earlier items.
+    such item. An exception from `items` is raised after all earlier items are yielded.
     """
     waiting: queue.Queue[Any] = queue.Queue(_PREFETCH_BATCHES * size)
     end = object()

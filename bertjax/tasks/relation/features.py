@@ -120,7 +120,7 @@ def _move_spaces(parts: Sequence[_Part], prefix: str) -> list[_Part]:
         text = part.text.rstrip(' ')
         needs_space = text and text[0] != ' ' and (space or part.kind == _TYPE)
         moved.append(part._replace(text=prefix + text if needs_space else text))
-        # After a type, the entity is a new word. Parts without text keep the space of the part before them.
+        # After a type, the entity is a new word. A part without text does not change `space`.
         if part.text:
             space = prefix if part.kind == _TYPE or len(text) < len(part.text) else ''
     return moved

@@ -181,7 +181,7 @@ def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int,
 def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Relation | Blank]:
     """Yields records for prediction from an input file.
 
-    The file has rows in any text format, see `parse_relations`, or a marked text per line. In the second case, a blank
+    The file has rows in any text format (see `parse_relations`), or a marked text per line. In the second case, a blank
     line yields a `Blank`.
     """
     lines, first_lines = peek_lines(lines)

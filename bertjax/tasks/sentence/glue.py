@@ -25,7 +25,7 @@ def _normalize(name: str) -> str:
     return name.lower().replace('-', '').replace('_', '')
 
 
-# Spellings such as 'STS-B' are also accepted. Only run=benchmark takes 'all' or several tasks, and checks each name.
+# Spellings such as 'STS-B' are also accepted. 'all' and several tasks are for run=benchmark, which checks each name.
 _NAMES = Range(
     f'one of {", ".join(name for name in TASKS if name != "ax")}, all, or several names separated by commas',
     lambda value: isinstance(value, str) and (',' in value or _normalize(value) in (*TASKS, 'all')),

@@ -126,8 +126,8 @@ class SquadTask(Task[SquadQuestion, Answers]):
         The row arrays `start` and `end`, int32, are the positions of the first and last piece of the first answer. Both
         are 0, the position of [CLS], if there is no answer or the window does not contain the complete answer.
 
-        A question is unusable if its first answer is not in the context or has no piece. Training skips it, and
-        evaluation gives its rows weight 0. The notes list unusable and truncated questions, and answers in no window.
+        A question is unusable if its first answer is not in the context or has no piece. Training skips it; evaluation
+        gives its rows weight 0. Notes list unusable and truncated questions, and those whose answer is in no window.
 
         If `training` is False, the pieces have two token arrays. `token_first`, int32, is the first character of the
         piece in the context. It is -1 outside the context, or if `choose_windows` selects another window.

@@ -26,7 +26,7 @@ _CONLL_NAMES = {'train': (), 'dev': ('testa',), 'test': ('testb',)}
 _SUFFIXES = ('.txt', '.tsv', '.conll', '.conllu', '.iob', '.iob2', '.bio', '.bioes', '.bmes')
 # The characters of google-research/bert, tokenization.py:_is_chinese_char. Each of them is a word.
 _CHINESE = '[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f]'
-# A line without spaces is a sentence if it has CJK punctuation after a character, or 20 CJK characters in a row.
+# A line without spaces is a sentence if it has CJK punctuation after a word character, or 20 CJK characters in a row.
 _UNSPACED_SENTENCE = re.compile(r'\w[。！？；，、]|[\u3040-\u30ff\u3400-\u9fff]{20}')
 _SPLITTER = pre_tokenizers.Sequence(
     [pre_tokenizers.Split(Regex(_CHINESE), 'isolated'), pre_tokenizers.BertPreTokenizer()]
@@ -217,5 +217,5 @@ def split_words(text: str) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]
 
 
 def _is_control(letter: str) -> bool:
-    # Cn, the other category of this kind, includes letters that are newer than this version of Python.
+    # Cn (unassigned) is not listed, because it includes letters that are newer than this version of Python.
     return unicodedata.category(letter) in ('Cc', 'Cf', 'Co', 'Cs')

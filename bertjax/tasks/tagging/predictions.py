@@ -12,7 +12,7 @@ from bertjax.tasks.tagging.columns import Sentence
 from bertjax.tasks.tagging.features import WORDS, piece_offsets
 from bertjax.text.tokenizer import Tokenizer
 
-# Strategies of the token-classification pipeline of transformers, which select the tag of a word:
+# Strategies for selecting the tag of a word, as in the token-classification pipeline of transformers:
 # 'first': the tag of the first piece, as in training.
 # 'average': the tag with the highest mean probability over the pieces.
 # 'max': the tag of the most confident piece.

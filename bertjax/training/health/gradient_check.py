@@ -29,8 +29,8 @@ SHAPES = {
     'up': (WIDTH, 2 * WIDTH),
     'down': (2 * WIDTH, WIDTH),
 }
-# {input: (norm, checksum)} of the right gradient, from `summarize_gradient`. JAX computed these numbers in float64.
-# tests/training/test_gradient_check.py computes them with PyTorch.
+# {input: (norm, checksum)} of the right gradient, from `summarize_gradient`. JAX computed these numbers in float64, and
+# tests/training/test_gradient_check.py verifies them with PyTorch.
 EXPECTED = {
     'x': (36.06642407, -1.360318039),
     'query': (7.415997206, 0.1046290104),

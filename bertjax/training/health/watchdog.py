@@ -14,7 +14,7 @@ from bertjax.errors import HungError
 from bertjax.files.atomic import write_atomic
 from bertjax.training.health.goodput_clock import COMPILE, DATA, EVALUATION, KINDS, RESTORE, SAVE, STEP, GoodputClock
 
-HANG = 'hang.log'  # in a workdir; not .txt, because a glob of the corpus may match it
+HANG = 'hang.log'  # in a workdir; not .txt, which a glob for corpus files may match
 LONG_FACTOR = 10  # the factor for activities that take longer than a step
 # {kind: its limit as a multiple of config.hang_minutes}. START has no limit, because pairing a large corpus takes time.
 LIMIT_FACTORS = {
