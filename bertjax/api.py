@@ -25,6 +25,7 @@ import numpy as np
 from bertjax.config.inference import TextKeys
 from bertjax.config.ranges import format_value
 from bertjax.config.schema import keys_of
+from bertjax.convert.hub import pull
 from bertjax.data.features import INPUTS, Features
 from bertjax.data.length_buckets import find_buckets
 from bertjax.errors import UserError
@@ -86,6 +87,7 @@ def load(
     )
     if dropout is not None:
         dropout = check_value('dropout', dropout, keys_of(BertConfig)['dropout'].allowed, fix)
+    pull.cache_clear()  # the model may have a new revision on the hub
     try:
         with filter_log():
             model = load_model(path, step=step, dtype=dtype)

@@ -106,7 +106,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._json(tree)
         else:
             siblings = [{'rfilename': file} for file in hub.files[name]]
-            self._json({'id': name, 'modelId': name, 'sha': SHA, 'private': False, 'siblings': siblings, 'tags': []})
+            config = json.loads(hub.files[name].get('config.json', b'{}'))
+            facts = {'config': {'model_type': config['model_type']}} if 'model_type' in config else {}
+            facts |= {'id': name, 'modelId': name, 'sha': SHA, 'private': False, 'siblings': siblings, 'tags': []}
+            self._json(facts)
 
     def _file(self, name: str, file: str) -> None:
         data = self.hub.files.get(name, {}).get(file)

@@ -32,7 +32,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     return_freed_memory()
     with lock_workdir(folder, results_only=True):
         model = load_requested_model(settings, folder)
-        write_exports(model_to_export(model, formats, 'config.convert.formats'), folder, formats)
+        content = model_to_export(model, formats, 'config.convert.formats')
+        write_exports(content, folder, formats, is_converted=not settings.step)
     files = {path: title for path, title in EXPORT_FOLDERS.items() if path.removeprefix('export/') in formats}
     print_output_files(Console(highlight=False, soft_wrap=True), folder, files, exported=True)
 

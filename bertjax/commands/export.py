@@ -62,7 +62,7 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
     tuned = load_task(settings, folder)
     data = tuned.data
     module = tuned.task_model.setup.module
-    check_formats(formats, data.encoder, vocabulary=data.tokenizer.family, module=module, head=data.task.head)
+    check_formats(formats, data.encoder, tokenizer=data.tokenizer, module=module, head=data.task.head)
     recorded = read_recorded_config(folder / 'config.json', config.task.kind)
     task, path = data.task, folder / RESULTS
     results = read_recorded_results(path) if path.exists() else {'splits': {}}
@@ -90,8 +90,10 @@ def _export_pretraining(
     about = {name: value for name, value in to_plain(settings.card).items() if value}
     recorded = {**model.checkpoint.config, 'steps': step, 'card': {**model.checkpoint.config.get('card', {}), **about}}
     recorded['push_to'] = settings.push_to
+    if recorded.get('budget') and step < model.checkpoint.config['steps']:
+        recorded['phases'] = ()  # at this step, the lengths of the phases may not have been decided
     rows = read_rows(folder / 'metrics.jsonl')
     rows = [row for row in rows if row['split'] == 'heldout' and row['step'] <= step]
-    check_formats(formats, model.config, vocabulary=model.tokenizer.family)
+    check_formats(formats, model.config, tokenizer=model.tokenizer)
     written = export_pretraining(folder, recorded, model.config, model.tokenizer, model.params, rows, formats)
     return f'step {step}', written

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from bertjax.files.atomic import atomic_directory
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
+from bertjax.text.special import to_json
 from bertjax.text.tokenizer import Tokenizer
 
 
@@ -28,6 +30,8 @@ class ExportContent:
       head: The head of a task's model; None for a pre-trained model.
       task: The task's fields of config.json: `id2label` with a name for each output, `label2id` and `problem_type`.
       extra_files: {name: text}, additional files in all formats.
+      max_length: The maximum number of tokens in tokenizer_config.json; 0 for the positions of the model.
+      module_files: {relative path: content}, the files of sentence-transformers' modules, in all formats.
       dtype: The dtype of the tensors in a Hugging Face directory: 'float32', 'float16' or 'bfloat16'.
       values: The config.json of the Hugging Face directory from which the model was read; empty for other models. An
         export to Hugging Face keeps the model family, and the keys that the export does not set.
@@ -47,6 +51,8 @@ class ExportContent:
     head: Head | None = None
     task: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     extra_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    max_length: int = 0
+    module_files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     dtype: str = 'float32'
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
@@ -64,9 +70,17 @@ class ExportContent:
 
     @contextlib.contextmanager
     def stage(self, directory: epath.PathLike) -> Iterator[epath.Path]:
-        """Yields a temporary directory with the tokenizer and the extra files. On success, it replaces `directory`."""
+        """Yields a temporary directory with the tokenizer and other files. On success, it replaces `directory`."""
         with atomic_directory(directory) as staging:
+            folder = epath.Path(staging)
             self.tokenizer.save(staging)
+            path = folder / 'tokenizer_config.json'
+            if path.exists():
+                length = self.max_length or self.config.max_positions
+                path.write_text(to_json(json.loads(path.read_text()) | {'model_max_length': length}))
             for name, text in self.extra_files.items():
-                epath.Path(staging, name).write_text(text)
-            yield epath.Path(staging)
+                (folder / name).write_text(text)
+            for name, data in self.module_files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(data)
+            yield folder

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Collection
 
+from bertjax.convert.huggingface.families import FAMILIES
 from bertjax.errors import UserError
 
 _NAME = re.compile(r'([\w.-]+/[\w.-]+)(?:@([\w./-]+))?')
@@ -62,6 +63,7 @@ def pull(name: str, where: str) -> str:
     from huggingface_hub import HfApi, constants, errors, snapshot_download
 
     repository, revision = hub_name(name)
+    names = [family.name for family in FAMILIES]
     expected = 'an existing path, or the name of a model on the hub'
 
     def make_error(found: str, fix: str) -> UserError:
@@ -69,8 +71,13 @@ def pull(name: str, where: str) -> str:
 
     try:
         facts = HfApi().model_info(repository, revision=revision)
+        kind = (facts.config or {}).get('model_type')
+        if kind and kind not in names:
+            raise make_error(f'a model of the type {kind!r}', f'give a model of a type in {", ".join(names)}')
         files = [file.rfilename for file in facts.siblings or ()]
         folder = snapshot_download(repository, revision=revision, allow_patterns=_files_to_pull(files))
+    except UserError:
+        raise
     except errors.HFValidationError:
         raise make_error('not a valid name', 'check the path') from None
     except errors.GatedRepoError:
@@ -133,7 +140,7 @@ def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
         options = {'commit_message': 'Trained with bertjax', 'delete_patterns': _STALE}
         api.upload_folder(repo_id=name, folder_path=os.fspath(folder), **options)
     except Exception as error:  # For example a network error, see `pull`.
-        fix = f'the export is complete in {folder}: run the same command with --config.run=export later'
+        fix = f'the export is complete in {folder}: repeat the command (a single run: with --config.run=export)'
         raise _push_error(name, f'a failed upload ({_line(error)})', 'a complete upload', fix) from None
     return f'{constants.ENDPOINT}/{name}'
 

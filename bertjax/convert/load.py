@@ -18,6 +18,7 @@ from flax.traverse_util import unflatten_dict
 
 from bertjax.convert import names, orbax
 from bertjax.convert.google import read as google
+from bertjax.convert.google.names import MNLI_LABELS
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface import read as huggingface
 from bertjax.convert.huggingface.config import FIELDS, from_json, label_names
@@ -151,6 +152,9 @@ def load_task_model(
     """
     source = read_source(directory)
     theirs, ours = label_names(source.values.get('id2label')), label_names(id2label)
+    path = epath.Path(directory)
+    if sorted(ours) == [*MNLI_LABELS] and google.recognises(path) and not huggingface.recognises(path):
+        theirs = MNLI_LABELS
     same_class = head.name in (source.values.get('architectures') or ())
     reordered = sorted(theirs) == sorted(ours) and len({*ours}) == len(ours)
     same_names = not theirs or not ours or theirs == ours or reordered

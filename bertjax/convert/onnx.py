@@ -70,12 +70,12 @@ def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
 def export_onnx(content: ExportContent, directory: epath.PathLike) -> None:
     """Writes a file for each function of `make_functions`, such as `encoder.onnx`, and a README.md.
 
-    The model must have passed `check_onnx`. Weights and outputs are float32. The local directory appears atomically.
+    The model must have passed `check_onnx`. Weights and outputs are float32. `directory` is replaced atomically.
     Equal parameters give equal bytes.
     """
     unstacked = unstack_layers(unflatten_dict(flat_stacked(content.params, content.config), sep='/'))
     changes = {'scan_layers': False, 'remat': 'none', 'dtype': 'float32', 'param_dtype': 'float32'}
-    config = dataclasses.replace(content.config, **changes)  # jax2onnx cannot convert a scan.
+    config = dataclasses.replace(content.config, **changes)  # a scan would become a Loop
     model, embeddings, outputs = content.module.clone(config=config), content.embeddings, {}
     embeddings = None if embeddings is None else embeddings.clone(config=config)
     with content.stage(directory) as path, _quiet():
@@ -121,7 +121,7 @@ def _number_constants(graph: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences the warnings of jax2onnx and onnx_ir about unused parts of jax2onnx and undeclared types of values."""
+    """Silences warnings of jax2onnx and onnx_ir: plugins that cannot be imported, values of undeclared types."""
     loggers = [logging.getLogger(name) for name in ('jax2onnx', 'onnx_ir')]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -20,6 +20,7 @@ from bertjax.convert.hub import hub_name
 from bertjax.convert.huggingface import read as huggingface
 from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.huggingface.save import CARD
+from bertjax.convert.huggingface.sentence_transformers import FILES as MODULE_FILES
 from bertjax.convert.huggingface.sentence_transformers import MODULES, SentenceModules, read_sentence_modules
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config, read_source
 from bertjax.convert.trees import flat_paths
@@ -78,7 +79,7 @@ class LoadedModel:
       params: The parameters of the module, on the mesh.
       task: The task that the model was fine-tuned on; None for a model that was only pre-trained.
       missing: The paths of parameters that the files lack. They were initialized at random and are untrained.
-      unused: The names of tensors in the files that the module does not use.
+      unused: The names of unused tensors, and descriptions of other unused content of the files.
       summary: Lines about the loaded, newly initialized and unused parameters, and about modules.json if there is one.
       sentence_modules: The modules of a sentence-transformers folder, or of a task that trains embeddings of texts;
         None for other models.
@@ -189,8 +190,9 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
     task, task_text = _read_task(pathlib.Path(directory), config)
     if task is None:
         imported = load_pretraining_model(directory, dtype=dtype)
-        # A name with a folder is a tensor of a sentence-transformers module. `encode` uses these tensors.
-        unused = [name for name in imported.unused if '/' not in name]
+        # In a Hugging Face folder, a name with a slash is a tensor of a module, which `encode` uses.
+        has_modules = (pathlib.Path(directory) / 'config.json').exists()
+        unused = [name for name in imported.unused if not (has_modules and '/' in name)]
         imported = dataclasses.replace(imported, unused=unused)
         module = BertForPreTraining(imported.config)
     else:
@@ -205,6 +207,9 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
     if huggingface.recognises(epath.Path(directory)):
         values = read_json_object(epath.Path(directory, CONFIG), _RESTORE)
         files = huggingface.read_further_files(epath.Path(directory))
+    elif (pathlib.Path(directory) / MODULES).exists():  # an export to another format, with the modules
+        files = huggingface.read_further_files(epath.Path(directory))
+        files = {name: data for name, data in files.items() if '/' in name or name in MODULE_FILES}
     hub = hub_name(where)[0] if classify_path(where) is PathKind.HUB else ''
     origin = Origin(imported.dtype, task_text, values, files, hub)
     modules = read_sentence_modules(directory)

@@ -13,6 +13,7 @@ from bertjax.config.ranges import format_value
 from bertjax.convert.content import ExportContent
 from bertjax.convert.huggingface.config import label_names
 from bertjax.convert.huggingface.families import BERT, find_family
+from bertjax.convert.huggingface.sentence_transformers import FILES as MODULE_FILES
 from bertjax.errors import UserError
 from bertjax.files import disk
 from bertjax.files.paths import is_remote
@@ -56,7 +57,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     for format in formats:
         try:
             module = None if task is None else model.module
-            check_formats([format], model.config, vocabulary=model.tokenizer.family, module=module, head=head)
+            check_formats([format], model.config, tokenizer=model.tokenizer, module=module, head=head)
         except UserError as error:
             raise _format_error(error, format, where) from None
     excluded = {name.partition('/')[0] for name in model.missing}
@@ -66,6 +67,14 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     params = {part: tree for part, tree in model.params.items() if part not in excluded}
     config = dataclasses.replace(model.config, param_dtype=dtype)
     files = {} if task is None else task.model_files(config)
+    modules, embeddings = model.sentence_modules, exported_module(config, model.sentence_modules)
+    module_files = {}
+    if task is None and modules is not None:
+        module_files = {name: data for name, data in origin.files.items() if '/' in name or name in MODULE_FILES}
+        lost = [format for format in formats if format in ('stablehlo', 'onnx') and embeddings is None]
+        lost += [format for format in formats if format in ('orbax', 'google') and modules.layers != (-1,)]
+        if lost:
+            print(f'the export to {", ".join(lost)} lacks the modules of sentence-transformers ({modules.describe()})')
     return ExportContent(
         module=model.module.clone(config=config),
         params=jax.tree.map(lambda x: x if x.dtype == dtype else np.asarray(x).astype(dtype), params),
@@ -78,7 +87,9 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
         dtype=origin.dtype,
         values=origin.values,
         files={**files, **origin.files},
-        embeddings=exported_module(config, model.sentence_modules),
+        module_files=module_files,
+        max_length=modules.max_length if module_files else 0,
+        embeddings=embeddings,
     )
 
 

@@ -14,7 +14,16 @@ from bertjax.progress import format_duration
 from bertjax.text.bert_settings import PREFIX, canonical_id_settings, is_bert, lowercases
 from bertjax.text.long_words import MAX_WORD, shorten_ascii_runs
 from bertjax.text.offsets import PieceOffsets, encode_batch, locate
-from bertjax.text.special import count_separators, hash_settings, replace_surrogates, sort_pieces, wrap_tokenizer_errors
+from bertjax.text.special import (
+    CLS,
+    SEP,
+    UNK,
+    count_separators,
+    hash_settings,
+    replace_surrogates,
+    sort_pieces,
+    wrap_tokenizer_errors,
+)
 from bertjax.text.tokenizer_base import Tokenizer, flatten
 
 try:
@@ -111,6 +120,14 @@ class WordPieceTokenizer(Tokenizer):
         """Returns the normalised text. `is_bert` must be True."""
         options = {name: value for name, value in self._settings['normalizer'].items() if name != 'type'}
         return tokenizers.normalizers.BertNormalizer(**options).normalize_str(text)
+
+    @property
+    def is_google(self) -> bool:
+        """Whether google-research/bert, with --do_lower_case=`lowercase`, computes the same ids from vocab.txt."""
+        same_accents = self.strip_accents in (None, self.lowercase)
+        splits_chinese = (self._settings.get('normalizer') or {}).get('handle_chinese_chars', True)
+        names = [self.pieces[i] for i in (self.unk_id, self.cls_id, self.sep_id)]
+        return self.is_bert and same_accents and splits_chinese and names == [UNK, CLS, SEP]
 
     def with_pieces(self, pieces: Sequence[str]) -> 'WordPieceTokenizer':
         """Returns this tokenizer with other pieces. The added tokens must keep their ids."""

@@ -13,6 +13,7 @@ from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.parallel.distributed import decide_on_primary, fetch_to_all_hosts, is_primary
+from bertjax.text.tokenizer import Tokenizer
 
 FORMATS = ('hf', 'orbax', 'google', 'stablehlo', 'onnx')
 LOADABLE = ('hf', 'orbax', 'google')  # the formats that bertjax loads, best first
@@ -36,13 +37,14 @@ def check_formats(
     config: BertConfig,
     *,
     vocabulary: str = '',
+    tokenizer: Tokenizer | None = None,
     module: BertForTask | None = None,
     head: Head | None = None,
 ) -> None:
     """Checks that every format can represent the model. The check is cheap, so it runs before the training.
 
-    `vocabulary` is the family of the tokenizer; '' if the family is not known yet. `module` and `head` are None for a
-    pre-training model.
+    `vocabulary` is the family of a tokenizer that does not exist yet; '' if it is not known. `module` and `head` are
+    None for a pre-training model.
 
     Raises:
       UserError: A format cannot represent the model.
@@ -63,21 +65,26 @@ def check_formats(
     if 'google' in formats:
         from bertjax.convert.google.save import check_google
 
-        check_google(config, head, vocabulary or 'wordpiece')
+        check_google(config, head, tokenizer.family if tokenizer else vocabulary or 'wordpiece', tokenizer)
     if 'onnx' in formats:
         from bertjax.convert.onnx import check_onnx
 
         check_onnx(config, module)
 
 
-def write_exports(content: ExportContent, folder: pathlib.Path, formats: Collection[str]) -> list[pathlib.Path]:
-    """Writes WORKDIR/export/FORMAT for each format, and returns these folders."""
+def write_exports(
+    content: ExportContent, folder: pathlib.Path, formats: Collection[str], *, is_converted: bool = False
+) -> list[pathlib.Path]:
+    """Writes WORKDIR/export/FORMAT for each format, and returns these folders.
+
+    `is_converted` says that the content was read from another export of the workdir.
+    """
     content = dataclasses.replace(content, params=fetch_to_all_hosts(content.params))
     directories = {name: folder / 'export' / name for name in formats}
     for name, directory in directories.items():
         write_export(content, directory, name)
     exported = exported_model(folder)
-    if exported is not None and exported not in directories.values() and is_primary():
+    if exported is not None and exported not in directories.values() and is_primary() and not is_converted:
         print(f'{exported} is from an earlier export, but is loaded first: if it is outdated, export it again')
     return list(directories.values())
 
@@ -121,6 +128,6 @@ def push_export(folder: pathlib.Path, name: str, *, private: bool) -> None:
 
 
 def exported_model(folder: pathlib.Path) -> pathlib.Path | None:
-    """Returns the folder of the export to load from a workdir, in the first of LOADABLE that exists, else None."""
+    """Returns the export folder that a workdir's model is loaded from: the first of LOADABLE, else None."""
     paths = (folder / 'export' / name for name in LOADABLE)
     return next((path for path in paths if path.is_dir()), None)

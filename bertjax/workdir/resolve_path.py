@@ -3,6 +3,7 @@
 import enum
 import pathlib
 
+from bertjax.convert.google.read import NAME as GOOGLE_NAME
 from bertjax.convert.hub import hub_name, moved_name, pull
 from bertjax.convert.load import is_model
 from bertjax.errors import UserError
@@ -57,7 +58,9 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
     init = str(user_path(init, where))
     kind = classify_path(init)
     if kind is PathKind.MODEL:
-        return init
+        # The folder of a checkpoint of google-research/bert may have a task.json, or name another checkpoint.
+        folder = pathlib.Path(init.removesuffix(f'/{GOOGLE_NAME}'))
+        return init if any((folder / name).exists() for name in ('config.json', 'checkpoint')) else str(folder)
     if kind is PathKind.EXPORT:
         exported = exported_model(pathlib.Path(init))
         check_export(pathlib.Path(init), exported)

@@ -28,6 +28,7 @@ from bertjax.convert.load import load_pretraining_model, load_task_model, read_c
 from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
 from bertjax.text.tokenizer import load_tokenizer
+from bertjax.text.wordpiece import WordPieceTokenizer
 
 NAME = 'bert_model.ckpt'
 # Two data files, with float32, float64, int64, float16, bfloat16 and text.
@@ -230,6 +231,30 @@ def test_a_head_or_a_vocabulary_that_the_original_code_lacks_is_refused(small_co
             check_google(small_config(), head)
     with pytest.raises(UserError, match='found google with a sentencepiece vocabulary'):
         check_google(small_config(), None, 'sentencepiece')
+    with pytest.raises(UserError, match=r'config\.model\.num_segments: found 1 with google'):
+        check_google(small_config(num_segments=1))
+
+
+@pytest.mark.parametrize('change', [{'strip_accents': False}, {'handle_chinese_chars': False}])
+def test_a_tokenizer_that_the_original_code_lacks_is_refused(small_config, tokenizer, change):
+    assert tokenizer.is_google
+    settings = tokenizer._settings | {'normalizer': tokenizer._settings['normalizer'] | change}
+    with pytest.raises(UserError, match='found google with other rules for accents or Chinese'):
+        check_google(small_config(), tokenizer=WordPieceTokenizer(settings))
+
+
+def test_the_outputs_of_mnli_have_the_order_of_the_original_code(
+    tokenizer, small_config, make_params, assert_same_params, tmp_path
+):
+    model = SEQUENCE_CLASSIFICATION.module(small_config(), 3)
+    params, labels = make_params(model), ('entailment', 'neutral', 'contradiction')
+    task = {'id2label': dict(enumerate(labels))}
+    export_google(ExportContent(model, params, tokenizer, head=SEQUENCE_CLASSIFICATION, task=task), tmp_path / 'model')
+    written = read_source(tmp_path / 'model').tensors['classifier.weight']
+    np.testing.assert_array_equal(written, np.asarray(params['head']['kernel']).T[[2, 0, 1]])
+    imported = load_task_model(tmp_path / 'model', model, SEQUENCE_CLASSIFICATION, id2label=task['id2label'])
+    assert_same_params(imported.params, params)
+    assert 'reordered from contradiction, entailment, neutral' in imported.head_note
 
 
 def test_every_damaged_byte_of_an_index_is_detected(exported):

@@ -59,6 +59,7 @@ def hub():
             **dict.fromkeys(['modules.json', *MODULES, '2_Dense/pytorch_model.bin', 'x/config.json'], b'{}'),
         }
         hub.files['org/google'] = {'bert_config.json': b'{}', 'vocab.txt': b'x', 'bert_model.ckpt.index': b'x'}
+        hub.files['org/other'] = {'config.json': b'{"model_type": "deberta-v2"}', 'model.safetensors': b'x' * 99}
         hub.gated.add('org/gated')
         yield hub
 
@@ -144,7 +145,7 @@ def test_only_needed_files_are_pulled(hub, tmp_path):
 
 
 def test_models_that_cannot_be_pulled_are_errors(hub, tmp_path):
-    names = ('org/none', 'org/gated', 'org/model@v7', 'out/my--run')
+    names = ('org/none', 'org/gated', 'org/model@v7', 'out/my--run', 'org/other')
     said, _ = call(hub, tmp_path, *(['pull', [name, 'config.init']] for name in names))
     assert 'config.init: found org/none, which is not a local path; on the hub it is unknown or private' in said[0]
     assert (
@@ -155,6 +156,8 @@ def test_models_that_cannot_be_pulled_are_errors(hub, tmp_path):
         'found out/my--run, which is not a local path; on the hub it is not a valid name' in said[3]
         and 'check the path' in said[3]
     )
+    assert "on the hub it is a model of the type 'deberta-v2'" in said[4] and 'modernbert' in said[4]
+    assert not any('org/other' in request and 'safetensors' in request for request in hub.requests)
     offline, _ = call(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_HUB_OFFLINE='1')
     assert 'which is not a local path; on the hub it is not available: HF_HUB_OFFLINE is set' in offline[0]
     gone, _ = call(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_ENDPOINT='http://127.0.0.1:9')

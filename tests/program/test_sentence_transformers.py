@@ -205,3 +205,19 @@ def test_vectors_agree_with_sentence_transformers(trained, tmp_path):
         peer = package.SentenceTransformer(modules=[encoder, *modules], device='cpu', **prompts)
         peer.save(str(tmp_path / name))
         np.testing.assert_allclose(bertjax.load(tmp_path / name).encode(TEXTS), peer.encode(TEXTS), atol=1e-5)
+
+
+def test_other_formats_keep_the_modules(folder, tmp_path, capsys):
+    bert = bertjax.load(folder)
+    for name in ('orbax', 'google'):
+        bert.save(tmp_path / name, format=name)
+        saved = bertjax.load(tmp_path / name)
+        assert "the prompt 'the wind '" in repr(saved)
+        saved.save(tmp_path / name / 'again', format='hf')
+        assert "the prompt 'the wind '" in repr(bertjax.load(tmp_path / name / 'again'))
+        np.testing.assert_allclose(saved.encode(TEXTS), bert.encode(TEXTS), atol=1e-6)
+    assert not capsys.readouterr().out
+    bert.save(tmp_path / 'lengths', format='stablehlo')
+    facts = json.loads((tmp_path / 'lengths' / 'tokenizer_config.json').read_text())
+    assert facts['model_max_length'] == 8
+    assert 'the export to stablehlo lacks the modules of sentence-transformers' in capsys.readouterr().out

@@ -1,5 +1,8 @@
 """Tests what the options of each kind of task affect."""
 
+import pathlib
+import pickle
+
 import pytest
 
 from bertjax.config.schema import Change, Trained
@@ -60,3 +63,10 @@ def test_an_unknown_kind_is_an_error():
     for function in (options, lambda kind: build_task(kind, data='', seq_len=128)):
         with pytest.raises(UserError, match=r"config\.task\.kind: found 'translation', expected one of glue, "):
             function('translation')
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_task_can_be_pickled(kind: str, tmp_path: pathlib.Path):
+    changes = {'multiple_choice': {'layout': 'codah'}}.get(kind, {})
+    task = build_task(kind, data=str(tmp_path), seq_len=128, **changes)
+    assert type(pickle.loads(pickle.dumps(task))) is type(task)

@@ -13,6 +13,8 @@ HEADS = {
     '': ('BertForSequenceClassification', 'classifier'),
     'cls/squad/': ('BertForQuestionAnswering', 'qa_outputs'),
 }
+# The order of the outputs of MNLI and XNLI in run_classifier.py. bertjax and the GLUE of `datasets` have another order.
+MNLI_LABELS = ('contradiction', 'entailment', 'neutral')
 _LAST_COMPONENT = {'kernel': 'weight', 'gamma': 'weight', 'beta': 'bias'}
 _IRREGULAR = {
     'bert/embeddings/word_embeddings': 'bert.embeddings.word_embeddings.weight',

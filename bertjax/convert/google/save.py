@@ -2,18 +2,20 @@
 
 import json
 
+import jax
 from etils import epath
 
 from bertjax.convert import names
 from bertjax.convert.content import ExportContent
 from bertjax.convert.google.bundle import write_bundle
-from bertjax.convert.google.names import HEADS, to_google, transpose_kernel
+from bertjax.convert.google.names import HEADS, MNLI_LABELS, to_google, transpose_kernel
 from bertjax.convert.google.read import CONFIG, GELU, NAME
 from bertjax.convert.heads import Head
-from bertjax.convert.huggingface.config import FIELDS
+from bertjax.convert.huggingface.config import FIELDS, label_names
 from bertjax.convert.trees import flat_stacked
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
+from bertjax.text.tokenizer import Tokenizer
 
 _KEY = 'config.export_formats'
 _FIX = 'remove google from config.export_formats'
@@ -22,15 +24,20 @@ _ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu', 'relu': 'relu'}
 _FIXED = {'causal': False, 'layer_norm_eps': 1e-12, 'pooler': 'tanh'}
 
 
-def check_google(config: BertConfig, head: Head | None = None, vocabulary: str = 'wordpiece') -> None:
+def check_google(
+    config: BertConfig,
+    head: Head | None = None,
+    vocabulary: str = 'wordpiece',
+    tokenizer: Tokenizer | None = None,
+) -> None:
     """Checks that google-research/bert can compute a model and read its tokenizer.
 
-    `vocabulary` is the family of the tokenizer. A task's model has a `head`, and must have passed
-    `check_head_exportable`.
+    `vocabulary` is the family of the tokenizer, and `tokenizer` is None if it does not exist yet. A task's model has a
+    `head`, and must have passed `check_head_exportable`.
 
     Raises:
-      UserError: The model has features that BERT lacks, is left-to-right, has no segment embedding, or has a
-        different epsilon or pooler than BERT. Or google-research/bert lacks the head or the family of the tokenizer.
+      UserError: The model has features that BERT lacks, is left-to-right, has fewer than two segment embeddings, or has
+        a different epsilon or pooler than BERT. Or google-research/bert lacks the head, or computes other ids.
     """
     for name in config.modern_fields:
         found = f'{getattr(config, name)} with google in {_KEY}'
@@ -40,14 +47,17 @@ def check_google(config: BertConfig, head: Head | None = None, vocabulary: str =
         if value != theirs:
             expected = f'{theirs}, the only value in google-research/bert'
             raise UserError(f'config.model.{name}', f'{value} with google in {_KEY}', expected, _FIX)
-    if not config.num_segments:
-        raise UserError('config.model.num_segments', f'0 with google in {_KEY}', 'at least 1', _FIX)
+    if config.num_segments < 2:  # with one, google-research/bert would add nothing to the tokens of a second text
+        raise UserError('config.model.num_segments', f'{config.num_segments} with google in {_KEY}', 'at least 2', _FIX)
     if head is not None and head.architecture not in dict(HEADS.values()):
         expected = 'a model for classification or question answering, as in run_classifier.py and run_squad.py'
         raise UserError(_KEY, f'google for {head.module.__name__}', expected, _FIX)
     if vocabulary != 'wordpiece':
         expected = 'a WordPiece vocabulary, because google-research/bert reads a vocab.txt'
         raise UserError(_KEY, f'google with a {vocabulary} vocabulary', expected, _FIX)
+    if tokenizer is not None and not tokenizer.is_google:
+        found = 'google with other rules for accents or Chinese, added tokens or other special tokens'
+        raise UserError(_KEY, found, "BERT's tokenizer, because google-research/bert reads only a vocab.txt", _FIX)
 
 
 def export_google(content: ExportContent, directory: epath.PathLike) -> None:
@@ -60,8 +70,13 @@ def export_google(content: ExportContent, directory: epath.PathLike) -> None:
       UserError: See `check_google`.
     """
     config = content.config
-    check_google(config, content.head, content.tokenizer.family)
-    tensors = names.to_huggingface(flat_stacked(content.params, config), config, content.projection)
+    check_google(config, content.head, content.tokenizer.family, content.tokenizer)
+    params = content.params
+    ours = label_names(content.task.get('id2label'))
+    if sorted(ours) == [*MNLI_LABELS]:
+        order = [ours.index(label) for label in MNLI_LABELS]
+        params = params | {'head': jax.tree.map(lambda x: x[..., order], params['head'])}
+    tensors = names.to_huggingface(flat_stacked(params, config), config, content.projection)
     with content.stage(directory) as path:
         theirs = {to_google(name): x for name, x in tensors.items()}
         write_bundle(path / NAME, {name: transpose_kernel(name, x) for name, x in theirs.items()})

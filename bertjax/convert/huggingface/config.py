@@ -13,7 +13,8 @@ from bertjax.model.heads import BertForTask
 
 ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}
 # {name in transformers: our name}. transformers has several names for some functions.
-ACTIVATIONS_READ = {**{theirs: ours for ours, theirs in ACTIVATIONS.items()}, 'gelu_new': 'gelu_tanh'}
+ACTIVATIONS_READ = {theirs: ours for ours, theirs in ACTIVATIONS.items()}
+ACTIVATIONS_READ |= {'gelu_new': 'gelu_tanh', 'gelu_python': 'gelu', 'gelu_python_tanh': 'gelu_tanh'}
 
 # (our field, their key)
 FIELDS = (

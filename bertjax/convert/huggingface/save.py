@@ -93,7 +93,7 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
     with content.stage(target) as path:
         if not writes_are_disabled():  # with disabled writes, there are no tokenizer files to adapt
             segments = family is BERT and config.num_segments > 1
-            _adapt_tokenizer(path, tokenizer, config.max_positions, segments=segments)
+            _adapt_tokenizer(path, tokenizer, segments=segments)
         write_tensors(path / MODEL, dict(sorted(tensors.items())), {'format': 'pt'})
         facts = {'pipeline': pipeline, 'about': content.about, 'figures': content.figures}
         facts |= {'sentence_class': head.sentence_class if head else ''}
@@ -128,12 +128,11 @@ def _tensor(host: HostParams, entries: Sequence[names.Entry], vocab_size: int, u
     return Tensor(_KINDS[dtype], (rows, *others), parts)
 
 
-def _adapt_tokenizer(directory: epath.Path, tokenizer: Tokenizer, max_length: int, *, segments: bool) -> None:
-    """Adapts the saved tokenizer to the segments and the maximum length of the model."""
+def _adapt_tokenizer(directory: epath.Path, tokenizer: Tokenizer, *, segments: bool) -> None:
+    """Adapts the saved tokenizer to the segments of the model."""
     path = directory / 'tokenizer_config.json'
     facts = json.loads(path.read_text())
     facts['model_input_names'] = [name for name in facts['model_input_names'] if segments or name != 'token_type_ids']
-    facts['model_max_length'] = max_length
     path.write_text(to_text(facts))
     path = directory / 'tokenizer.json'
     if segments and path.exists() and not gives_segments(settings := json.loads(path.read_text())):

@@ -113,8 +113,11 @@ NamedTensor = tuple[str, str, np.ndarray]  # (name, dtype in safetensors' notati
 
 
 def _read_safetensors(file: epath.Path) -> Iterator[NamedTensor]:
+    data = read_bytes(file, 'a complete safetensors file', _AGAIN)
+    if data.startswith(b'version https://git-lfs'):
+        raise UserError(str(file), 'a pointer of Git LFS', 'the tensors', 'run `git lfs pull` in the folder')
     try:
-        views = safetensors.deserialize(read_bytes(file, 'a complete safetensors file', _AGAIN))
+        views = safetensors.deserialize(data)
     except safetensors.SafetensorError as error:
         found = f'invalid safetensors ({error})'
         raise UserError(str(file), found, 'a complete safetensors file', 'copy it again') from None

@@ -102,6 +102,12 @@ class SplitFiles:
         return '\n'.join([*lines, f'not used: {quote_names(unused)}'] if unused else lines)
 
 
+def always_labelled(files: Files) -> bool:
+    """Says that the records of a split have labels. The files of tasks must be picklable, so it is no lambda."""
+    del files
+    return True
+
+
 class TableFiles(SplitFiles):
     """The splits of a folder of tables, of a single table, or of a dataset of tensorflow-datasets.
 
@@ -117,7 +123,7 @@ class TableFiles(SplitFiles):
     _data_advice = 'give --config.data=FOLDER, or --config.task.dataset=NAME of tensorflow-datasets'
 
     def __init__(self, data: str, dataset: str, names: Mapping[str, str], format: str):
-        super().__init__(data, lambda _: True, ('.csv', '.jsonl'), 'check the path; it may also be a single file')
+        super().__init__(data, always_labelled, ('.csv', '.jsonl'), 'check the path; it may also be a single file')
         self._dataset, self._names, self._format = dataset, names, format
         self._where = data or dataset
 

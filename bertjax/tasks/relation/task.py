@@ -85,10 +85,12 @@ class RelationTask(TextTask):
 
     def __post_init__(self):
         super().__post_init__()
-        has_labels = lambda files: next(self._read(files, 'optional')).label is not None  # noqa: E731
-        self._files = SplitFiles(self.data, has_labels, ('.json', *FORMATS))
+        self._files = SplitFiles(self.data, self._have_labels, ('.json', *FORMATS))
         self.text_columns = (Column((self.text_a,), key='config.task.text_a'),)
         self.measures = tuple(dict.fromkeys((self.metric, *_METRICS)))
+
+    def _have_labels(self, files: Files) -> bool:
+        return next(self._read(files, 'optional')).label is not None
 
     @property
     def head(self) -> Head:

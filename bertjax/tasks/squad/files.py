@@ -33,9 +33,12 @@ class SquadFiles(SplitFiles):
     missing = 'answers'
 
     def __init__(self, data: str, version: str, names: Mapping[str, str]):
-        has_answers = lambda _: all(question.answers is not None for question in self.read('test'))  # noqa: E731
-        super().__init__(data, has_answers, NESTED)
+        super().__init__(data, self._have_answers, NESTED)
         self._version, self._names, self._folder = version, names, user_path(data, 'config.data')
+
+    def _have_answers(self, files: Files) -> bool:
+        del files
+        return all(question.answers is not None for question in self.read('test'))
 
     def splits(self) -> list[str]:
         """Returns 'train' and 'dev', even if they have no files, and 'test' if it is labelled."""
