@@ -158,7 +158,7 @@ AUX = 'objective'  # the key of the objective's parameters beside the parameters
 def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
     """Computes T² KL(teacher ‖ student) at temperature T, float32 [...]. Both distributions are softmax(logits / T).
 
-    The factor T² keeps the size of the gradient independent of T (Hinton et al. 2015, arXiv 1503.02531, section 2).
+    The factor T² keeps the gradient roughly independent of T (Hinton et al. 2015, arXiv 1503.02531, section 2).
 
     Args:
       logits, teacher: The logits of the student and of the teacher, [..., C].
@@ -208,7 +208,7 @@ PACKED_PRETRAINING = dataclasses.replace(
 
 
 def classification_losses(outputs: Arrays, batch: Arrays) -> Losses:
-    """Computes loss and accuracy of `logits` [B, C]. The int32 `labels` [B] are classes or indices of endings."""
+    """Computes loss and accuracy of `logits` [B, C]. The int32 `labels` [B] are classes or indices of choices."""
     return classification_sums(outputs['logits'], batch['labels'], batch['weights'])
 
 

@@ -9,9 +9,9 @@ from ml_collections import ConfigDict
 from bertjax.config.verb import Verb
 from bertjax.parallel.distributed import is_primary, primary_first
 from bertjax.parallel.mesh import make_mesh
-from bertjax.pretrain.budget import make_plan
+from bertjax.pretrain.budget import check_budget_keys, find_plan, make_plan
 from bertjax.pretrain.budget_choice import split_batch
-from bertjax.pretrain.run import Pretraining
+from bertjax.pretrain.run import Pretraining, prepare_inputs
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining
 from bertjax.pretrain.warm_start import with_architecture, with_existing_vocabulary
@@ -41,6 +41,8 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
         huggingface_directory(settings.init)  # raises if there is no such model
     mesh = make_mesh(settings.mesh_axes, training_devices())
     settings.check_memory(mesh)
+    if not settings.budget:  # a budget chooses the batch
+        settings.check_batches(mesh)
     with lock_workdir(folder):
         training, state = _train(settings, folder, mesh, flag_keys)
         finish_pretraining(folder, training, state.eval_params, recipe)
@@ -54,16 +56,19 @@ def _train(
         with primary_first():
             training = Pretraining(settings, folder, mesh)
         return training, fit(folder, training)[0]
+    check_budget_keys(settings, folder, flag_keys)
     with primary_first():
+        find_plan(settings, folder)  # raises before a vocabulary is trained
+        # A new plan depends on the size of the vocabulary.
+        inputs = None if has_checkpoints(folder) else prepare_inputs(settings, folder)
         plan = make_plan(with_existing_vocabulary(settings, folder), folder, mesh, flag_keys)
     settings = split_batch(settings, plan, mesh, flag_keys)
     plan.apply(settings).check_memory(mesh)
     print(plan.describe(settings))
-    setup = None
+    training = None
     while True:
         with primary_first():
-            training = Pretraining(plan.apply(settings), folder, mesh, setup=setup)
-        setup = training.setup  # the last phase reuses the compiled step
+            training = Pretraining(plan.apply(settings), folder, mesh, inputs=inputs, previous=training)
         limit = plan.time_limit(settings)
         try:
             return training, fit(folder, training, time_limit=limit)[0]

@@ -43,7 +43,7 @@ Event = Document | Broken | SequenceSentence | str
 def read_head(path: str) -> tuple[str | None, bytes]:
     """Returns the compression ('' if there is none) and the first decompressed bytes of a file.
 
-    The compression is None for a pipe, a device, or a file that cannot be read at all. `read_events` reports damage.
+    The compression is None for a pipe, a device, or an unreadable file. Only `read_events` reports damage.
     """
     compression, head = None, b''
     if unusual_kind(path):  # opening a pipe without a writer would block
@@ -80,7 +80,7 @@ def sniff(path: str, head: bytes, format: str) -> str:
     if suffix == '.json' and line[:1] in (b'[', b'{'):
         expected = 'JSON lines, an object with the text on each line'
         shape, convert = ('a list', "'.[]'") if line.startswith(b'[') else ('an object on several lines', '.')
-        fix = f'convert it: jq -c {convert}; a string S becomes {{"text": S}}; for plain text set format=text'
+        fix = f'convert it: jq -c {convert} (write a string S as {{"text": S}}); for plain text set format=text'
         raise UserError(path, f'JSON with {shape}', expected, fix)
     return format.partition('/')[2]
 
@@ -160,7 +160,7 @@ def _json_paragraphs(record: dict[str, Any], number: int, *, key: str) -> Iterat
         yield Broken('invalid UTF-8', number, 'half a surrogate pair in the JSON string')
     else:
         paragraphs = [line for line in value.splitlines() if line.strip()]
-        # In the output of WikiExtractor --json, the first line repeats the title.
+        # Before version 3, WikiExtractor --json repeated the title in the first line.
         has_title = key != 'title' and paragraphs and paragraphs[0].strip() == record.get('title')
         yield from paragraphs[1:] if has_title else paragraphs
 

@@ -146,7 +146,9 @@ def hash_ranges(ranges: Sequence[tuple[TextSource, ByteRange]], log: LogFunction
         others = f' and {len(paths) - 1:,} other files' if len(paths) > 1 else ''
         log(f'{paths[0]}{others} may have changed (another date or inode): comparing the content')
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
-        return [*pool.map(lambda pair: _digest(pair[0].kind, pair[0].path, file_facts(pair[0]), *pair[1]), ranges)]
+        unique = list(dict.fromkeys(ranges))  # a shard has several strides of a file with equal ranges
+        digests = pool.map(lambda pair: _digest(pair[0].kind, pair[0].path, file_facts(pair[0]), *pair[1]), unique)
+        return list(map(dict(zip(unique, digests, strict=True)).__getitem__, ranges))
 
 
 @functools.lru_cache(maxsize=1 << 16)

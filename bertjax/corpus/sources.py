@@ -31,7 +31,7 @@ FORMATS = ('auto', 'text', 'files', 'jsonl', 'wikiextractor', *sequences.FORMATS
 UNREADABLE = 'unreadable'  # the stamp of a file whose status cannot be read
 AUTO = 'auto'  # the value of a weight that is computed from the component's size
 _WHERE = 'config.corpus'
-_TABLES = ('.csv', '.tsv', '.parquet', '.arrow', '.zip')
+_TABLES = ('.csv', '.tsv', '.parquet', '.arrow', '.tfrecord', '.zip')
 _MAX_WEIGHT = 1e30  # keeps the sum of several weights finite
 _NON_STORE_OPTIONS = ('workers', 'strict', 'smoothing')  # options that do not change the bytes of a store
 
@@ -260,7 +260,7 @@ def resolve_sources(spec: str | Sequence[str], options: CorpusOptions = CorpusOp
     sources = [source for part in split_components(spec) for source in _resolve_one(part, options.text_key)]
     unique: dict[str, TextSource] = {}
     for source in sources:
-        unique.setdefault(os.path.realpath(source.path), source)
+        unique.setdefault(source.path if is_remote(source.path) else os.path.realpath(source.path), source)
     if options.format == 'auto':
         _refuse_tables(unique.values())
     for source in unique.values():

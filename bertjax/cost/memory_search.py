@@ -35,7 +35,7 @@ TRIES = 3  # the maximum number of compiles for each way to save memory
 REMAT_BY_MEMORY = ('none', 'elementwise', 'dots', 'full')
 
 MemoryPlan = dict[str, Any]  # {config key: value}
-CompileResult = dict[str, Any]  # the entries of compile.json for a phase; see docs/scaling.md
+CompileResult = dict[str, Any]  # the entries of compile.json for a phase
 
 
 class MemorySearch:
@@ -80,7 +80,8 @@ class MemorySearch:
         plan = plan or {}
         setup = self.setup(plan)
         phase = dataclasses.replace(phase, grad_accum_steps=plan.get('grad_accum_steps', phase.grad_accum_steps))
-        check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(setup.mesh), phase.keys['batch_size'])
+        key, smallest = phase.smallest_batch
+        check_row_count(smallest, phase.grad_accum_steps, row_shards(setup.mesh), key)
         figures, compiled = self._phase_figures(setup, phase), compile_step(setup, phase)
         # The GPU compiler does not fail if a program needs more memory than the device has.
         compiled['fits'] &= (compiled['hbm_bytes_per_chip'] or 0) <= self._available

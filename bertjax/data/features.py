@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import io
 import pathlib
+import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 
@@ -226,7 +227,9 @@ def load_or_build(folder: pathlib.Path, key: object, make: Callable[[], Features
 
     The repr of `key` must determine the features, because the file name is a hash of the repr and FEATURES_VERSION.
     """
-    path = folder / f'{hashlib.sha256(repr((FEATURES_VERSION, key)).encode()).hexdigest()[:32]}.npz'
+    with np.printoptions(threshold=sys.maxsize, floatmode='unique'):  # else the repr of a long array lacks values
+        name = hashlib.sha256(repr((FEATURES_VERSION, key)).encode()).hexdigest()[:32]
+    path = folder / f'{name}.npz'
     try:
         return Features.load(path)
     except FileNotFoundError:

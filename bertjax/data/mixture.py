@@ -1,5 +1,6 @@
 """Mixes the pre-training examples of several corpora."""
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -54,7 +55,7 @@ class MixedExamples:
         self._ends = np.cumsum(self._counts)
         self._key = hash_int(seed, _ORDER, phase)
 
-    @property
+    @functools.cached_property
     def cycle_length(self) -> int:
         """The number of examples after which every component has completed a cycle."""
         blocks = [-(-c.cycle_length // int(n)) for c, n in zip(self._components, self._counts, strict=True)]
@@ -79,6 +80,7 @@ class MixedExamples:
 
         For `rates`, see `PretrainingExamples.batch`.
         """
+        _ = self.cycle_length  # the first call makes the plans of all components, not only of those in this batch
         component, numbers = self.locate(indices)
         rows: dict[str, np.ndarray] = {}
         for c in np.unique(component):

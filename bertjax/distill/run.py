@@ -7,6 +7,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
+from bertjax.corpus.store import read_manifest
 from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, distill_objective
 from bertjax.distill.settings import DistillationSettings
 from bertjax.distill.teacher import KEY, Teacher, check_vocabulary, teacher_config_changes
@@ -15,8 +16,9 @@ from bertjax.finetune.task_data import TaskData
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.pretrain.settings import PretrainingSettings
+from bertjax.pretrain.vocabulary import load_configured_tokenizer
 from bertjax.pretrain.warm_start import embedding_rows
-from bertjax.text.tokenizer import load_tokenizer
+from bertjax.remote.paths import user_path
 from bertjax.training.distillation import Distillation, DistillationStage
 from bertjax.workdir.resolve_path import huggingface_directory
 
@@ -105,12 +107,15 @@ def distill_pretraining(
     directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     if not settings.tokenizer and not settings.init:
         settings = dataclasses.replace(settings, tokenizer=directory)
-    tokenizer = load_tokenizer(settings.tokenizer or huggingface_directory(settings.init))
+    tokenizer = load_configured_tokenizer(settings, settings.tokenizer or huggingface_directory(settings.init))
     check_vocabulary(directory, tokenizer)
     student = settings.model_config(embedding_rows(settings, folder, tokenizer))
     teacher = _load_teacher(settings, distill, student, mesh)
     longest = max(phase.seq_len for phase in settings.unresolved_phases)
-    teacher.check_inputs(longest, settings.corpus_options.segments)
+    segments = settings.corpus_options.segments
+    if settings.data:
+        segments = read_manifest(user_path(settings.data, 'config.data'))['settings'].get('segments', 0)
+    teacher.check_inputs(longest, segments)
     if distill.soft:
         teacher.check_head(('mlm',), 'a masked language model')
     if distill.student_layers(teacher.config, student.num_layers) is not None:

@@ -87,7 +87,8 @@ class DistillationSettings(TaskDistillationKeys):
             return None
         num_blocks = count or self.num_layers or -(-teacher.num_layers // 2)
         blocks = self._init_blocks or evenly_spaced_layers(num_blocks, teacher.num_layers)
-        where = 'config.model.num_layers' if count and not self._init_blocks else 'config.distill.student_init'
+        by_number = 'config.model.num_layers' if count else 'config.distill.num_layers'
+        where = 'config.distill.student_init' if self._init_blocks else by_number
         fix = 'use blocks of the teacher, or set --config.distill.student_init=random'
         _check_blocks(where, blocks, teacher, fix)
         if count and len(blocks) != count:

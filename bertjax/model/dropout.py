@@ -49,9 +49,9 @@ class Dropout(struct.PyTreeNode):
 
     Attributes:
       seed: uint32 scalar: the seed of the run, with the phase, layer and site folded in by `fold_seed`.
-      example_ids: uint32 [B], the low 32 bits of each row's example number in the phase. For fixed slots, [B, S], the
+      example_ids: uint32 [B], the low 32 bits of each row's example number in the phase. With a `Layout`, [B, S], the
         example number of each position.
-      positions: uint32 [B, S], for fixed slots only: the index of each position within its sequence.
+      positions: uint32 [B, S], with a `Layout` only: the index of each position within its sequence.
     """
 
     seed: jax.Array

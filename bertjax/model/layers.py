@@ -76,7 +76,7 @@ def add_bias(x: jax.Array, bias: jax.Array, sum_by_matmul: bool) -> jax.Array:
     """Adds bias [D] to x [..., D], in the dtype of x. The gradient of the bias is summed in float32.
 
     With `sum_by_matmul`, a matmul with ones sums this gradient. On TPU, this is faster if a Pallas kernel computes the
-    gradient of x: the compiler cannot fuse a sum into the kernel, so a sum would read the gradient again.
+    gradient of x, because the compiler cannot fuse a sum into the kernel.
     """
     return x + bias.astype(x.dtype)
 
@@ -132,7 +132,7 @@ def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _product_forward(x: jax.Array, kernel: jax.Array, save_x: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    # A `jax.checkpoint` policy sees the mark only because this rule belongs to the outermost `custom_vjp` function.
+    # A `jax.checkpoint` policy sees the mark only if no other `custom_vjp` function calls `product`.
     return dot(x, kernel, (x.ndim - 1,), (0,)), (save_residual(x) if save_x else x, kernel)
 
 

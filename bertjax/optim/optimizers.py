@@ -100,8 +100,8 @@ def make_optimizer(
 
     The arguments except `dtype` are the keys of the group config.optimizer (see `config.run.Optimizer`). The decay
     leaves out biases and LayerNorm scales, see `masks.decay_mask`. StableAdamW and LAMB scale the update including its
-    decay. With Muon, `adam_lr_ratio` scales the updates of all parameters except the matrices of the blocks, and the
-    factors of its matrix products have `dtype`.
+    decay. With Muon, `adam_lr_ratio` scales the updates of all parameters except the matrices of the blocks, and
+    Muon's matrix products take operands of `dtype`.
     """
     moments = {
         'bert_adam': scale_by_bert_adam,

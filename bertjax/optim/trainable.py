@@ -40,7 +40,7 @@ def make_selection(train: str, num_layers: int) -> Selection:
     if train == 'head':
         return lambda path: path[0] != 'encoder'
     count = train.removeprefix('last_')
-    if not train.startswith('last_') or not count.isdigit() or not 0 < int(count) <= num_layers:
+    if not train.startswith('last_') or not (count.isascii() and count.isdigit()) or not 0 < int(count) <= num_layers:
         expected = f"'all', 'head', or 'last_K' with K from 1 to {num_layers}"
         fix = 'choose one of them, for example --config.trainable=last_2'
         raise UserError('config.trainable', repr(train), expected, fix)

@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from jax.sharding import Mesh
 
+from bertjax.config.recipes import vocabulary_size
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_or_none
 from bertjax.parallel.distributed import is_primary
@@ -23,7 +24,8 @@ def find_plan(settings: PretrainingSettings, folder: pathlib.Path) -> BudgetPlan
     """Returns the plan of a run with checkpoints in `folder`, else the plan of the run in config.replay, else None.
 
     Raises:
-      UserError: The run in config.replay has no complete plan. Or the workdir has checkpoints, but no readable plan.
+      UserError: The run in config.replay has no complete plan. Or the workdir has checkpoints, but neither a readable
+        plan nor config.replay.
     """
     plan = _read_saved(folder, settings) if settings.budget and has_checkpoints(folder) else None
     return _read_replayed(settings.replay, required=True) if plan is None and settings.replay else plan
@@ -37,11 +39,10 @@ def make_plan(
     The plan is saved to the workdir. A saved plan without a checkpoint is replaced, because nothing depends on it.
 
     Raises:
-      UserError: The budget conflicts with other keys or allows too many steps. The plan is for another budget, model
-        or batch. The run in config.replay has no complete plan, or its plan differs from that of the workdir. Or the
-        workdir has checkpoints, but no readable plan.
+      UserError: The budget allows too many steps. The plan is for another budget, model or batch. The run in
+        config.replay has no complete plan, or its plan differs from that of the workdir. Or the workdir has
+        checkpoints, but neither a readable plan nor config.replay.
     """
-    _check(settings, flag_keys)
     path = folder / FILE
     saved = _read_saved(folder, settings) if has_checkpoints(folder) or not is_primary() else None
     replayed = _read_replayed(settings.replay, required=saved is None) if settings.replay else None
@@ -60,7 +61,9 @@ def _check_plan(
     plan: BudgetPlan, settings: PretrainingSettings, flag_keys: Collection[str], source: pathlib.Path | str, fix: str
 ) -> None:
     if plan.budget != settings.budget:
-        fix = f'set --config.budget={plan.budget}, or {fix}'
+        is_argument = settings.architecture_from == 'budget'
+        form = '--config=configs/budget.py:' if is_argument else '--config.budget='
+        fix = f'set {form}{plan.budget}, or {fix}'
         raise UserError('config.budget', repr(settings.budget), f'{plan.budget}, as in {source}', fix)
     planned = {f'model.{key}': (getattr(settings.model, key), value) for key, value in plan.model.items()}
     if plan.batch_size is not None:
@@ -71,11 +74,20 @@ def _check_plan(
             raise UserError(f'config.{key}', str(configured), f'{value}, as in {source}', fix)
 
 
-def _check(settings: PretrainingSettings, flag_keys: Collection[str]) -> None:
+def check_budget_keys(settings: PretrainingSettings, folder: pathlib.Path, flag_keys: Collection[str]) -> None:
+    """Raises a UserError if other keys conflict with config.budget."""
+    is_trained = not (settings.tokenizer or settings.init or settings.data or has_checkpoints(folder))
+    sets_only_budget = {'budget', 'vocab.size'} & {*flag_keys} == {'budget'} and settings.architecture_from == 'budget'
+    if is_trained and sets_only_budget and settings.vocab.size != vocabulary_size(settings.budget):
+        expected = 'the argument of the recipe, which also sets the size of the vocabulary'
+        fix = f'for example --config=configs/budget.py:{settings.budget}, or also set --config.vocab.size'
+        raise UserError('config.budget', repr(settings.budget), expected, fix)
     if settings.schedule.name != 'wsd' or not 0 < settings.schedule.decay_fraction < 1:
         found = f'{settings.schedule.name!r} with decay_fraction={settings.schedule.decay_fraction:g}'
         fix = 'set --config.schedule.name=wsd --config.schedule.decay_fraction=0.5'
-        raise UserError('config.schedule.name', found, "'wsd' with a decay, because of config.budget", fix)
+        raise UserError(
+            'config.schedule.name', found, "'wsd' with 0 < decay_fraction < 1, because of config.budget", fix
+        )
     has_value = {'phases': bool(settings.phases), 'epochs': settings.epochs != 0, 'steps': 'steps' in flag_keys}
     conflicts = [key for key, is_set in has_value.items() if is_set]
     if conflicts:

@@ -109,7 +109,7 @@ def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Col
         decay = max(round(settings.schedule.decay_fraction * plan.estimate), 1)
         return dataclasses.replace(plan, stable=max(plan.estimate - plan.warmup - decay, 1), decay=decay)
     # With several processes, no step is timed: only the first process makes the plan, but a step needs all processes.
-    # If the run has the same batch and vocabulary, it loads the step compiled here from the compilation cache on disk.
+    # If the run has the same batch, it loads the step compiled here from the compilation cache on disk.
     if not from_budget or jax.process_count() > 1:
         return plan
     timed = plan.apply(split_batch(settings, plan, mesh, flag_keys))
@@ -184,7 +184,7 @@ def split_batch(
 def step_seconds(settings: PretrainingSettings, mesh: Mesh) -> float:
     """Returns the measured time of a train step of the first phase, in seconds.
 
-    The model has the vocabulary size config.vocab.size, because the text has not been read yet.
+    The model has the vocabulary size config.vocab.size.
 
     Raises:
       UserError: The model does not fit the devices, or the batch size is not a multiple of the number of row shards.

@@ -3,6 +3,7 @@
 import io
 import zipfile
 
+import jax.numpy as jnp
 import numpy as np
 import safetensors
 
@@ -64,6 +65,6 @@ def read_matrix(path: str) -> np.ndarray:
             matrix = np.load(io.BytesIO(read_bytes(file, _EXPECTED, _FIX)), allow_pickle=False)
     except (ValueError, EOFError, zipfile.BadZipFile, safetensors.SafetensorError) as error:
         raise UserError(str(file), f'no matrix ({error})', _EXPECTED, _FIX) from None
-    if not isinstance(matrix, np.ndarray) or not np.issubdtype(matrix.dtype, np.floating):
+    if not isinstance(matrix, np.ndarray) or not jnp.issubdtype(matrix.dtype, jnp.floating):  # also bfloat16
         raise UserError(str(file), f'numbers of the type {getattr(matrix, "dtype", type(matrix))}', _EXPECTED, _FIX)
     return matrix

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,26 +12,39 @@ from jax.sharding import Mesh
 
 from bertjax.data.features import masked_copies
 from bertjax.data.length_buckets import choose_lengths
+from bertjax.errors import UserError
+from bertjax.files.small_files import read_json_or_none
 from bertjax.pretrain.settings import PretrainingSettings
+from bertjax.remote.paths import user_path
 from bertjax.tasks.minimal_pairs import MinimalPair, accuracies, deduplicate, encode_pairs, read_pairs
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.training.evaluate import OnCompile
 from bertjax.training.predict import SCORE_INPUTS, Predictor, make_token_scores
+from bertjax.workdir.lock import has_checkpoints
 
 SPLIT = 'heldout_pairs'  # the split name of the pairs in metric rows
 _KEY = 'config.heldout_pairs'
 _MAX_LENGTHS = 4  # the maximum number of padded lengths; each length is compiled once
 
 
-def read_heldout_pairs(settings: PretrainingSettings) -> list[MinimalPair]:
+def read_heldout_pairs(settings: PretrainingSettings, folder: pathlib.Path) -> list[MinimalPair]:
     """Returns the pairs of config.heldout_pairs, or config.eval_examples evenly spaced pairs if there are more.
 
     Raises:
-      UserError: See `read_pairs`.
+      UserError: The run in `folder` has evaluated another file, or see `read_pairs`.
     """
+    key = 'heldout_pairs'
+    used = read_json_or_none(folder / 'config.json', lambda facts: facts[key]) if has_checkpoints(folder) else None
+    if used and settings.heldout_pairs and not _is_same_path(used, settings.heldout_pairs):
+        fix = 'restore it, and use --config=configs/minimal_pairs.py for the other file'
+        raise UserError(_KEY, repr(settings.heldout_pairs), f'{used!r}, as in {folder}', fix)
     pairs = read_pairs(settings.heldout_pairs, _KEY) if settings.heldout_pairs else []
     count = min(len(pairs), settings.eval_examples)
     return [pairs[number * len(pairs) // count] for number in range(count)]
+
+
+def _is_same_path(first: str, second: str) -> bool:
+    return first == second or user_path(first, _KEY).resolve() == user_path(second, _KEY).resolve()
 
 
 class PairsEvaluator:

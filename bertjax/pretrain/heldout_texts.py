@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bertjax.corpus import sequences
 from bertjax.corpus.build import build_store
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
 from bertjax.corpus.sources import parse_mixture, resolve_sources
@@ -65,7 +66,7 @@ def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
     texts = parse_texts(settings.heldout_texts)
     for name, path in texts:
         if path:
-            _check_not_trained_on(settings, name, path)
+            _check_not_trained_on(settings, name, path, folder)
             check_outside(path, folder, WORKDIR_FILES, _KEY)
             continue
         if settings.data or len(parse_mixture(settings.corpus)) < 2:
@@ -87,6 +88,9 @@ def prepare_texts(
         documents.
     """
     texts: dict[str, StoreSplit] = {}
+    options = dataclasses.replace(settings.corpus_options, heldout=0.0, drop_duplicates=False)
+    if settings.data and options.format in sequences.FORMATS:  # the store knows its segments, not the config
+        options = dataclasses.replace(options, segments=stores[0].manifest['settings'].get('segments', 0))
     for name, path in parse_texts(settings.heldout_texts):
         if not path:
             for corpus, store in zip(corpus_names(settings.corpus), stores, strict=True):
@@ -95,7 +99,6 @@ def prepare_texts(
                     fix = 'raise config.corpus_options.heldout'
                     raise UserError(_KEY, f'no held-out document in {corpus}', 'held-out documents in each corpus', fix)
             continue
-        options = dataclasses.replace(settings.corpus_options, heldout=0.0, drop_duplicates=False)
         directory = folder / FOLDER / name
         try:
             if is_primary():
@@ -121,8 +124,8 @@ def corpus_names(spec: str) -> list[str]:
 
 def _check_names(names: Sequence[str]) -> None:
     duplicate = next((name for name in names if names.count(name) > 1), None)
-    if duplicate:
-        raise UserError(_KEY, f'{duplicate!r} twice', 'a different name for each text', 'rename one of them')
+    if duplicate is not None:
+        raise UserError(_KEY, f'{duplicate or EACH!r} twice', 'a different name for each text', 'rename one of them')
 
 
 def _name_text(error: UserError, name: str) -> UserError:
@@ -130,14 +133,19 @@ def _name_text(error: UserError, name: str) -> UserError:
     return UserError(where, f'in {name}: {error.found}', error.expected, error.fix)
 
 
-def _check_not_trained_on(settings: PretrainingSettings, name: str, path: str) -> None:
+def _check_not_trained_on(settings: PretrainingSettings, name: str, path: str, folder: pathlib.Path) -> None:
     try:
         sources = resolve_sources(path, settings.corpus_options)
     except UserError as error:
         raise _name_text(error, name) from None
     if settings.data:
         return  # a token store does not contain the names of the text files
-    parts = (resolve_sources(spec, settings.corpus_options) for spec, _ in parse_mixture(settings.corpus))
+    try:
+        parts = [resolve_sources(spec, settings.corpus_options) for spec, _ in parse_mixture(settings.corpus)]
+    except UserError:
+        if has_checkpoints(folder):
+            return  # a run continues on its token store without its text
+        raise
     trained = {os.path.realpath(source.path) for part in parts for source in part}
     shared = next((source.path for source in sources if os.path.realpath(source.path) in trained), None)
     if shared:

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from bertjax.config.plain import to_plain
 from bertjax.convert.vocabulary import set_embedding_rows
+from bertjax.corpus.store import TokenStore
 from bertjax.data.plans import remove_leftovers
 from bertjax.data.scheduled_masks import ScheduledMasks
 from bertjax.errors import UserError
@@ -32,7 +33,8 @@ from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer
 from bertjax.pretrain.warm_start import embedding_rows, initial_params
-from bertjax.tasks.minimal_pairs import encode_pairs
+from bertjax.tasks.minimal_pairs import MinimalPair, encode_pairs
+from bertjax.text.tokenizer import Tokenizer
 from bertjax.training.distillation import Distillation
 from bertjax.training.evaluate import Evaluator
 from bertjax.training.phase import Experiment, Phase
@@ -76,12 +78,25 @@ def _objective(student: Objective, distillation: Distillation | None) -> Objecti
     return student if distillation is None else distillation.stages[0].objective(student)
 
 
+def prepare_inputs(settings: PretrainingSettings, folder: pathlib.Path) -> tuple[list[MinimalPair], Tokenizer]:
+    """Checks config.heldout_texts, and returns the pairs of config.heldout_pairs and the tokenizer of the run.
+
+    Raises:
+      UserError: See `check_texts`, `read_heldout_pairs` and `prepare_tokenizer`.
+    """
+    if is_primary():  # only the primary process reads the text
+        check_texts(settings, folder)
+    return read_heldout_pairs(settings, folder), prepare_tokenizer(settings, folder)
+
+
 class Pretraining(Experiment):
     """A pre-training run in its workdir.
 
     Args:
       distillation: The teacher and its losses; None without a teacher.
-      setup: A setup whose compiled steps are reused, from settings that differ only in steps and phases; or None.
+      inputs: The result of `prepare_inputs`; None to call it.
+      previous: A run in the same workdir and process whose text and compiled steps are reused, or None. Its settings
+        differ only in steps and phases.
 
     Attributes:
       settings: The settings of the run, with all durations in steps.
@@ -96,29 +111,21 @@ class Pretraining(Experiment):
         folder: pathlib.Path,
         mesh: Mesh,
         distillation: Distillation | None = None,
-        setup: Setup | None = None,
+        inputs: tuple[list[MinimalPair], Tokenizer] | None = None,
+        previous: 'Pretraining | None' = None,
     ):
         self.settings, self.folders, self._distillation = settings, [folder], distillation
-        if is_primary():  # only the primary process reads the text
-            check_texts(settings, folder)
-        self._pairs = read_heldout_pairs(settings)
         self._attention = settings.describe_attention()
-        self.tokenizer = prepare_tokenizer(settings, folder)
+        if previous is not None:  # the files of the text may have changed since the start of the process
+            inputs = previous._pairs, previous.tokenizer
+        self._pairs, self.tokenizer = inputs or prepare_inputs(settings, folder)
         self.model_config = settings.model_config(embedding_rows(settings, folder, self.tokenizer))
-        check_formats(settings.formats, self.model_config, vocabulary=self.tokenizer.family)
-        encode_pairs(
-            self._pairs, self.tokenizer, self.model_config.max_positions
-        )  # raises before the token stores are built
         self._embeddings = None
-        if settings.embeddings and not has_checkpoints(folder):
-            self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model_config.width)
-        stores = prepare_stores(settings, folder, self.tokenizer)
-        segments = max(store.manifest['settings'].get('segments', 0) for store in stores)
-        if segments > self.model_config.num_segments:
-            found, fix = str(self.model_config.num_segments), f'set --config.model.num_segments={segments}'
-            expected = f'at least {segments}, the number of segment types in the token store'
-            raise UserError('config.model.num_segments', found, expected, fix)
-        self.setup = setup or build_pretraining_setup(settings, self.model_config, mesh, distillation)
+        if previous is None:
+            stores = self._prepare_stores(folder)
+            self.setup = build_pretraining_setup(settings, self.model_config, mesh, distillation)
+        else:
+            stores, self.setup = previous.examples.stores, previous.setup
         self.values = (
             functools.partial(pretraining_values, pair=pair_name(settings.pair_options.mode))
             if distillation is None
@@ -126,7 +133,7 @@ class Pretraining(Experiment):
         )
         plans = folder / 'store' / 'plans'
         remove_leftovers(plans)
-        texts = prepare_texts(settings, folder, self.tokenizer, stores)
+        texts = previous.examples.texts if previous else prepare_texts(settings, folder, self.tokenizer, stores)
         self.examples = StoreExamples(settings, stores, self.tokenizer, plans, texts)
         first = self.examples.get(settings.first_shape, 'train', 0)
         total = settings.total_steps(first.cycle_length // settings.pair_options.plans)
@@ -141,6 +148,21 @@ class Pretraining(Experiment):
         fingerprints |= {} if distillation is None else {'teacher': distillation.fingerprint}
         self.resolved = {**to_plain(self.settings), 'fingerprints': fingerprints}
         self.resolved['model']['vocab_size'] = self.model_config.vocab_size
+
+    def _prepare_stores(self, folder: pathlib.Path) -> list[TokenStore]:
+        """Reads config.embeddings and prepares the token stores, after the checks that need only the vocabulary."""
+        settings, model_config = self.settings, self.model_config
+        check_formats(settings.formats, model_config, tokenizer=self.tokenizer)
+        encode_pairs(self._pairs, self.tokenizer, model_config.max_positions)
+        if settings.embeddings and not has_checkpoints(folder):
+            self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, model_config.width)
+        stores = prepare_stores(settings, folder, self.tokenizer)
+        segments = max(store.manifest['settings'].get('segments', 0) for store in stores)
+        if segments > model_config.num_segments:
+            found, fix = str(model_config.num_segments), f'set --config.model.num_segments={segments}'
+            expected = f'at least {segments}, the number of segment types in the token store'
+            raise UserError('config.model.num_segments', found, expected, fix)
+        return stores
 
     @property
     def heldout(self) -> PhaseExamples | None:
@@ -272,6 +294,12 @@ class Pretraining(Experiment):
                     f'{length} positions, not {rate:.0%}: set --config.{key}={math.ceil(rate * length)}'
                 )
                 lines += [warning] if warning not in lines else []
+        pieces = max(store.report['pieces_per_word'] for store in self.examples.stores)
+        if self.settings.masking.unit != 'token' and pieces > self.settings.max_predictions:
+            lines.append(
+                f'warning: words have {pieces:.0f} pieces on average, but at most {self.settings.max_predictions} are '
+                'masked, always the first ones: set --config.masking.unit=token'
+            )
         share = self.settings.masking.causal_share
         if share or model_config.shifted_predictions:
             rows = 'each token' if model_config.shifted_predictions else 'each token of a causal example'

@@ -17,9 +17,10 @@ from bertjax.errors import UserError
 from bertjax.model.attention.select import describe_attention
 from bertjax.model.config import BertConfig
 from bertjax.parallel.distributed import decide_on_primary
+from bertjax.parallel.mesh import row_shards
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.text.special import SPECIAL_TOKENS
-from bertjax.training.settings import check_memory, resolve_durations
+from bertjax.training.settings import check_memory, check_mesh, check_row_count, resolve_durations
 from bertjax.workdir.exports import check_formats
 from bertjax.writers.tracker import check_tracker
 
@@ -82,7 +83,7 @@ class PretrainingSettings(PretrainingKeys):
             if phase.seq_len > model_config.max_positions:
                 expected = f'at most config.model.max_positions = {model_config.max_positions}'
                 fix = f'lower it, or set --config.model.max_positions={phase.seq_len}'
-                fix = 'lower it' if self.architecture_from == 'init' else fix
+                fix = 'lower it' if self.architecture_from == 'init' and self.model.position != 'rope' else fix
                 raise UserError(f'config.{phase.keys["seq_len"]}', str(phase.seq_len), expected, fix)
         return model_config
 
@@ -173,6 +174,14 @@ class PretrainingSettings(PretrainingKeys):
             options['causal_rows'] = phase.causal
             description = describe_attention(model_config, rows, phase.seq_len, **options)
         return description
+
+    def check_batches(self, mesh: Mesh) -> None:
+        """Raises a UserError if the mesh does not divide the model or a batch. Does not read the corpus."""
+        trained = not self.tokenizer and not self.init
+        check_mesh(self.model_config(self.vocab.size if trained else 128 * mesh.shape['tensor']), mesh)
+        for phase in self.unresolved_phases:
+            key, rows = phase.smallest_batch
+            check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
 
     def check_memory(self, mesh: Mesh) -> None:
         """Raises a UserError if a phase surely needs more memory than the devices have. Does not read the corpus."""

@@ -126,8 +126,10 @@ def export_pretraining(
     `rows` are the held-out rows of metrics.jsonl. The model card shows the last one.
     """
     distill = config.get('distill')
-    if distill and not (distill['soft'] or distill['hard']):  # the run has not trained these heads
-        params = {part: tree for part, tree in params.items() if part not in ('mlm', 'nsp')}
+    # The hard loss trains both heads, and the soft loss only the MLM head.
+    if distill and not distill['hard']:
+        untrained = ('nsp',) if distill['soft'] else ('mlm', 'nsp')
+        params = {part: tree for part, tree in params.items() if part not in untrained}
     content = ExportContent(
         module=BertForPreTraining(model_config),
         params=params,

@@ -65,8 +65,9 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
         return tokenizer
     reason = _reason_to_train(settings, workdir)
     if settings.data and reason is not None:
-        fix = f'for example --config.tokenizer={shlex.quote(str(pathlib.Path(settings.data).parent / FOLDER))}'
-        raise UserError('config.tokenizer', 'nothing, with config.data', 'the vocabulary of the token store', fix)
+        found = f'a vocabulary in {workdir / FOLDER} with {reason}' if reason else 'nothing, with config.data'
+        fix = f'for example {tokenizer_flag(settings.data)}'
+        raise UserError('config.tokenizer', found, 'the vocabulary of the token store', fix)
     if reason is None:
         tokenizer = load_workdir_tokenizer(workdir)
         write_missing_checksums(workdir)
@@ -75,6 +76,11 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
     if reason:
         print_line(f'the vocabulary in {workdir / FOLDER} was trained with {reason}: it is trained again')
     return train_vocabulary(settings, workdir)
+
+
+def tokenizer_flag(store: str) -> str:
+    """Returns the flag with the tokenizer that the run of a token store has beside the store."""
+    return f'--config.tokenizer={shlex.quote(os.path.join(os.path.dirname(store.rstrip("/")), FOLDER))}'
 
 
 def _vocabulary_sources_exist(settings: PretrainingSettings) -> bool:
@@ -165,18 +171,23 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
                 share = f'{block_counts([weight for _, weight in parts])[number] / BLOCK:.3g}'
             print(f'corpus {number}: {spec}, {share} of the examples')
         old_manifest = _read_manifest(directory)
-        report = build_store(
-            spec,
-            directory,
-            tokenizer,
-            settings.corpus_options,
-            replace=not has_checkpoints(workdir),
-            other_fix=f', or continue on this store with --config.data={shlex.quote(str(directory))}'
-            if len(parts) == 1
-            else '',
-            log=print_line,
-            beam=settings.beam,
-        )
+        advice = f', or continue on this store with --config.data={shlex.quote(str(directory))}'
+        try:
+            report = build_store(
+                spec,
+                directory,
+                tokenizer,
+                settings.corpus_options,
+                replace=not has_checkpoints(workdir),
+                other_fix=advice if len(parts) == 1 else '',
+                log=print_line,
+                beam=settings.beam,
+            )
+        except UserError as error:
+            if error.where != 'config.corpus' or not old_manifest or not has_checkpoints(workdir):
+                raise
+            print_line(f'{error.found} in config.corpus: the run continues on the token store in {directory}')
+            continue
         built = _read_manifest(directory) != old_manifest
         if built or settings.run == 'corpus':
             store = open_store(directory, verify=False)

@@ -19,7 +19,7 @@ from bertjax.errors import UserError, printable
 from bertjax.files.atomic import write_atomic
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.remote.paths import user_path
-from bertjax.text.added_words import insert_words, rank_candidates, read_words
+from bertjax.text.added_words import check_extensible, insert_words, rank_candidates, read_words
 from bertjax.text.sampling import iter_sentences, sample
 from bertjax.text.special import special_layout
 from bertjax.text.symbols import build_symbols, count_symbols, read_symbols
@@ -167,12 +167,10 @@ def write_candidates(
     spaces. The same fields are returned. `source` is the path of the vocabulary; see `load_tokenizer`.
 
     Raises:
-      UserError: There is no text, or the vocabulary is not a WordPiece vocabulary.
+      UserError: There is no text, or the vocabulary is not a WordPiece vocabulary with BERT's settings.
     """
     tokenizer = load_tokenizer(source)
-    if tokenizer.family != 'wordpiece':
-        fix = 'set config.vocab.candidates to 0'
-        raise UserError('config.vocab.candidates', f'the {tokenizer.family} vocabulary {source}', 'WordPiece', fix)
+    check_extensible(tokenizer, 'config.vocab.candidates', 'set config.vocab.candidates to 0')
     specs = [spec for spec, _ in parse_mixture(settings.corpus)]
     count = functools.partial(count_words, lowercase=tokenizer.lowercase, strip_accents=tokenizer.strip_accents)
     with _text_statistics(settings, [specs], workdir) as statistics:

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Collection
 from typing import Any
 
-from bertjax.config.pretraining import BUDGET_CHOICES
+from bertjax.config.pretraining import BUDGET_CHOICES, ROTARY_FIELDS
 from bertjax.convert.huggingface.sentence_transformers import read_sentence_modules
 from bertjax.convert.load import load_pretraining_model, read_config
 from bertjax.convert.trees import stacked_shapes
@@ -53,7 +53,7 @@ def with_architecture(
 
     Raises:
       UserError: config.init or the teacher has no model. Or the architecture of config.init is used, and the recipe or
-        the command line sets a field of config.model to another value.
+        the command line sets a field of config.model to another value, except the command line for ROTARY_FIELDS.
     """
     names = [*fields_of(FieldKind.LAYOUT), *(BUDGET_CHOICES if settings.architecture_from == 'budget' else ())]
     names = [name for name in names if f'model.{name}' not in flag_keys]
@@ -62,6 +62,9 @@ def with_architecture(
         return _with_teacher_architecture(settings, folder, flag_keys) if settings.copied_teacher else settings
     defaults = _architecture_without(_RUN_FIELDS)
     source_fields, source = _read_fields(folder, defaults, settings.init, 'config.init')
+    if source_fields['position'] == 'rope':
+        changed = {name for name in ROTARY_FIELDS if f'model.{name}' in flag_keys}
+        source_fields = {name: value for name, value in source_fields.items() if name not in changed}
     for name, value in source_fields.items():
         configured = getattr(settings.model, name)
         if configured != value and (configured != defaults[name] or f'model.{name}' in flag_keys):
@@ -197,7 +200,8 @@ def initial_params(
     params, lines = imported.params, [imported.describe(directory)]
     for name in _SIZE_FIELDS:
         source_value, run_value = getattr(imported.config, name), getattr(model_config, name)
-        if source_value != run_value:
+        is_free = name in ROTARY_FIELDS and model_config.position == 'rope'
+        if source_value != run_value and not is_free:
             fix = f'set --config.model.{name}={source_value}'
             raise UserError(f'config.model.{name}', str(run_value), f'{source_value}, as in {directory}', fix)
     differences = _differences(model_config, imported.config)

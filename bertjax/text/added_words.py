@@ -38,6 +38,13 @@ def read_words(path: epath.PathLike) -> list[tuple[int, str]]:
     return words
 
 
+def check_extensible(tokenizer: Tokenizer, key: str, fix: str) -> None:
+    """Raises a UserError for `key` unless the tokenizer is WordPiece with BERT's settings and no other added token."""
+    if not isinstance(tokenizer, WordPieceTokenizer) or not tokenizer.is_bert:
+        found = f'a {tokenizer.family} vocabulary with other settings or added tokens'
+        raise UserError(key, found, "a WordPiece vocabulary with BERT's settings", fix)
+
+
 def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: str) -> tuple[WordPieceTokenizer, int]:
     """Adds words to a tokenizer as pieces.
 
@@ -51,10 +58,7 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
     Raises:
       UserError: The tokenizer is of another kind, a word is too long, or BERT's pre-tokenizer splits a word.
     """
-    if not isinstance(tokenizer, WordPieceTokenizer) or not tokenizer.is_bert:
-        found = f"words for a vocabulary of the family {tokenizer.family!r} without BERT's settings"
-        fix = 'leave config.vocab.add empty, or train a vocabulary on the new text'
-        raise UserError(KEY, found, "a WordPiece vocabulary with BERT's settings", fix)
+    check_extensible(tokenizer, KEY, 'leave config.vocab.add empty, or train a vocabulary on the new text')
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     pieces, known = list(tokenizer.pieces), set(tokenizer.pieces)
     slots = [i for i in tokenizer.special_ids.tolist() if is_unused(pieces[i]) and i not in tokenizer.added_ids]

@@ -143,6 +143,8 @@ class Loop:
             self._interrupt.doing = f'checkpoint {self._position.step} is being written'
         failed = {'failed': self._recorder.failed} if any(self._recorder.failed) else {}  # only with several runs
         config = {**self._config, **failed, **self._early_stopping.state}
+        if stop:
+            self._recorder.end_phase()  # else no row would have the steps since the last row
         with self._clock.during(SAVE):
             self._recorder.sync()  # The rows up to the checkpoint must be on disk before the checkpoint.
             self._checkpoints.save(self._state, self._position, config, cost)

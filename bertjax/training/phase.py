@@ -171,7 +171,7 @@ class Experiment(abc.ABC):
 
     settings: RunKeys
     setup: Setup
-    resolved: Mapping[str, Any]
+    resolved: dict[str, Any]
     folders: Sequence[pathlib.Path]
     values: Callable[[WeightedSums], dict[str, float | None]]
     files: Mapping[str, str] = MappingProxyType({})

@@ -70,7 +70,7 @@ class Predictor:
         self._inputs, self._per_token = tuple(inputs), per_token
         self._compiled_shapes: set[tuple[int, ...]] = set()
         self._mesh, self._shapes, self._pad_id, self._members = mesh, shapes, pad_id, members
-        # The outputs are replicated, because they are small and every process needs all rows.
+        # The outputs are replicated, because every process needs all rows.
         self._forward = jax.jit(
             jax.vmap(forward, in_axes=(0, None)) if members else forward, out_shardings=replicated(mesh)
         )

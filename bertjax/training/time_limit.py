@@ -31,6 +31,11 @@ class TimeLimit:
         goodput = read_goodput(folder, until=step)
         self._spent = goodput.total - goodput.seconds.get(LOST, 0.0) if goodput else 0.0
         self._since = recorded_until()
+        if step == 0 and self.elapsed > self.seconds / 2:
+            print(
+                f'warning: {self.elapsed:.0f} s of the {self.seconds:.0f} s of config.budget are used before the first '
+                'step; in a new workdir, run the command with --config.run=corpus first: its time does not count'
+            )
 
     @property
     def elapsed(self) -> float:

@@ -10,7 +10,7 @@ from absl import logging
 from bertjax.checkpoint.checkpoints import Checkpoints, SavedCheckpoint
 from bertjax.checkpoint.position import Position
 from bertjax.config.plain import dump
-from bertjax.config.resume import check_resume
+from bertjax.config.resume import START_WEIGHTS, check_resume
 from bertjax.config.run import RunKeys
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
@@ -49,10 +49,14 @@ def fit(
     resolved, keep = experiment.resolved, experiment.settings.checkpoint_keep
     # The checkpoints close before the signal handlers are removed, so that a signal cannot interrupt the last save.
     with Interrupt() as interrupt, contextlib.closing(Checkpoints(folder / 'checkpoints', keep=keep)) as checkpoints:
-        saved = checkpoints.latest()
+        saved, finished = checkpoints.latest(), False
         if saved is not None:
-            _check_same_run(saved, experiment.settings, resolved, folder, timed=time_limit is not None)
-        for name, text in {'config.json': dump(resolved), **experiment.files}.items():
+            finished = _check_same_run(saved, experiment.settings, resolved, folder, timed=time_limit is not None)
+            # These keys have no effect any more, so the records keep the values that the run used.
+            resolved.update({name: saved.config[name] for name in START_WEIGHTS if name in saved.config})
+        # The files of a finished run have more, such as a threshold that was chosen after the training.
+        files = {name: text for name, text in experiment.files.items() if not (finished and (folder / name).exists())}
+        for name, text in {'config.json': dump(resolved), **files}.items():
             write_atomic(folder / name, text)
         state, _ = resume_or_start(experiment, checkpoints, saved, interrupt, time_limit)
         last = int(state.step)
@@ -68,8 +72,11 @@ def fit(
 
 def _check_same_run(
     saved: SavedCheckpoint, settings: RunKeys, resolved: Mapping[str, Any], folder: pathlib.Path, *, timed: bool = False
-) -> None:
+) -> bool:
     """Raises a UserError if the checkpoint is from another or a longer run. Prints allowed changes.
+
+    Returns:
+      Whether the run is finished.
 
     If the run is `timed`, changes of the steps and phases are not printed, because the time limit determines them.
     """
@@ -86,6 +93,7 @@ def _check_same_run(
     for line in check_resume(saved_config, resolved, str(folder), finished=finished):
         if not (timed and line.startswith(('steps: ', 'phases'))):
             print(f'changed since the checkpoint: {line}')
+    return finished
 
 
 def make_early_stopping(settings: RunKeys, saved: SavedCheckpoint | None) -> EarlyStopping:

@@ -15,7 +15,7 @@ from bertjax.files.disk import annotate_write_errors
 
 
 class JsonLines:
-    """An append-only file with one JSON object on each line. Each object has a `step`, which never decreases."""
+    """An append-only file with one JSON object on each line. Each has a `step`, ascending except in time.jsonl."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = pathlib.Path(path)

@@ -89,7 +89,7 @@ class Tracker(Writer):
             self._rows.put_nowait(None)
         self._thread.join(_CLOSE_SECONDS)
         if self._thread.is_alive():
-            raise TimeoutError(f'it accepted no row for {_CLOSE_SECONDS:.0f} s')
+            raise TimeoutError(f'it did not accept all rows within {_CLOSE_SECONDS:.0f} s')
         self._raise()
 
     def _raise(self) -> None:

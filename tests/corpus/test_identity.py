@@ -238,3 +238,11 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path):
     part = TextPart('file', 'a', 'a', 0, 9)
     with pytest.raises(UserError, match='content that changed'):
         identity.collect_digests([(part, 'x'), (part, 'y')])
+
+
+def test_equal_ranges_are_hashed_once(corpus, monkeypatch):
+    hashed = []
+    monkeypatch.setattr(identity, '_digest', lambda *key: hashed.append(key) or str(len(hashed)))
+    sources = resolve_sources(str(corpus), CorpusOptions())
+    ranges = [(source, (0, 10)) for source in sources for _ in range(3)]
+    assert len(set(identity.hash_ranges(ranges, print))) == len(hashed) == 3

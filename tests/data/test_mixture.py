@@ -50,6 +50,27 @@ def test_each_block_uses_the_next_examples_of_each_component():
             np.testing.assert_array_equal(used, block * count + np.arange(count))
 
 
+def test_the_first_batch_prepares_all_components():
+    """Later batches are loaded while the watchdog waits for a step, so they must not make plans."""
+    prepared = []
+
+    class Recorded(Component):
+        @property
+        def cycle_length(self):
+            prepared.append(self.which)
+            return 100
+
+        @cycle_length.setter
+        def cycle_length(self, value):
+            pass
+
+    mixed = MixedExamples([Recorded(i) for i in range(3)], (0.7, 0.2, 0.1), seed=0, phase=0)
+    mixed.batch(np.asarray([0]))
+    assert prepared == [0, 1, 2]
+    mixed.batch(np.arange(9))
+    assert prepared == [0, 1, 2]
+
+
 def test_the_mixture_is_even_within_a_block():
     component, _ = mixture().locate(np.arange(BLOCK))
     shares = np.array([(part == 0).mean() for part in component.reshape(16, 256)])

@@ -60,3 +60,17 @@ def test_heldout_text_has_15_percent_masks_for_any_mask_rate_of_training(tmp_pat
     (alone,), (first, second) = masks(1), masks(2)
     np.testing.assert_array_equal(alone, first)
     assert (first != second).any(1).mean() > 0.9
+
+
+def test_words_longer_than_the_number_of_masks_give_a_warning(tmp_path: pathlib.Path):
+    """In unspaced sequences, all pieces are a single word, of which only the first ones would be masked."""
+    draw = np.random.default_rng(0)
+    (tmp_path / 'dna.txt').write_text('\n\n'.join(''.join(draw.choice([*'ACGT'], 60)) for _ in range(40)))
+    config = pretraining_config('tiny', corpus=str(tmp_path / 'dna.txt'), seq_len=32, max_predictions=4, batch_size=8)
+    config.vocab.size, config.vocab.family, config.pairs.mode, config.pair_plans = 270, 'bpe', 'full_sentences', 2
+    config.model.update(SMALL)
+    mesh = make_mesh(pretraining_settings(config).mesh_axes, jax.devices()[:1])
+    for unit in ('token', 'word'):
+        config.masking.unit = unit
+        text = Pretraining(pretraining_settings(config), tmp_path / 'run', mesh).describe()
+        assert ('always the first ones: set --config.masking.unit=token' in text) == (unit == 'word')

@@ -12,6 +12,12 @@ from browsing import Browser
 from json_tokenizers import write_modernbert
 from running import SMALL, Program, copy_workdir, rows
 
+import bertjax
+from bertjax.convert.load import read_config
+from bertjax.errors import UserError
+from bertjax.pretrain.settings import pretraining_settings
+from bertjax.pretrain.warm_start import embedding_rows, initial_params, with_architecture
+from bertjax.text.tokenizer import load_tokenizer
 from bertjax.writers.console import format_value
 
 ADAPT = {'recipe': 'configs/adapt.py', 'small': False}
@@ -70,6 +76,23 @@ def test_a_checkpoint_is_adapted(adapted: pathlib.Path, folder: pathlib.Path):
     assert len(table) == len(before) + NEW == config['model']['vocab_size']
     np.testing.assert_allclose(table[:-NEW], before, atol=1e-3)  # two steps at a low rate
     assert np.abs(table[-NEW]).max() > 1e-3
+
+
+def test_rotary_positions_can_be_extended(corpus: pathlib.Path, tmp_path: pathlib.Path):
+    folder, flags = tmp_path / 'init', {'model.max_positions', 'model.rope_theta'}
+    folder.mkdir()
+    write_modernbert('modern', corpus.read_text().split('\n'), folder, size=400)
+    config = bertjax.recipe('adapt').with_keys({'init': str(folder)}).config
+    for name in ('max_positions', 'rope_theta'):
+        config.model[name] = 2 * getattr(read_config(folder), name)
+    settings = with_architecture(pretraining_settings(config), tmp_path / 'run', flags)
+    assert settings.model.max_positions == 2 * read_config(folder).max_positions
+    tokenizer = load_tokenizer(folder)
+    rows = embedding_rows(settings, tmp_path / 'run', tokenizer)
+    params, text = initial_params(settings, settings.model_config(rows), tokenizer)
+    assert params and 'config.model.rope_theta is ' in text
+    with pytest.raises(UserError, match=r'config\.model\.max_positions: '):
+        with_architecture(pretraining_settings(config), tmp_path / 'run')
 
 
 @pytest.mark.slow

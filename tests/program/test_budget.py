@@ -95,13 +95,26 @@ def test_a_killed_run_resumes_with_the_remaining_time(program, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_follow_one_clock(program, tmp_path):
-    """The first process decides for both, because their clocks differ."""
-    arguments = _arguments(program, tmp_path / 'run', '--config.checkpoint_every=0', '--config.warmup_fraction=0.001')
-    slow = program.with_startup(tmp_path / 'startup', SLOW_STEPS)
+    """The first process decides for both, because their clocks differ. The text may change at that moment."""
+    text = shutil.copy(program.corpus, tmp_path / 'text.txt')
+    more = ('--config.checkpoint_every=0', '--config.warmup_fraction=0.001', f'--config.corpus={text}')
+    arguments = _arguments(program, tmp_path / 'run', *more)
+    changed_text = f"""
+    from bertjax.pretrain.budget_plan import BudgetPlan
+
+    def decide(self, *arguments, original=BudgetPlan.decide, **options):
+        with open({str(text)!r}, 'a') as file:
+            file.write('Another sentence. ' * 100)
+        original(self, *arguments, **options)
+
+    BudgetPlan.decide = decide
+    """
+    slow = program.with_startup(tmp_path / 'startup', SLOW_STEPS + changed_text)
     processes = slow.start_together(2, *arguments, recipe='configs/budget.py:8s', small=False)
     ends = [wait_for_exit(process) for process in processes]
     plan, config = _plan(tmp_path / 'run'), json.loads((tmp_path / 'run' / 'config.json').read_text())
     assert config['steps'] == plan['warmup'] + plan['stable'] + plan['decay'] and 'goodput' in ends[0].stdout
+    assert 'Another sentence.' in (tmp_path / 'text.txt').read_text() and 'of 2 processes' not in ends[0].stdout
 
 
 def test_a_budget_of_operations_decides_the_steps(program, tmp_path, monkeypatch):
@@ -286,6 +299,24 @@ def test_a_change_in_a_timed_run_is_printed(program, timed, tmp_path):
 def test_another_budget_in_a_workdir_is_refused(program, timed):
     message = program.error(*_arguments(program, timed), recipe='configs/budget.py:7s', small=False)
     assert message.startswith("error: config.budget: found '7s', expected 5s, as in ")
+    assert 'set --config=configs/budget.py:5s, or' in message
+
+
+def test_the_vocabulary_of_a_budget_follows_its_argument(program, tmp_path):
+    flags = (f'--workdir={tmp_path}', f'--config.corpus={program.corpus}', '--config.budget=2h')
+    message = program.error(*flags, recipe='configs/budget.py', small=False)
+    assert message.startswith("error: config.budget: found '2h', expected the argument of the recipe")
+
+
+def test_mistakes_in_the_text_are_reported_before_a_step_is_timed(program, tmp_path, monkeypatch):
+    monkeypatch.setattr('bertjax.commands.pretrain.make_plan', None)
+    for flag in (
+        '--config.corpus=/nowhere/*.txt',
+        '--config.heldout_pairs=/nowhere',
+        '--config.heldout_texts=a=/nowhere',
+    ):
+        message = program.error(*_arguments(program, tmp_path, flag), recipe='configs/budget.py:1m', small=False)
+        assert '/nowhere' in message
 
 
 def test_a_budget_for_a_run_without_one_is_refused(program, short_run, tmp_path):

@@ -267,3 +267,12 @@ def test_a_corpus_of_one_document_is_refused_for_pairs(program: Program, tmp_pat
     single = tmp_path / 'single.txt'
     single.write_text('\n'.join(f'The old river number {i} runs under a slow green bird.' for i in range(80)))
     assert 'config.corpus' in program.error(f'--workdir={tmp_path / "run"}', f'--config.corpus={single}')
+
+
+@pytest.mark.parametrize('flag', ['--config.batch_size=9', '--config.mesh.tensor=8'])
+def test_a_mesh_that_does_not_divide_the_run_is_an_error_before_the_text_is_read(
+    program: Program, tmp_path: pathlib.Path, flag: str
+):
+    line = program.error(f'--workdir={tmp_path / "run"}', flag, devices=8)
+    assert line.startswith(f'error: {flag[2:].partition("=")[0]}: found ')
+    assert not (tmp_path / 'run' / 'tokenizer').exists()

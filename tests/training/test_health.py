@@ -42,6 +42,7 @@ def test_goodput_counts_the_cost_of_a_stop_and_a_kill(tmp_path: pathlib.Path, cl
     with (tmp_path / TIMES).open('a') as log:
         log.write('{"step": 9, "after": 5, "sec')  # an incomplete row, as after a kill
     clock.now += 1000  # time between the processes
+    goodput_clock.begin_recording()
     goodput_clock._recorded_until.set(clock.now - 7)  # the process started 7 s ago
     state, position, _ = first.saved[4]
     World(tmp_path, clock, eval_every=0).run(position, state)

@@ -1,5 +1,6 @@
 """Signals are recorded and answered, and the third one ends the process."""
 
+import dataclasses
 import os
 import signal
 import sys
@@ -8,6 +9,7 @@ import time
 import pytest
 from killing import in_fork
 
+from bertjax.training.caller import CALLER
 from bertjax.training.health.interrupt import Interrupt
 
 
@@ -47,3 +49,16 @@ def test_previous_handlers_are_restored():
         assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] != before
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_the_third_of_signals_in_one_c_call_interrupts_the_call(monkeypatch):
+    """Python calls the handler once for equal signals that arrive during a C call; the thread counts each."""
+    token = CALLER.set(dataclasses.replace(CALLER.get(), ends_process=False))
+    try:
+        with pytest.raises(KeyboardInterrupt), Interrupt() as interrupt:
+            for count in (1, 2, 3):
+                os.write(interrupt._writer, bytes([signal.SIGINT]))
+                wait_for(lambda count=count: interrupt._arrived == count)
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        CALLER.reset(token)

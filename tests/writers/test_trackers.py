@@ -109,7 +109,7 @@ def test_no_row_waits_for_the_tracker(
     for step in range(1000):
         writer.write({**ROWS[1], 'step': step + 100})
     monkeypatch.setattr(tracker, '_CLOSE_SECONDS', 0.1)
-    with pytest.raises(TimeoutError, match='it accepted no row'):
+    with pytest.raises(TimeoutError, match='it did not accept all rows'):
         writer.close()
     assert time.monotonic() - start < 5 and not fakes[0].sent
     fakes[0].may_log.set()

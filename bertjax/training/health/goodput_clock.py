@@ -34,6 +34,8 @@ _MIN_STEPS, _MAX_STEPS = 10, 100  # the minimum and the maximum number of steps 
 
 # See `recorded_until`; None for the start of the process. Each thread has its own value.
 _recorded_until: contextvars.ContextVar[float | None] = contextvars.ContextVar('recorded_until', default=None)
+# The workdir of the previous training, whose record a training in the same workdir continues.
+_recorded_folder: contextvars.ContextVar[pathlib.Path | None] = contextvars.ContextVar('recorded_folder', default=None)
 
 
 def recorded_until() -> float:
@@ -50,13 +52,14 @@ def recorded_until() -> float:
 def begin_recording() -> None:
     """Begins the record of the next training now, for a program that did other things before."""
     _recorded_until.set(time.perf_counter())
+    _recorded_folder.set(None)
 
 
 class GoodputClock:
     """Measures the wall time of each activity of a run. The current activity is one of KINDS, at first START.
 
-    An ordinary row of time.jsonl has the `seconds` of each kind from step `after` to `step`. The first row of a clock
-    also has `began`, the start of the clock's record in seconds since 1970. Each slow step has a separate row with its
+    An ordinary row of time.jsonl has the `seconds` of each kind from step `after` to `step`. The first row of a process
+    also has `began`, the start of its record in seconds since 1970. Each slow step has a separate row with its
     duration `slow`, its `seconds` by kind, and `median`, the median duration of earlier steps of the same shape. If a
     write fails, the clock warns and writes no more rows.
 
@@ -66,10 +69,11 @@ class GoodputClock:
     """
 
     def __init__(self, folder: pathlib.Path, step: int):
-        self._log = Writers([JsonLines(folder / TIMES)])
+        self._folder, self._log = folder, Writers([JsonLines(folder / TIMES)])
         self._log.truncate_after(sys.maxsize)  # removes only damaged lines at the end
         self._since = self._row_since = recorded_until()
-        self._began: float | None = time.time() - (time.perf_counter() - self._since)
+        began = time.time() - (time.perf_counter() - self._since)
+        self._began = None if _recorded_folder.get() == folder else began
         self.doing, self.moves = START, 0
         self._row_seconds: dict[str, float] = {}
         self._step_seconds: dict[str, float] = {}
@@ -153,6 +157,8 @@ class GoodputClock:
             self.write()
         self._log.close()
         _recorded_until.set(self._since)
+        if self._began is None:
+            _recorded_folder.set(self._folder)
 
     def _switch_to(self, kind: str) -> None:
         now = time.perf_counter()

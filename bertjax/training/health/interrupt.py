@@ -30,7 +30,8 @@ class Interrupt:
     def __init__(self):
         self.doing = 'the run is being prepared'
         self._requested = False
-        self._noted = 0  # the number of signals that the main thread has handled; more may have arrived
+        # Python handles several equal signals in the main thread once if they arrive during a single C call.
+        self._noted = self._arrived = 0
         self._ends_process = CALLER.get().ends_process
         self._handles_signals = threading.current_thread() is threading.main_thread()
         self._before: dict[int, object] = {}
@@ -61,7 +62,7 @@ class Interrupt:
         del number, frame
         self._requested = True
         self._noted += 1
-        if self._noted >= _LAST and not self._ends_process:
+        if max(self._noted, self._arrived) >= _LAST and not self._ends_process:
             raise KeyboardInterrupt
 
     def _answer(self) -> None:
@@ -70,7 +71,7 @@ class Interrupt:
         while byte := os.read(self._reader, 1):  # Python writes the number of each arriving signal to the pipe
             if byte[0] not in SIGNALS:
                 continue
-            count += 1
+            self._arrived = count = count + 1
             self._requested = True
             if count == 1:
                 _print('stop requested: saving at the next step …')

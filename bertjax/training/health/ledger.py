@@ -26,7 +26,7 @@ def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
         for number, line in enumerate(lines, 1):
             row = _parse_line(line)
             if row is None:
-                # A kill has cut off a last line without a line end. This is not damage: the run will repeat the step.
+                # A kill leaves an incomplete last line. This is not damage: the run will repeat the step.
                 unreadable += [(number, number)] if line.endswith(b'\n') else []
                 continue
             step, phase, first, count = row
