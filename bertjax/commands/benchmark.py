@@ -13,11 +13,20 @@ from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.paths import display_path
 from bertjax.finetune import benchmark
-from bertjax.finetune.benchmark_table import SUBMISSION, benchmark_table, write_submission, write_summary
+from bertjax.finetune.benchmark_table import (
+    SUBMISSION,
+    benchmark_table,
+    is_finished,
+    write_submission,
+    write_summary,
+)
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.trials import make_trials
+from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.terminal import Console
+from bertjax.training.health.gradient_check import training_devices
+from bertjax.training.settings import check_row_count
 from bertjax.workdir.exports import LOADABLE
 from bertjax.workdir.lock import check_workdir_kind, lock_workdir
 from bertjax.workdir.resolve_path import huggingface_directory
@@ -48,8 +57,11 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     overrides = benchmark.parse_task_overrides(config.benchmark, tasks)
     configs = {task: _task_config(config, task, overrides.get(task, {}), folder) for task in tasks}
     settings = {task: finetuning_settings(configs[task]) for task in tasks}
+    mesh = make_mesh(next(iter(settings.values())).mesh_axes, training_devices())
     for one in settings.values():
         one.check()
+        for trial in [trial.settings(one) for trial in make_trials(one)] or [one]:
+            check_row_count(trial.batch_size, trial.grad_accum_steps, row_shards(mesh))
         if make_trials(one) or any(values.get('init') in TASKS for values in overrides.values()):
             reason = 'with a sweep, or with a task that starts from the model of another task'
             if not one.export:
@@ -67,7 +79,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         console.print('  the average will be over fewer tasks than GLUE has')
     order = benchmark.order_tasks(overrides, list(server_splits))
     for task in order:
-        if overrides.get(task, {}).get('init') not in TASKS:
+        if overrides.get(task, {}).get('init') not in TASKS and not is_finished(folder / task):
             huggingface_directory(configs[task].init)  # raises before any task trains
     with lock_workdir(folder):
         requests = {task: to_plain(configs[task]) for task in order}

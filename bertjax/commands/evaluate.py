@@ -31,7 +31,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     checkpoint. In a new workdir, the verb evaluates the model of config.init. With config.ensemble it evaluates the
     models of several workdirs, together and individually. The metrics are added to WORKDIR/results.json, or replace its
     content if it is about another model. The predictions, and any files that the task's benchmark expects, are written
-    to WORKDIR/predictions. For data other than the run's, the file and the folder have a part named `other_data`.
+    to WORKDIR/predictions. Results on data other than the run's go to `other_data` in the file and in the folder.
 
     A task may have thresholds, such as the null threshold of SQuAD 2.0. The final model of a finished run keeps its
     thresholds. For any other model, the thresholds are tuned on dev if config.split has dev.
@@ -73,7 +73,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
             table = make_table(task.score, '', *measured)
             for member in next(iter(member_scores.values())):
                 table.add_row(escape(member), *(format_value(scores[member]) for scores in member_scores.values()))
-            together = (format_value(figures[task.score]) for figures in measured.values())
+            together = (format_value(figures.get(task.score)) for figures in measured.values())
             table.add_row('together', *together, style='bold')
             # The table is as wide as its paths need, because a wrapped path cannot be copied.
             Console(width=WIDE).print(table)

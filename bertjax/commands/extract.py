@@ -18,7 +18,7 @@ from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import load_requested_model
 from bertjax.progress import show_progress
 from bertjax.tasks.reading.stream import stream_batches
-from bertjax.terminal import data_output
+from bertjax.terminal import data_output, has_reader
 from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()
@@ -110,6 +110,8 @@ def _extract_stream(settings: TextKeys, folder: pathlib.Path, source: InputSourc
         columns = [item_columns(item, source, id) for item in items]
         out.write(''.join(format_json_rows(extractor.compute_part(items), columns, pieces)))
         out.flush()
+        if not has_reader(out):
+            return
 
 
 def _target(settings: TextKeys, folder: pathlib.Path, source: InputSource) -> pathlib.Path:

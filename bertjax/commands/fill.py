@@ -21,7 +21,7 @@ from bertjax.loading.load_model import load_requested_model
 from bertjax.progress import show_progress
 from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.stream import stream_batches
-from bertjax.terminal import Console, data_output
+from bertjax.terminal import Console, data_output, has_reader
 from bertjax.training.predict import no_op
 from bertjax.workdir.lock import lock_workdir
 
@@ -94,6 +94,8 @@ def _answer_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource
         else:
             out.write(json_lines(merge_answers(items, answers)))
             out.flush()
+            if not has_reader(out):
+                return
 
 
 def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) -> None:

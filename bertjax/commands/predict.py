@@ -29,7 +29,7 @@ from bertjax.tasks.reading.records import is_binary, read_records
 from bertjax.tasks.reading.stream import standard_input, stream_batches
 from bertjax.tasks.reading.texts import Blank, number_lines, read_text
 from bertjax.tasks.task import Task
-from bertjax.terminal import data_output
+from bertjax.terminal import data_output, has_reader
 from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import lock_workdir
 
@@ -129,15 +129,15 @@ def _predict_stream(request: EnsembleRequest, out: TextIO) -> None:
 
     def read(data: TaskData) -> dict[str, TaskSplit]:
         nonlocal first, batches
+        if data.task.needs_neighbours:
+            found, fix = "'-' with config.task.context", 'give a file, so that all neighbours of a sentence are known'
+            raise UserError('config.input', found, 'a file', fix)
         batches = stream_batches(data.task.parse(standard_input(where), where), settings.eval_batch_size)
         first = next(batches, [])
         return {'': _split(data, first, is_stream=True)}
 
     tuned = load_models(request, read)
     data = tuned.data
-    if data.task.needs_neighbours:
-        found, fix = "'-' with config.task.context", 'give a file, so that all neighbours of a sentence are known'
-        raise UserError('config.input', found, 'a file', fix)
 
     def write(items: Sequence[Any], predictions: Sequence[Any]) -> None:
         out.write(json_lines(prediction_rows(data.task, items, predictions)))
@@ -147,3 +147,5 @@ def _predict_stream(request: EnsembleRequest, out: TextIO) -> None:
     for items in batches:
         all_blank = all(isinstance(item, Blank) for item in items)
         write(items, [] if all_blank else tuned.predictions(_split(data, items)))
+        if not has_reader(out):
+            return

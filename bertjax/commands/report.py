@@ -40,7 +40,8 @@ def run(config: ConfigDict, workdir: str, recipe: str) -> None:
     """
     check_plotly()
     folder, values = pathlib.Path(workdir), to_plain(config)
-    if (folder / REQUEST).exists():  # a finished or unfinished benchmark
+    # A benchmark, finished or not. Its workdir may also have a pre-training run, and then the recipe chooses.
+    if (folder / REQUEST).exists() and ('task' in values or not (folder / 'config.json').exists()):
         _write(folder, _benchmark_page(folder, _write_task_pages(values, folder, recipe)))
     else:
         _write(folder, build_page(read_run(values, folder, recipe)))

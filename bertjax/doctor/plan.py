@@ -76,7 +76,7 @@ def config(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Chec
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     check_texts(settings, folder)
-    read_heldout_pairs(settings)
+    read_heldout_pairs(settings, folder)
     if not has_checkpoints(folder):
         if settings.vocab.add:
             read_words(user_path(settings.vocab.add, 'config.vocab.add'))
@@ -170,8 +170,9 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
     records = ', '.join(f'{count:,} {name}' for name, count in counts.items())
     yield Check('data', OK, f'{data.task.name}: {records} records')
     mesh = make_mesh(settings.mesh_axes)
-    check_row_count(settings.batch_size, settings.grad_accum_steps, row_shards(mesh))
-    settings.check_memory(data.encoder, mesh, training=True)
+    for one in runs:
+        check_row_count(one.batch_size, one.grad_accum_steps, row_shards(mesh))
+        one.check_memory(data.encoder, mesh, training=True)
     yield Check('encoder', OK, f'{data.source}: {_sizes(data.encoder)}')
     yield from disk(settings, data.encoder, folder)
     train = min(counts['train'], settings.max_train_records or counts['train'])
@@ -181,7 +182,8 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
         rows, seconds = _time_task(data, mesh)
     hours = max(steps - done, 0) * seconds * settings.batch_size / rows / 3600
     per_run = f'; for one of {len(runs)} runs' if len(runs) > 1 else ''
-    longest = f'{rows} rows padded to the longest of {min(_RECORDS, train):,} records'
+    sample = train if data.task.needs_neighbours else min(_RECORDS, train)
+    longest = f'{rows} rows padded to the longest of {sample:,} records'
     yield _hours(hours, steps, f'from steps timed on this machine, {longest} in {seconds:.3g} s{per_run}')
 
 
@@ -215,7 +217,9 @@ def _time_task(data: TaskData, mesh: Mesh) -> tuple[int, float]:
     rows = settings.batch_size // settings.grad_accum_steps
     if is_cpu(mesh):
         rows = _round_to_shards(min(rows, _CPU_ROWS), row_shards(mesh))
-    limits = {'max_train_records': _RECORDS, 'max_eval_records': 1, 'batch_size': rows, 'grad_accum_steps': 1}
+    limits = {'batch_size': rows, 'grad_accum_steps': 1}
+    if not data.task.needs_neighbours:  # a sample would lack the neighbours
+        limits |= {'max_train_records': _RECORDS, 'max_eval_records': 1}
     with tempfile.TemporaryDirectory() as scratch:
         part = data_from_source(dataclasses.replace(settings, **limits), pathlib.Path(scratch))
         train, model = prepare(part, mesh, 1)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,13 +22,12 @@ from bertjax.corpus.sources import CorpusOptions, TextSource, parse_mixture, res
 from bertjax.corpus.workers import text_bytes
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.text_data import open_stores, store_directories
+from bertjax.pretrain.text_data import open_stores, store_directories, tokenizer_flag
 from bertjax.pretrain.warm_start import embedding_rows, load_existing_tokenizer
 from bertjax.report.run_record import quiet
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.text.vocabulary import train_byte_bpe, train_wordpiece
 from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, describe_fast_saving
-from bertjax.workdir.tokenizer import FOLDER
 
 _CHARACTERS = 3_000_000  # the approximate number of characters in the sample of a large corpus
 _SOURCES = 12  # the maximum number of sources in a sample
@@ -47,8 +45,7 @@ def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[C
         case = 'lower-case' if existing.lowercase else 'cased'
         yield Check('tokenizer', OK, f'{existing.family}, {existing.vocab_size:,} pieces, {case}')
     elif settings.data:
-        path = pathlib.Path(settings.data).parent / FOLDER
-        fix = f'give the tokenizer of the store, perhaps --config.tokenizer={shlex.quote(str(path))}'
+        fix = f'give the tokenizer of the store, perhaps {tokenizer_flag(settings.data)}'
         yield Check('tokenizer', FAIL, 'no tokenizer for the store in config.data', fix)
     else:
         yield Check('tokenizer', OK, f'a vocabulary of {settings.vocab.size:,} pieces will be trained on config.corpus')

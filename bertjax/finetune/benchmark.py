@@ -32,18 +32,19 @@ def recipe_of_task(recipe: str, task: str) -> str:
     return f'glue:{task}' if is_saved else f'{recipe.partition(":")[0]}:{task}'
 
 
-def parse_tasks(text: str) -> list[str]:
-    """Parses config.task.task ('all', or names separated by commas), and returns the names in the order of TASKS.
+def parse_tasks(text: str, key: str = 'config.task.task') -> list[str]:
+    """Parses a value of `key` ('all', or names separated by commas), and returns the names in the order of TASKS.
 
     Raises:
       UserError: A name is unknown.
     """
     known = [name for name in TASKS if name != 'ax']
-    names = known if text == ALL else [re.sub('[-_]', '', name.strip().lower()) for name in text.split(',')]
+    names = [re.sub('[-_]', '', name.strip().lower()) for name in text.split(',')]
+    names = known if names == [ALL] else names
     for name in names:
         if name not in known:
             fix = suggestion(name, known) or f'or {ALL!r}'
-            raise UserError('config.task.task', repr(name), 'one of ' + ', '.join(known), fix)
+            raise UserError(key, repr(name), 'one of ' + ', '.join(known), fix)
     return [name for name in known if name in names]
 
 
@@ -57,7 +58,8 @@ def parse_task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str,
     overrides: dict[str, dict[str, Any]] = {}
     for part in filter(None, (part.strip() for part in text.split(';'))):
         name, colon, settings = part.partition(':')
-        task = parse_tasks(name)[0] if colon and ',' not in name and name.strip() != ALL else None
+        names = parse_tasks(name, _KEY) if colon and ',' not in name else []
+        task = names[0] if len(names) == 1 else None
         if task is None or task in overrides:
             raise UserError(_KEY, repr(part), form if task is None else 'each task once', 'correct it')
         if task not in tasks:

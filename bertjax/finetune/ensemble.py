@@ -111,7 +111,7 @@ class Ensemble:
         scores = {}
         for folder, (member, member_split) in zip(self.members, self._pair_members(split), strict=True):
             task = member.data.task
-            scores[str(folder)] = task.metrics(split.records, member.predictions(member_split))[task.score]
+            scores[str(folder)] = task.metrics(split.records, member.predictions(member_split)).get(task.score)
         return scores
 
 

@@ -12,6 +12,7 @@ from ml_collections.config_flags import config_path
 from bertjax.checkpoint.checkpoints import Checkpoints
 from bertjax.config.check import config_keys
 from bertjax.config.plain import flatten, from_plain
+from bertjax.config.resume import START_WEIGHTS
 from bertjax.config.schema import Trained
 from bertjax.convert.load import load_task_model
 from bertjax.data.length_buckets import MAX_LENGTHS
@@ -36,6 +37,8 @@ from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import load_workdir_tokenizer
 
 # Options of tasks that name files.
+# Options of the answers of a model; task.json has their values in training.
+_ANSWER_OPTIONS = {f'task.{name}' for name in ('threshold', 'max_answer', 'n_best', 'normalize', 'activation')}
 _FILE_OPTIONS = [name for split in STEMS for name in (split, f'{split}_file')]
 
 
@@ -56,6 +59,8 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
     for name, key in config_keys(config).items():
         if key.trained is Trained.RECIPE or (key.trained is Trained.COMMAND_LINE and name in command_line_keys):
             config_path.set_value(name, merged, config_path.get_value(name, config), accept_new_attributes=True)
+        elif name in START_WEIGHTS and has_checkpoints(folder):
+            continue  # a moved model has no effect
         elif key.trained is Trained.SAME and name in command_line_keys and new[name] != old.get(name):
             fix = 'leave it out, or give the workdir of another run'
             raise UserError(f'config.{name}', repr(new[name]), f'{old.get(name)!r}, as in {path}', fix)
@@ -63,7 +68,8 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
     if os.path.realpath(merged.data) != os.path.realpath(recorded['data']):
         for name in _FILE_OPTIONS:
             value = merged.task.get(name, '')
-            is_fixed = any(os.path.isabs(part) or is_remote(part) for part in value.split(','))
+            parts = value.split(',') if value else ()
+            is_fixed = any(os.path.isfile(merged.data) or os.path.isabs(part) or is_remote(part) for part in parts)
             if is_fixed and f'task.{name}' not in command_line_keys:
                 print(f'config.task.{name}={value} is not used with other data')
                 merged.task[name] = ''
@@ -99,7 +105,8 @@ def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ())
     check_kind(facts['task'], config.task.kind, path)
     merged, new, recorded = config.copy_and_resolve_references(), flatten(config), flatten(facts)
     for name, key in config_keys(config).items():
-        if name in recorded and key.trained is Trained.SAME and recorded[name] != new[name]:
+        is_of_model = key.trained is Trained.SAME or name in _ANSWER_OPTIONS
+        if name in recorded and is_of_model and recorded[name] != new[name]:
             if name in command_line_keys:
                 print(f'config.{name} is {new[name]!r}, but {recorded[name]!r} in {path}')
             else:

@@ -1,5 +1,6 @@
 """The results of a fine-tuning run: metrics, predictions, the export and the printed summary."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -263,7 +264,7 @@ def results_table(results: Mapping[str, Any]) -> Table:
     splits, parts = results['splits'], results.get('parts', {})
     names = [f'{name}\n({parts[name]})' if name in parts else name for name in splits]
     table = make_table(results['task'], '', *names, **BOXED)
-    for metric in next(iter(splits.values())):
+    for metric in dict.fromkeys(itertools.chain(*splits.values())):
         marked = f'{metric} *' if metric == results['score'] else metric
         table.add_row(marked, *(format_value(values.get(metric)) for values in splits.values()))
     return table

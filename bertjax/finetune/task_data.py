@@ -83,8 +83,10 @@ class TaskData:
         # The embedding table of a published model may have more rows than its tokenizer has pieces. But a tokenizer in
         # config.tokenizer must fit exactly.
         if pieces > rows or (settings.tokenizer and pieces != rows):
-            fix = 'leave config.tokenizer empty to use the tokenizer of config.init'
-            raise UserError('config.tokenizer', f'{pieces:,} pieces', f'{rows:,}, as in the encoder', fix)
+            key, fix = 'config.tokenizer', 'leave config.tokenizer empty to use the tokenizer of config.init'
+            if not settings.tokenizer:
+                key, fix = 'config.init', f'resize the model with resize_token_embeddings({pieces}) of transformers'
+            raise UserError(key, f'{pieces:,} pieces', f'{rows:,}, as in the encoder', fix)
         if not 4 <= settings.seq_len <= encoder.max_positions:
             expected = f'4 to {encoder.max_positions}, the positions of the encoder'
             raise UserError('config.seq_len', str(settings.seq_len), expected, 'choose a length in between')

@@ -197,7 +197,7 @@ def prepare(
     check_formats(
         data.settings.formats,
         data.encoder,
-        vocabulary=data.tokenizer.family,
+        tokenizer=data.tokenizer,
         module=data.task.build_module(data.encoder),
         head=data.task.head,
     )

@@ -27,6 +27,7 @@ from bertjax.report.run_record import Run, quiet
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.workdir.differences import comparable_keys, find_differences, format_literal, resolve_like, task_kind
+from bertjax.workdir.exports import LOADABLE
 from bertjax.workdir.files import read_recorded_task
 from bertjax.workdir.lock import TRIALS
 
@@ -126,7 +127,8 @@ def _task_sections(run: Run) -> list[Section | None]:
 def _task(run: Run) -> Task:
     """Returns the task of the run with its learned labels."""
     task = run.finetuning_settings().build_task()
-    for folder in (path for model in run.models or [run.folder] for path in (model, model / 'export' / 'hf')):
+    exports = [f'export/{name}' for name in LOADABLE]
+    for folder in (model / name for model in run.models or [run.folder] for name in ('', *exports)):
         if (folder / TASK_FILE).exists():
             read_recorded_task(folder / TASK_FILE, task)  # also restores the learned state, such as labels
             break

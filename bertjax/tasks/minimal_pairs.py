@@ -12,7 +12,7 @@ from bertjax.metrics.minimal_pairs import pair_accuracies
 from bertjax.remote.paths import user_path
 from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.reading.layout import Column
-from bertjax.tasks.reading.records import parse_records, select_columns
+from bertjax.tasks.reading.records import is_binary, parse_records, read_records, select_columns
 from bertjax.tasks.reading.texts import read_lines
 from bertjax.text.tokenizer import Tokenizer
 
@@ -38,12 +38,12 @@ class MinimalPair:
 
 
 def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) -> list[MinimalPair]:
-    """Reads a file of JSON lines, which may be compressed.
+    """Reads a file of JSON lines, which may be compressed, or a Parquet or Arrow file.
 
     Args:
       key: The config key of `path`, for messages.
-      fields: {attribute of MinimalPair: field of the records}. The records may lack the fields for `set` and
-        `phenomenon` if those fields have the default names.
+      fields: {attribute of MinimalPair: field of the records}. If `fields` has the default names, the sentences may
+        also be in the fields 'good' and 'bad', and the records may lack the fields for `set` and `phenomenon`.
 
     Raises:
       UserError: The file does not exist or has no record, or a record is malformed.
@@ -51,19 +51,22 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
     file = user_path(path, key)
     if not path or not file.exists():
         raise UserError(key, repr(path), 'a file of JSON lines', 'correct the path')
-    records = list(parse_records(read_lines(file), str(file), 'jsonl'))
+    records = list(read_records([file]) if is_binary(file) else parse_records(read_lines(file), str(file), 'jsonl'))
 
     def column(name: str) -> Column:
-        field = fields[name]
-        required = name in ('good', 'bad') or field in records[0].fields or field != BLIMP_FIELDS[name]
-        return Column((field,), required, key=f'config.minimal_pairs.{name}')
+        field, is_default, is_sentence = fields[name], fields[name] == BLIMP_FIELDS[name], name in ('good', 'bad')
+        names = (field, name) if is_default and is_sentence else (field,)
+        required = is_sentence or not is_default or field in records[0].fields
+        # No key names the fields of config.heldout_pairs.
+        return Column(names, required, key='' if fields is BLIMP_FIELDS else f'config.minimal_pairs.{name}')
 
     rows = select_columns(records, [column(name) for name in BLIMP_FIELDS])
     pairs = [MinimalPair(row.where, *(value or '' for value in row.values), row.fields) for row in rows]
     for pair in pairs:
-        empty = [fields[name] for name in ('good', 'bad') if not getattr(pair, name).strip()]
+        empty = [name for name in ('good', 'bad') if not getattr(pair, name).strip()]
         if empty:
-            raise UserError(pair.where, f'an empty text in {empty[0]!r}', 'two sentences', 'correct the record')
+            field = fields[empty[0]] if fields[empty[0]] in pair.fields else empty[0]
+            raise UserError(pair.where, f'an empty text in {field!r}', 'two sentences', 'correct the record')
     return pairs
 
 

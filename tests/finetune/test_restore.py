@@ -62,6 +62,26 @@ def test_an_absolute_file_of_the_run_is_not_used_with_other_data(repository: pat
     assert merge_run_config(other, folder, {'data'}).task.dev_file == ''
 
 
+def test_a_file_beside_the_training_file_is_not_used_with_another_single_file(
+    repository: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
+):
+    trained = recipe(repository, 'classify.py', data=str(tmp_path / 'train.csv'), **{'task.dev': 'dev.csv'})
+    (folder / 'config.json').write_text(dump(trained))
+    for name in ('later.csv', 'dev.csv'):
+        (tmp_path / name).write_text('text,label\n')
+    later = recipe(repository, 'classify.py', data=str(tmp_path / 'later.csv'))
+    assert merge_run_config(later, folder, {'data'}).task.dev == ''
+
+
+def test_another_path_of_the_initial_model_has_no_effect_after_the_start(
+    repository: pathlib.Path, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr('bertjax.finetune.restore.has_checkpoints', lambda folder: True)
+    recorded = json.loads((folder / 'config.json').read_text())['init']
+    merged = merge_run_config(recipe(repository, 'squad.py:v2', init='moved'), folder, {'init'})
+    assert merged.init == recorded != 'moved'
+
+
 @pytest.mark.parametrize(
     ('key', 'value'),
     [('task.stride', 32), ('task.version', '1.1'), ('seq_len', 384), ('init', 'other'), ('tokenizer', 'x')],
@@ -112,6 +132,10 @@ def test_a_model_in_init_brings_its_length_and_the_options_of_its_task(
     assert (merged.seq_len, merged.task.query_prompt, merged.task.matryoshka_dims) == (32, 'query: ', (8, 4))
     assert (merged.task.pool, merged.task.dev, config.task.query_prompt) == ('cls', '', '')
     assert f"config.task.pool is 'cls', but '{model.task.pool}' in {path}" in capsys.readouterr().out
+    labels = recipe(repository, 'multi_label.py', init=str(tmp_path))
+    path.write_text(json.dumps({'task': to_plain(labels.task) | {'threshold': 0.3}, 'seq_len': 32}))
+    assert merge_task_file(labels).task.threshold == 0.3
+    path.write_text(json.dumps(facts))
     with pytest.raises(UserError, match="found 'squad', expected 'embed', as in"):
         merge_task_file(recipe(repository, 'squad.py', init=str(tmp_path)))
 

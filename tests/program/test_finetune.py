@@ -1,5 +1,6 @@
 """run=finetune: training, resuming, exporting and mistakes."""
 
+import json
 import pathlib
 import shutil
 
@@ -148,6 +149,20 @@ def test_a_killed_run_ends_in_the_same_bits(program: Program, tune, tuned: pathl
     rewind(workdir, step=48)
     assert 'continuing at step 48 of 72' in program.run(f'--workdir={workdir}', *tune, **GLUE).stdout
     assert_same_run(workdir, tuned)
+
+
+@pytest.mark.slow
+def test_a_finished_run_keeps_its_records_when_it_is_repeated(
+    program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The process may end before the evaluation. A moved model in config.init is not the origin of the weights."""
+    workdir = copy_workdir(tuned, tmp_path / 'run')
+    shutil.copytree(json.loads((workdir / 'config.json').read_text())['init'], tmp_path / 'moved')
+    before = {name: (workdir / name).read_bytes() for name in ('task.json', 'config.json')}
+    monkeypatch.setattr('bertjax.commands.finetune.finish_task', lambda *arguments: None)
+    out = program.run(f'--workdir={workdir}', *tune, f'--config.init={tmp_path}/moved', **GLUE).stdout
+    assert 'all 72 steps are done' in out and 'no effect: the weights are those of the checkpoint' in out
+    assert before == {name: (workdir / name).read_bytes() for name in before}
 
 
 @pytest.mark.slow

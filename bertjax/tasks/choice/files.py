@@ -73,11 +73,12 @@ def parse_questions(
     for line, record in records:
         if _ENDINGS[0] in record:
             prompt, start, endings = record.get('sent1'), record.get('sent2') or '', [*map(record.get, _ENDINGS)]
+            expected = 'text in the columns sent1, ' + ', '.join(_ENDINGS)
         else:
             prompt, start, endings = record.get('prompt'), record.get('start') or '', record.get('endings')
+            expected = '{"prompt": "text", "endings": ["text", "text"]}'
         valid_endings = isinstance(endings, list) and all(isinstance(ending, str) for ending in endings)
         if not (isinstance(prompt, str) and isinstance(start, str) and valid_endings):
-            expected = '{"prompt": "text", "endings": ["text", "text"]}'
             raise UserError(line, json.dumps(record, ensure_ascii=False)[:80], expected, 'correct the record')
         if len(endings) < 2:
             raise UserError(line, f'{len(endings)} endings', 'two or more', 'add endings to choose from')

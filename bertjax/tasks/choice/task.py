@@ -20,8 +20,8 @@ from bertjax.tasks.choice import files
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.pairs import pair_features
 from bertjax.tasks.reading.layout import Record
-from bertjax.tasks.reading.records import FORMATS, parse_records, read_records
-from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, describe_files
+from bertjax.tasks.reading.records import FORMATS, TEXT_FORMATS, parse_records, read_records
+from bertjax.tasks.reading.splits import STEMS, SplitFiles, always_labelled, check_split, describe_files
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.sentence.task import Scores
 from bertjax.tasks.task import Judgment, Outputs, Task, option
@@ -63,7 +63,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         if self.dev_share + self.test_share >= 1:
             found, expected = f'{self.test_share} with dev_share={self.dev_share}', 'a sum below 1'
             raise UserError('config.task.test_share', found, expected, 'leave both at 0.1')
-        has_labels = files.has_labels if self.layout != 'codah' else lambda _: True
+        has_labels = files.has_labels if self.layout != 'codah' else always_labelled
         fix = 'give --config.data=DIR; tensorflow-datasets does not have these datasets'
         self._files = SplitFiles(self.data, has_labels, files.LAYOUTS[self.layout], fix)
         self._mixed = False
@@ -78,8 +78,8 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
 
     @property
     def _one_file(self) -> bool:
-        """Whether one .tsv file provides all splits, as in the layout 'codah' without a training file."""
-        return self.layout == 'codah' and not self._files.find('train')
+        """Whether one .tsv file provides all splits, as in the layout 'codah' without files of splits."""
+        return self.layout == 'codah' and not any(map(self._files.find, STEMS))
 
     def sources(self) -> str:
         if self._one_file:
@@ -113,7 +113,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[ChoiceQuestion]:
         """See Task. The lines are a table, JSON objects or a JSON list, see `parse_questions`. Labels are ignored."""
         kind = FORMATS.get(bare_suffix(where))
-        return self.from_rows(parse_records(lines, where, kind if kind in ('csv', 'tsv') else 'jsonl'))
+        return self.from_rows(parse_records(lines, where, kind if kind in TEXT_FORMATS else 'jsonl'))
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion]:
         return files.parse_questions(rows, labelled=False, keep_fields=True)

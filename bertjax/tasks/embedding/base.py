@@ -152,7 +152,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
             where, fix = records[0].where, self._negatives_fix(has_columns=bool(records[0].where))
             raise UserError(where or self.data, 'only anchors without negatives', 'negatives', fix)
         if alone:
-            print(f'{alone:,} of {len(records):,} anchors have no negatives, and do not affect the training')
+            print(f'{alone:,} of {len(records):,} anchors have no negatives; their loss is 0')
         if loss.score_range:
             self._check_scores(records, *loss.score_range)
         texts = sum(len(record.texts) for record in records)

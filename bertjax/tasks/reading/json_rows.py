@@ -96,7 +96,7 @@ def convert_to_text(value: Any, where: str, *, lists: str = 'join', key: str = '
         found = f'a JSON {type(value).__name__}'
         allowed_lists = {'join': ', a number or a list of strings', 'json': ', a number or a list'}
         expected = 'a string' + allowed_lists.get(lists, ' or a number')
-        raise UserError(where, found, expected, f'name another field in {key}')
+        raise UserError(where, found, expected, f'name another field in {key}' if key else 'correct the record')
     if value is None or value != value:  # pandas writes NaN for a missing text
         return None
     if not isinstance(value, str):

@@ -20,7 +20,7 @@ class Column:
       names: the possible names; the first that exists is used.
       required: whether a table without the column is an error.
       lists: the treatment of lists, see json_rows.py:convert_to_text.
-      key: the config key that names the column, for messages.
+      key: the config key that names the column, for messages; '' if no key does.
     """
 
     names: tuple[str, ...]

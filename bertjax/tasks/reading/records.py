@@ -148,6 +148,6 @@ def _value(fields: Mapping[str, Any], column: Column, where: str) -> str | None:
         location = f'{where}, field {quote_names([name])}'
         return convert_to_text(value, location, lists=column.lists, key=column.key)
     if column.required:
-        fix = f'correct the record, or name another field in {column.key}'
+        fix = 'correct the record' + (f', or name another field in {column.key}' if column.key else '')
         raise UserError(where, f'the fields {quote_names(fields)}', ' or '.join(column.names), fix)
     return None

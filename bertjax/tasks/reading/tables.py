@@ -86,7 +86,8 @@ def _names(cells: Sequence[str], where: str, layout: TableLayout) -> tuple[tuple
         if len(names) == 1 and ';' in names[0]:
             fix = 'save the file with commas between the columns'
         raise UserError(where, f'the columns {quote_names(names)}', expected, fix)
+    read = {name for column in layout.columns for name in column.names}
     for name in filter(None, names):
-        if names.count(name) > 1:
+        if names.count(name) > 1 and (name in read or not read):
             raise UserError(where, f'{names.count(name)} columns named {name!r}', 'one', 'rename the others')
     return names, False

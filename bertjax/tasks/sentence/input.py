@@ -12,7 +12,13 @@ from bertjax.tasks.reading.texts import Blank, Line, check_not_empty, peek_lines
 
 
 def read_input(
-    lines: Iterable[Line], where: str, columns: Sequence[Column], *, quiet: bool = False, tabs: bool = False
+    lines: Iterable[Line],
+    where: str,
+    columns: Sequence[Column],
+    *,
+    headerless_columns: Sequence[str] = (),
+    quiet: bool = False,
+    tabs: bool = False,
 ) -> Iterator[Row | Blank]:
     """Yields the texts of each record as soon as its lines are read. A .json file is read to its end first.
 
@@ -23,6 +29,7 @@ def read_input(
 
     Args:
       columns: The columns of the one or two texts.
+      headerless_columns: The names of all columns of a table without a header; () if tables have a header.
       quiet: Whether to suppress the message about the detected format.
       tabs: Whether plain lines are pairs if the first line has a tab, even if `columns` has one column.
 
@@ -32,14 +39,17 @@ def read_input(
     lines, first_lines = peek_lines(lines)
     format = FORMATS.get(bare_suffix(where), 'lines')
     if format in ('lines', 'tsv'):
-        format = _detect_format(first_lines[-1] if first_lines else '', columns)
+        first_line = first_lines[-1] if first_lines else ''
+        is_headerless = format == 'tsv' and len(first_line.split('\t')) == len(headerless_columns) > 1
+        format = 'tsv' if is_headerless else _detect_format(first_line, columns)
     names = {'tsv': 'a table with tabs', 'csv': 'a table with commas', 'jsonl': 'JSON lines', 'json': 'JSON'}
     texts = 2 if tabs and first_lines and '\t' in first_lines[-1] else len(columns)
     if not quiet:
         print(f'{where}: read as {names.get(format, "one text per line" if texts == 1 else "one pair per line")}')
     if format == 'lines':
         return check_not_empty(_plain_rows(lines, where, texts), where, 'no text')
-    return select_columns(parse_records(lines, where, format, TableLayout(tuple(columns)), blank='skipped'), columns)
+    layout = TableLayout(tuple(columns), tuple(headerless_columns))
+    return select_columns(parse_records(lines, where, format, layout, blank='skipped'), columns)
 
 
 def _plain_rows(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row | Blank]:

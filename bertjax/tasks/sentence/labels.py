@@ -44,7 +44,9 @@ def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) ->
         raise UserError(where, found, 'two or more labels', 'check the label column')
     if len(counts) > 20 and 2 * len(counts) > sum(counts.values()):
         some = ', '.join(repr(label[:20]) for label in list(counts)[:3])
-        fix = 'set config.task.label to the label column; for scores set config.task.regression=True'
+        fix = 'set config.task.label to the label column, or list all labels in config.task.labels'
+        if not isinstance(records[0].label, tuple):
+            fix += '; for scores set config.task.regression=True'
         raise UserError(where, f'{len(counts):,} different labels: {some} …', 'several records for each label', fix)
     for label, count in counts.items():
         if label.lower() in _MISSING:

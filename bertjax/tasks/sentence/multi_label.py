@@ -133,6 +133,9 @@ class MultiLabelTask(ClassificationTask):
     def _find_separator(self) -> str:
         """Returns the separator of the labels in a cell. An unknown separator is detected in the training file."""
         if not self._separator:
+            if not self._files.find('train'):
+                found, expected = 'nothing, without a training file', 'the separator of the labels of a record'
+                raise UserError('config.task.separator', found, expected, "for example --config.task.separator=','")
             cells = [row.values[-1] or '' for row in self._rows('train')]
             plain_cells = [cell for cell in cells if not cell.lstrip().startswith('[')]
             present = (mark for mark in SEPARATORS if any(mark in cell for cell in plain_cells))

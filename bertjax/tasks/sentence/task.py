@@ -142,7 +142,7 @@ class TextTask(Task[Example, Scores]):
         return REGRESSION if self.regression else CLASSIFICATION
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Example | Blank]:
-        for row in read_input(lines, where, self.text_columns):
+        for row in read_input(lines, where, self.text_columns, headerless_columns=getattr(self, 'columns', ())):
             yield row if isinstance(row, Blank) else self._unlabelled(row)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Example]:

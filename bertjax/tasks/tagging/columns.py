@@ -68,7 +68,7 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
     for number, line in itertools.chain(lines, [(0, '')]):
         filled = line.strip(' \t') != ''
         boundary = filled and is_boundary(line)
-        comment = filled and not rows and _is_comment(line, prefix, separator or first_separator, count or width)
+        comment = filled and not rows and is_comment(line, prefix, separator or first_separator, count or width)
         if not filled or boundary:
             if rows:
                 yield ColumnBlock(tuple(rows), locations, tuple(before), document, separator)
@@ -98,11 +98,14 @@ def _separator(line: str) -> str:
     return '\t' if '\t' in line else ' '
 
 
-def _is_comment(line: str, prefix: str, separator: str, width: int) -> bool:
+def is_comment(line: str, prefix: str, separator: str, width: int) -> bool:
+    """Whether a line is a comment, in a file whose lines of words have `width` columns (0: not known yet)."""
     if prefix:
         return line.startswith(prefix)
-    # A line with the usual number of columns is not a comment, because its word can start with #.
-    return line.startswith('#') and width > 0 and len(split_columns(line, separator)) != width
+    # A line with the usual number of columns is no comment, because its word can start with #, unless it is like
+    # `# sent_id = 1` of CoNLL-U.
+    has_other_width = width > 0 and len(split_columns(line, separator)) != width
+    return line.startswith('#') and (has_other_width or bool(re.match(r'#\s*[\w.:-]+ = ', line)))
 
 
 def _format_columns(columns: int) -> str:

@@ -158,7 +158,12 @@ def _looks_like_columns(lines: Sequence[str], format: TagFormat, labels: Collect
         lines = [line for line in lines if not line.startswith('#')]
     if not lines or columns.is_boundary(lines[0]) or '\t' in lines[0].strip():
         return bool(lines)
-    rows = [columns.split_columns(line, ' ') for line in lines]
+    words = [line for line in lines if not line.startswith('#') and not columns.is_boundary(line)]
+    usual_width = len(columns.split_columns(words[0], ' ')) if words else 0
+    lines = [line for line in lines if not columns.is_comment(line, format.comment, ' ', usual_width)]
+    rows = [columns.split_columns(line, ' ') for line in lines if not columns.is_boundary(line)]
+    if not rows:
+        return True
     if len({len(row) for row in rows}) > 1:
         return False
     width, column = len(rows[0]), format.tag_column

@@ -69,3 +69,9 @@ def test_invalid_texts_are_errors_with_their_line(mails, where: str, text: str, 
     assert caught.value.where == line and message in caught.value.found
     if where != '-' and 'null' not in text:
         assert 'config.task.text_a' in caught.value.fix
+
+
+@pytest.mark.parametrize(('where', 'text'), [('x.csv', 'ham,a b\nspam,c\n'), ('x.tsv', 'ham\ta b\nspam\tc\n')])
+def test_a_table_without_a_header_is_read_as_in_training(tmp_path, where: str, text: str):
+    task = ClassificationTask(data=str(tmp_path), seq_len=16, columns=('label', 'text'))
+    assert [record.first for record in task.parse(number_lines(text), where)] == ['a b', 'c']

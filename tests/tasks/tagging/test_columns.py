@@ -115,6 +115,12 @@ def test_numbers_of_words_are_not_words():
     assert read(lines, word_column=1)[0].words == ('Anna', 'singt', '.')
 
 
+def test_a_comment_with_as_many_columns_as_a_word_is_no_word():
+    text = '# sent_id = 1\nEU NNP I-NP I-ORG\n'
+    (sentence,) = read(text)
+    assert sentence.words == ('EU',)
+
+
 def test_comments_are_written_back():
     text = '# id 1 domain=en\na _ _ B-X\n# _ _ O\n\n# id 2\nb _ _ O\n'
     sentences = read(text, comment='# id')
@@ -225,6 +231,8 @@ def test_test_files_may_lack_tags(tmp_path: pathlib.Path, test: str, labelled: b
         ('John lives .\nYes lives .\n', [('John', 'lives', '.'), ('Yes', 'lives', '.')]),
         ('John lives\nThey walk\n', [('John', 'lives'), ('They', 'walk')]),
         ('John\n', [('John',)]),
+        ('# id 1 of the mails\nJohn B-X\nlives O\n', [('John', 'lives')]),
+        ('# sent_id = 1\nJohn NNP I-NP B-X\n-DOCSTART-\nlives VBZ I-VP O\n', [('John',), ('lives',)]),
         ('[{"tokens": ["John", "lives"]}, {"tokens": ["Yes"]}]', [('John', 'lives'), ('Yes',)]),
         ('[\nJohn\n]\n', [('[', 'John', ']')]),
         ('我在北京。\n你好！\n', [tuple('我在北京。'), tuple('你好！')]),
