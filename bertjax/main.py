@@ -66,7 +66,8 @@ def _prepare(flags_of_words: Sequence[str], name: str, verb: Verb) -> None:
         distributed.join(process_flags)
     if flags_of_words and verb.trains and distributed.is_primary():
         print(shlex.join(['bertjax', *flags_of_words]))
-    # A shell script starts background processes with SIGINT ignored, but other threads stop the main thread with it.
+    # A shell script starts background processes with SIGINT ignored. The thread that publishes to a bucket stops the
+    # main thread with this signal.
     if signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, signal.SIG_IGN):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

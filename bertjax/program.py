@@ -24,7 +24,7 @@ import pathlib
 import re
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from bertjax.config.check import check_used
@@ -264,6 +264,13 @@ class _QuietStream:
 
     def write(self, text: str) -> int:
         return self._stream.write(text) if _IN_ON_ROW.get() else len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def isatty(self) -> bool:
+        return False  # else a run would draw progress bars
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

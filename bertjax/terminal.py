@@ -74,7 +74,13 @@ def make_table(title: str, *columns: str, **style: Any) -> Table:
 
 
 class _OutputBytes(io.FileIO):
-    """Standard output or error as bytes. If the reader closes the stream, further output is discarded."""
+    """Standard output or error as bytes. If the reader closes the stream, further output is discarded.
+
+    Attributes:
+      is_closed: Whether the reader has closed the stream.
+    """
+
+    is_closed = False
 
     def write(self, data) -> int | None:
         try:
@@ -85,6 +91,7 @@ class _OutputBytes(io.FileIO):
             _discard(self.fileno())  # Otherwise, Python would write again at exit and print the error.
             if error.errno not in (errno.EPIPE, errno.EIO):  # EPIPE: the pipe has no reader; EIO: no terminal.
                 raise
+            self.is_closed = True
             return len(data)
 
 
@@ -113,6 +120,11 @@ def data_output() -> Iterator[TextIO]:
     out = sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, 'data', sys.stdout)
     with contextlib.redirect_stdout(sys.stderr):
         yield out
+
+
+def has_reader(out: TextIO) -> bool:
+    """Returns whether a stream of `data_output` still has a reader, after a flush."""
+    return not getattr(getattr(getattr(out, 'buffer', None), 'raw', None), 'is_closed', False)
 
 
 def is_shown(record: logging.LogRecord) -> bool:

@@ -50,7 +50,7 @@ def get_config(argument: str = '') -> ConfigDict:
     args = parse_argument(argument, task='rte', seq=128, grid=False, seeds=0)
     config = finetuning_config('glue', task=args.task)
     config.seq_len = args.seq
-    if args.task == 'all':
+    if args.task.lower() == 'all':
         config.run = 'benchmark'
     if args.seeds < 0:
         raise UserError('--config=FILE:seeds', str(args.seeds), 'a number of seeds from 0', 'for example seeds=5')

@@ -195,3 +195,22 @@ def test_the_help_of_a_recipe_is_wrapped_in_a_terminal(monkeypatch: pytest.Monke
     text = recipe_help('pretrain_tiny').partition('Keys of')[2]
     assert max(map(len, text.splitlines())) <= 110 < max(map(len, one_line_each.splitlines()))
     assert text.split() == one_line_each.split()
+
+
+def test_a_lost_reader_is_known(repository):
+    """A command that answers line by line ends when nobody reads its answers."""
+    program = """
+import sys
+from bertjax.terminal import data_output, guard_streams, has_reader
+guard_streams()
+with data_output() as out:
+    for number in range(10**6):
+        out.write(f'{number}\\n')
+        out.flush()
+        if not has_reader(out):
+            sys.exit(number < 10**5 and 5)
+"""
+    command = '"$0" -c "$1" | head -1; exit ${PIPESTATUS[0]}'
+    arguments = ['bash', '-c', command, sys.executable, program]
+    done = subprocess.run(arguments, env={**os.environ, 'PYTHONPATH': str(repository)}, capture_output=True)
+    assert done.returncode == 5 and done.stdout == b'0\n', done.stderr

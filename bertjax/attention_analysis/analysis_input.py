@@ -85,10 +85,13 @@ def parse_texts(texts: Sequence[str], where: str) -> AnalysisTexts:
     rows: list[tuple[str, ...]] = []
     first = 0  # the line number of the first row
     for number, line in enumerate(texts, 1):
-        if not line.strip():
+        parts = tuple(part.strip() for part in line.split('\t'))
+        if not any(parts):
             continue
+        if not all(parts):
+            raise UserError(f'{where}:{number}', 'a pair with an empty text', 'two texts', 'correct the line')
         first = first or number
-        rows.append(tuple(part.strip() for part in line.split('\t')))
+        rows.append(parts)
         if len(rows[-1]) != len(rows[0]) or len(rows[0]) > 2:
             as_first = f'{len(rows[0])}, as in line {first}'
             expected = '1 text, or 2 texts separated by a tab' if number == first else as_first

@@ -7,6 +7,7 @@ import inspect
 import os
 import pathlib
 import re
+import sys
 import traceback
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -51,6 +52,8 @@ class Recipe:
 
     def __post_init__(self):
         object.__setattr__(self, 'base', self.base or self.name)
+        if 'task' in self.config and {'epochs', 'sweep.epochs'} & {*self.flag_keys} and 'steps' not in self.flag_keys:
+            self.config.steps = 0  # the epochs of the user replace the steps of the recipe
 
     def __repr__(self) -> str:
         values = flatten(self.config)
@@ -185,6 +188,8 @@ def load_recipe(recipe: str) -> ConfigDict:
         raise UserError('--config', path, 'a Python file with a function get_config', 'see configs/')
     module = importlib.util.module_from_spec(spec)
     try:
+        if '' not in sys.path and os.getcwd() not in sys.path:  # with `python -m`, recipes can import from this folder
+            sys.path.append(os.getcwd())
         spec.loader.exec_module(module)
         if not hasattr(module, 'get_config'):
             raise UserError(path, 'no function get_config', 'get_config(argument) -> ConfigDict', 'see configs/')
@@ -197,7 +202,7 @@ def load_recipe(recipe: str) -> ConfigDict:
     except SyntaxError as e:
         raise UserError(f'{path}:{e.lineno}', e.msg, 'valid Python', 'correct the recipe') from None
     except Exception as e:  # a recipe may raise anything
-        lines = [frame.lineno for frame in traceback.extract_tb(e.__traceback__) if frame.filename == path]
+        lines = [frame.lineno for frame in traceback.extract_tb(e.__traceback__) if frame.filename == spec.origin]
         where = f'{path}:{lines[-1]}' if lines else path
         reason = ' '.join(f'{type(e).__name__}: {e}'.split())
         raise UserError(where, reason, 'a recipe that runs', 'correct the recipe') from e

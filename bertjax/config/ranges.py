@@ -180,13 +180,15 @@ def in_steps(
             raise ValueError(value)
         if amount > 0:
             steps = max(steps, minimum)
-        if not 0 <= steps <= COUNT:
+        if steps < 0:
             raise ValueError(value)
     except ValueError:
         forms = ['a number of steps']
         forms += ['a percentage like 10%'] if total is not None else []
         forms += ['epochs like 2epochs'] if steps_per_epoch is not None else []
         raise UserError(f'config.{key}', repr(value), ' or '.join(forms), f'for example --config.{key}=1000') from None
+    if steps > COUNT:
+        raise UserError(f'config.{key}', f'{value!r} = {steps:,} steps', f'at most {COUNT:,} steps', 'lower it')
     return steps
 
 

@@ -14,8 +14,9 @@ from bertjax.errors import UserError
 _SILENT = (Change.OUTPUT, Change.VERB)
 # The computed values that depend on the options of the task.
 _MADE_BY_TASK = ('fingerprints.data', 'fingerprints.labels', 'fingerprints.batches')
+_OF_BATCHES = ('seq_len', 'max_train_records', 'batch_size', 'max_padded_lengths')
 _PHASE_DEFAULTS = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if field.name != 'steps'}
-_START_WEIGHTS = ('init', 'embeddings')  # keys that name the weights at step 0
+START_WEIGHTS = ('init', 'embeddings')  # keys that name the weights at step 0
 
 
 def changed_keys(saved: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, tuple[Any, Any, Change]]:
@@ -54,7 +55,7 @@ def check_resume(
         Change.TRAINING differs. The error names the first such key.
     """
     reported, changes = [], changed_keys(saved, current)
-    options = ', '.join(place_of(name) for name in changes if name.startswith('task.'))
+    options = ', '.join(place_of(name) for name in changes if name.startswith('task.') or name in _OF_BATCHES)
     # Keys are checked before the values that a run computes from them.
     for name, (old, new, change) in sorted(changes.items(), key=lambda item: item[0].startswith(COMPUTED_KEYS)):
         if change is Change.STATE or (finished and change is Change.TRAINING):
@@ -66,7 +67,7 @@ def check_resume(
                 'restore the former value to continue, or start a new run in another --workdir',
             )
         if change not in _SILENT and not _is_unset_in_phase(name, old, new):
-            note = ' (no effect: the weights are those of the checkpoint)' if name in _START_WEIGHTS else ''
+            note = ' (no effect: the weights are those of the checkpoint)' if name in START_WEIGHTS else ''
             reported.append(f'{name}: {old} -> {new}{note}')
     return reported
 

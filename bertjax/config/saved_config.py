@@ -14,12 +14,12 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import yaml
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_dict
 
 from bertjax.config.check import COMPUTED_KEYS, check_recorded
 from bertjax.config.files import SAVED_CONFIG, Recipe, find_recipe, load_recipe
 from bertjax.config.plain import from_plain
-from bertjax.config.pretraining import BUDGET_CHOICES
+from bertjax.config.pretraining import BUDGET_CHOICES, ROTARY_FIELDS
 from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 
@@ -28,7 +28,8 @@ class _Loader(yaml.SafeLoader):
     """A loader that reads 3e-5 as a number, as in YAML 1.2. PyYAML follows YAML 1.1, in which 3e-5 is text."""
 
 
-_FLOAT = re.compile(r'[-+]?\d+(\.\d*)?[eE][-+]?\d+')
+_DURATIONS = ('steps', 'eval_every', 'checkpoint_every', 'intermediate')
+_FLOAT = re.compile(r'[-+]?\d+(\.\d*)?[eE][-+]?\d+$')
 _Loader.add_implicit_resolver('tag:yaml.org,2002:float', _FLOAT, list('-+0123456789'))
 
 
@@ -49,6 +50,8 @@ def get_config(path: str) -> ConfigDict:
             values['phases'] = []
         config = from_plain(values)
         check_recorded(config, path, 'correct it, or add `recipe: NAME` and keep only the changed keys')
+        for group in (config, config.get('distill'), *config.get('phases', ())):
+            _accept_text(group)
         return config
     try:
         changed = Recipe(recipe, load_recipe(find_recipe(recipe))).with_keys(_flat(values))
@@ -60,17 +63,30 @@ def get_config(path: str) -> ConfigDict:
         raise UserError(f'{path}: {error.where}', error.found, error.expected, error.fix) from None
 
 
+def _accept_text(group: Any) -> None:
+    """Lets the durations of a group of keys be numbers or text such as '10%', as in a recipe."""
+    for key in _DURATIONS:
+        if isinstance(group, ConfigDict) and key in group:
+            value = group[key]
+            del group[key]
+            group[key] = config_dict.FieldReference(value, field_type=object)
+
+
 def make_recipe(name: str, config: ConfigDict, flag_keys: Collection[str] = ()) -> Recipe:
     """Returns the recipe `name` (as the user spells it), with its `config`.
 
     The keys that a saved config changes are added to `flag_keys`. For the saved config of a run with a budget, the keys
-    that the budget chose are added, so that a new run keeps their values.
+    that the budget chose are added, so that a new run keeps their values. For the saved config of a run with the
+    architecture of config.init, the keys that it may have changed are added.
     """
     keys, base = {*flag_keys}, name
     while find_recipe(base).startswith(f'{SAVED_CONFIG}:'):
         inner, values = _read(base)
         if inner is None:
-            keys |= {'batch_size', *(f'model.{key}' for key in BUDGET_CHOICES)} if values.get('budget') else set()
+            if values.get('budget'):
+                keys |= {'batch_size', *(f'model.{key}' for key in BUDGET_CHOICES)}
+            if values.get('architecture_from') == 'init':
+                keys |= {f'model.{key}' for key in ROTARY_FIELDS}
             break
         keys |= _flat(values).keys()
         base = inner
@@ -82,7 +98,7 @@ def _read(path: str) -> tuple[str | None, dict[str, Any]]:
     expected, fix = 'a YAML mapping of keys to values', 'for example the lines `recipe: glue:rte` and `steps: 9`'
     try:
         values = yaml.load(pathlib.Path(path).read_text(encoding='utf-8'), _Loader)
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(path, ' '.join(str(error).split()), expected, fix) from None
     if not isinstance(values, dict):
         found = 'no keys' if values is None else f'a {type(values).__name__}'

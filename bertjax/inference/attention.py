@@ -53,7 +53,7 @@ def max_batch_size(config: BertConfig, length: int) -> int:
 def compute_attention(runner: Runner, features: Features) -> list[Attention]:
     """Computes the attention weights of each row, including [CLS] and [SEP]."""
     model = runner.model
-    # `max_rows` depends only on the longest padded length and is a power of two, so few batch sizes are compiled.
+    # `max_rows` is a power of two that depends only on the longest padded length. A CPU may use fewer rows.
     longest = runner.lengths[int(find_buckets(features.lengths, runner.lengths).max())]
     max_rows = 1 << (max_batch_size(model.config, longest).bit_length() - 1)
     outputs = runner.run('attention', _make_forward, features, max_rows=max_rows, title='attention')

@@ -79,7 +79,7 @@ class VectorShards:
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         del copy  # The result is always a copy.
-        return self[:].astype(dtype or self.dtype)
+        return self[:].astype(dtype or self.dtype, copy=False)
 
 
 def load_vectors(path: str | os.PathLike) -> VectorShards:

@@ -61,6 +61,8 @@ def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any], set_keys: Co
         resolved['epochs'] = steps / per_epoch if steps else config['epochs']
     elif not is_task and (is_in_epochs(config['steps']) or config['epochs'] > 0):
         resolved['steps'] = run['steps']  # the number of steps in an epoch depends on the text
+    elif not is_task:
+        resolved['steps'] = in_steps(config['steps'], 'steps')  # also from text, such as '2000'
     total = resolved['steps'] if isinstance(resolved['steps'], int) and resolved['steps'] else None
     for key in ('eval_every', 'checkpoint_every'):
         with contextlib.suppress(UserError):  # the duration is relative to an unknown number of steps

@@ -67,6 +67,9 @@ def test_changed_data_name_the_changed_options_of_the_task():
         UserError, match=r'the data: found bbbb.*… \(also changed: config.task.query_prompt\), expected aaaa'
     ):
         check_resume(config, other, 'out')
+    longer = changed(changed(config, 'fingerprints.data', 'b' * 64), 'seq_len', 64)
+    with pytest.raises(UserError, match=r'the data: found bbbb.*… \(also changed: config.seq_len\), expected aaaa'):
+        check_resume(config, longer, 'out')
     other['fingerprints'] = config['fingerprints'] | {'encoder': '2/128'}
     with pytest.raises(UserError, match='the encoder: found 2/128, expected None'):
         check_resume(config, other, 'out')

@@ -6,11 +6,13 @@ import math
 import pathlib
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from running import NO_SAVES, RUN, Program, assert_one_line, rows
 
 import bertjax
 from bertjax.inference import score
+from bertjax.tasks.minimal_pairs import read_pairs
 
 RECIPE = {'recipe': 'configs/minimal_pairs.py', 'small': False}
 WORDS = ('the', 'river', 'stone', 'bird', 'light', 'old', 'green', 'runs', 'sings', 'falls', 'under', 'over', 'near')
@@ -117,6 +119,11 @@ def test_pairs_may_have_other_fields_and_no_sets(program: Program, trained, tmp_
     assert facts['accuracy'] == facts['share'] == np.mean([row['correct'] for row in scored])
     line = program.error(*command, '--config.minimal_pairs.set=kind', **RECIPE)
     assert 'own.jsonl:1' in line and 'config.minimal_pairs.set' in line
+    short = [{'good': pair['right'], 'bad': pair['wrong']} for pair in own]
+    paths = [write(tmp_path / 'short.jsonl', short), tmp_path / 'short.parquet']
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(short), paths[1])
+    read = [[(pair.good, pair.bad) for pair in read_pairs(str(path), 'config.input')] for path in paths]
+    assert read == [[tuple(pair.values()) for pair in short]] * 2
 
 
 LONG = ' '.join(['bird'] * 600)
@@ -170,6 +177,9 @@ def test_measuring_pairs_does_not_change_a_training(program: Program, trained, p
     assert json.loads((workdir / 'summary.json').read_text())['heldout_pairs'] == [measured[0], measured[-1]]
     assert 'also evaluated on 32 minimal pairs' in out  # as many as config.eval_examples
     assert f'heldout_pairs at step 24: accuracy {measured[-1]["accuracy"]:.3f}' in out
+    other = write(tmp_path / 'other.jsonl', records(3))
+    line = program.error(f'--workdir={workdir}', *RUN, NO_SAVES, f'--config.heldout_pairs={other}')
+    assert f"config.heldout_pairs: found '{other}', expected '{pairs}', as in {workdir}" in line
 
     evaluated = write(tmp_path / 'even.jsonl', [records(40)[i * 42 // 32] for i in range(32)])
     program.run(f'--workdir={workdir}', f'--config.input={evaluated}', **RECIPE)
@@ -180,6 +190,11 @@ def test_measuring_pairs_does_not_change_a_training(program: Program, trained, p
 
 
 def test_pairs_of_a_training_are_checked_at_the_start(program: Program, tmp_path):
+    wrong = records(3)
+    del wrong[2]['sentence_good']
+    path = write(tmp_path / 'field.jsonl', wrong)
+    line = program.error(f'--workdir={tmp_path / "run"}', f'--config.heldout_pairs={path}')
+    assert 'field.jsonl:3' in line and line.endswith('expected sentence_good or good; correct the record')
     wrong = records(3)
     wrong[1]['sentence_bad'] = ''
     path = write(tmp_path / 'wrong.jsonl', wrong)

@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from unittest import mock
@@ -64,14 +65,18 @@ def assert_same_run(one: pathlib.Path, other: pathlib.Path, split: str | None = 
 
 
 @pytest.mark.slow
-def test_a_pretraining_equals_that_of_the_command_line(short_run, corpus, tmp_path, program_environment, capsys):
+def test_a_pretraining_equals_that_of_the_command_line(
+    short_run, corpus, tmp_path, program_environment, capsys, monkeypatch
+):
     seen: list[dict] = []
 
     def show(row: dict) -> None:
         seen.append(row)
         print(row['step'])
 
-    run = bertjax.train(small(corpus), tmp_path / 'run', on_row=show, quiet=True)
+    with monkeypatch.context() as patch:  # on a terminal, there are no bars
+        patch.setattr(sys.stdout, 'isatty', lambda: True, raising=False)
+        run = bertjax.train(small(corpus), tmp_path / 'run', on_row=show, quiet=True)
     assert_same_run(short_run, run.workdir)
     assert (short_run / 'config.json').read_bytes() == (tmp_path / 'run' / 'config.json').read_bytes()
     assert capsys.readouterr().out.split() == [str(row['step']) for row in seen]

@@ -2,11 +2,14 @@
 
 import json
 import pathlib
+import sys
 
 import pytest
 from running import PRETRAIN, SMALL, Program
 
 import bertjax
+from bertjax.config.plain import to_plain
+from bertjax.errors import UserError
 
 RUN = ('--config.steps=3', '--config.learning_rate=3e-4', '--config.export=false')
 
@@ -57,6 +60,35 @@ def test_the_config_of_a_run_is_a_saved_config(program: Program, finished: pathl
     program.run(f'--config={saved}', f'--workdir={tmp_path}', recipe='', small=False)
     assert (tmp_path / 'config.json').read_bytes() == saved.read_bytes()
     assert _losses(tmp_path) == _losses(finished)
+
+
+def test_a_recorded_config_is_as_flexible_as_its_recipe(finished: pathlib.Path, tmp_path: pathlib.Path):
+    recipe = bertjax.recipe(finished / 'config.json').with_keys({'eval_every': '10%', 'steps': '2epochs'})
+    assert (recipe.config.eval_every, recipe.config.steps) == ('10%', '2epochs')
+    path = tmp_path / 'config.json'
+    path.write_text(json.dumps(to_plain(bertjax.recipe('glue:rte').config) | {'steps': 30, 'epochs': 3.0}))
+    assert [bertjax.recipe(path).with_keys(keys).config.steps for keys in ({}, {'epochs': 9.0})] == [30, 0]
+    path.write_text(json.dumps(to_plain(bertjax.recipe('adapt').config)))
+    assert 'model.rope_theta' in bertjax.recipe(path).flag_keys
+
+
+def test_text_that_begins_like_a_number_is_text(tmp_path: pathlib.Path):
+    (tmp_path / 'saved.yaml').write_text('recipe: glue:rte\ninit: 1e3/model\nlearning_rate: 2e-5\n')
+    config = bertjax.recipe(tmp_path / 'saved.yaml').config
+    assert (config.init, config.learning_rate) == ('1e3/model', 2e-5)
+
+
+def test_a_recipe_imports_its_neighbours_and_names_its_line(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr('sys.path', [*sys.path])
+    pathlib.Path('neighbour_of_mine.py').write_text('from bertjax.config.recipes import finetuning_config as make\n')
+    pathlib.Path('mine.py').write_text(
+        'from neighbour_of_mine import make\n\ndef get_config():\n    return make("glue")\n'
+    )
+    assert bertjax.recipe('mine.py').config.task.kind == 'glue'
+    pathlib.Path('mine.py').write_text('def get_config():\n    return 1 / 0\n')
+    with pytest.raises(UserError, match=r'mine\.py:2: found ZeroDivisionError'):
+        bertjax.recipe('mine.py')
 
 
 def test_a_saved_config_has_phases(program: Program, tmp_path: pathlib.Path):
@@ -128,6 +160,7 @@ def test_a_recipe_of_the_user_for_a_distillation_may_have_an_argument(tmp_path: 
         ('recipe: pretrain_tiny\ncorpus: [a.txt, b.txt]', "saved.yaml: config.corpus: found ['a.txt', 'b.txt']"),
         ('recipe: pretrain_tiny\nbudget: 25', 'expected text: a time such as 25m'),
         ('steps: 3', 'add `recipe: NAME`'),
+        ('recipe: pretrain_tiny\ndata: 2024-13-45', 'saved.yaml: found month must be in 1..12'),
     ],
 )
 def test_mistakes_in_a_saved_config(program: Program, tmp_path: pathlib.Path, text: str, named: str):
