@@ -11,13 +11,14 @@ from bertjax.files.small_files import read_json_object
 from bertjax.model.config import BertConfig
 from bertjax.tasks.registry import options
 from bertjax.tasks.task import Task
+from bertjax.workdir.rows import FOLDER as ROWS
 
 _RESTORE = 'restore the file from a copy, or train again in another --workdir'
 _KINDS = {int: 'a whole number', float: 'a number', list: 'a list', dict: 'an object'}
 
 
 def read_recorded_config(path: pathlib.Path, kind: str | None = None) -> dict[str, Any]:
-    """Reads config.json of a run.
+    """Reads config.json of a run. The rows of a Python program are found also in a workdir that was moved.
 
     Args:
       kind: The kind of task that the run must have; '' for pre-training, None for any run.
@@ -34,6 +35,10 @@ def read_recorded_config(path: pathlib.Path, kind: str | None = None) -> dict[st
     elif 'task' in saved:
         raise UserError(str(path), "the key 'task'", 'the config of a pre-training', 'give the recipe of a task')
     check_recorded(saved, str(path), _RESTORE)
+    data = pathlib.Path(saved.get('data', ''))
+    moved = path.parent / ROWS / data.parent.name / data.name
+    if data.parent.parent.name == ROWS and not data.exists() and moved.is_dir():
+        saved['data'] = str(moved.resolve())
     return saved
 
 

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import bertjax
+from bertjax.config.plain import dump
 from bertjax.corpus.sources import CorpusOptions, parse_mixture, resolve_sources
 from bertjax.tasks.sentence.glue import GlueTask
+from bertjax.workdir.files import read_recorded_config
 from bertjax.workdir.rows import write_rows
 
 
@@ -35,3 +37,12 @@ def test_a_workdir_of_any_name_can_have_the_rows_of_a_corpus(tmp_path, name: str
     ((spec, _),) = parse_mixture(recipe.config.corpus)
     (source,) = resolve_sources(spec, CorpusOptions())
     assert source.path.startswith(str(tmp_path / name))
+
+
+def test_the_rows_of_a_moved_workdir_are_found(tmp_path):
+    rows = [{'text': 'a', 'label': 'x'}, {'text': 'b', 'label': 'y'}]
+    recipe = write_rows(bertjax.recipe('classify', data=rows), tmp_path / 'old')
+    (tmp_path / 'old' / 'config.json').write_text(dump(recipe.config))
+    (tmp_path / 'old').rename(tmp_path / 'new')
+    data = pathlib.Path(read_recorded_config(tmp_path / 'new' / 'config.json')['data'])
+    assert data.is_relative_to(tmp_path / 'new') and (data / 'train.jsonl').exists()
