@@ -57,11 +57,8 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     overrides = benchmark.parse_task_overrides(config.benchmark, tasks)
     configs = {task: _task_config(config, task, overrides.get(task, {}), folder) for task in tasks}
     settings = {task: finetuning_settings(configs[task]) for task in tasks}
-    mesh = make_mesh(next(iter(settings.values())).mesh_axes, training_devices())
     for one in settings.values():
         one.check()
-        for trial in [trial.settings(one) for trial in make_trials(one)] or [one]:
-            check_row_count(trial.batch_size, trial.grad_accum_steps, row_shards(mesh))
         if make_trials(one) or any(values.get('init') in TASKS for values in overrides.values()):
             reason = 'with a sweep, or with a task that starts from the model of another task'
             if not one.export:
@@ -78,6 +75,11 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         console.print(f'no data for {len(missing_data)} of {len(tasks)} tasks: {titles}', markup=False)
         console.print('  the average will be over fewer tasks than GLUE has')
     order = benchmark.order_tasks(overrides, list(server_splits))
+    if pending := [settings[task] for task in order if not is_finished(folder / task)]:
+        mesh = make_mesh(pending[0].mesh_axes, training_devices())
+        for one in pending:
+            for each in [trial.settings(one) for trial in make_trials(one)] or [one]:
+                check_row_count(each.batch_size, each.grad_accum_steps, row_shards(mesh))
     for task in order:
         if overrides.get(task, {}).get('init') not in TASKS and not is_finished(folder / task):
             huggingface_directory(configs[task].init)  # raises before any task trains

@@ -1,5 +1,6 @@
 """Finds recipes by name or by path, loads their configs, and changes the values of keys."""
 
+import contextlib
 import copy
 import dataclasses
 import importlib.util
@@ -52,8 +53,8 @@ class Recipe:
 
     def __post_init__(self):
         object.__setattr__(self, 'base', self.base or self.name)
-        if 'task' in self.config and {'epochs', 'sweep.epochs'} & {*self.flag_keys} and 'steps' not in self.flag_keys:
-            self.config.steps = 0  # the epochs of the user replace the steps of the recipe
+        if 'steps' not in self.flag_keys:
+            _use_epochs(self.config, self.flag_keys)
 
     def __repr__(self) -> str:
         values = flatten(self.config)
@@ -83,6 +84,8 @@ class Recipe:
                 found = f'{value!r}, a {type(value).__name__}'
                 expected = 'a value of the type that the key has in this recipe'
                 raise UserError(f'config.{key}', found, expected, str(error)) from None
+        if 'steps' not in keys:
+            _use_epochs(config, keys)
         check_ranges(config)
         others = {key: value for key, value in self.rows.items() if key not in keys}
         return dataclasses.replace(
@@ -119,6 +122,12 @@ class Recipe:
         named_options = [name for name, option in options(task.kind).items() if option.named and name in task]
         values = [f'task.{name}={task[name]}' for name in named_options if f'task.{name}' not in self.flag_keys]
         return f'--config={name} without an argument means {", ".join(values)}' if values else ''
+
+
+def _use_epochs(config: ConfigDict, set_keys: Collection[str]) -> None:
+    """Lets the epochs of a fine-tuning replace the steps of its recipe if the user sets them."""
+    if 'task' in config and ('epochs' in set_keys or ('sweep.epochs' in set_keys and config.sweep.epochs)):
+        config.steps = 0
 
 
 def _recipe_in_argument(argument: str) -> str | None:
@@ -187,9 +196,11 @@ def load_recipe(recipe: str) -> ConfigDict:
     if spec is None:  # not a .py file
         raise UserError('--config', path, 'a Python file with a function get_config', 'see configs/')
     module = importlib.util.module_from_spec(spec)
-    try:
-        if '' not in sys.path and os.getcwd() not in sys.path:  # with `python -m`, recipes can import from this folder
+    with contextlib.suppress(OSError):  # the current folder was deleted
+        # `python -m` adds the current folder to sys.path; the script `bertjax` does not.
+        if pathlib.Path(path).parent not in _FOLDERS and not {'', os.getcwd()} & {*sys.path}:
             sys.path.append(os.getcwd())
+    try:
         spec.loader.exec_module(module)
         if not hasattr(module, 'get_config'):
             raise UserError(path, 'no function get_config', 'get_config(argument) -> ConfigDict', 'see configs/')

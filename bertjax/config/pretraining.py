@@ -93,10 +93,10 @@ INHERITED = {
 }
 # The keys of config.model that config.budget chooses. The keys in BUDGET_SIZE are chosen together.
 BUDGET_SIZE = ('num_layers', 'width', 'num_heads', 'mlp_dim')
+BUDGET_CHOICES = (*BUDGET_SIZE, 'dtype')
 # The keys of config.model that may differ from config.init in a model with rotary positions, because no parameter
 # depends on them.
 ROTARY_FIELDS = ('max_positions', 'rope_theta', 'rope_local_theta')
-BUDGET_CHOICES = (*BUDGET_SIZE, 'dtype')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

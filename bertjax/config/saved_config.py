@@ -77,7 +77,7 @@ def make_recipe(name: str, config: ConfigDict, flag_keys: Collection[str] = ()) 
 
     The keys that a saved config changes are added to `flag_keys`. For the saved config of a run with a budget, the keys
     that the budget chose are added, so that a new run keeps their values. For the saved config of a run with the
-    architecture of config.init, the keys that it may have changed are added.
+    architecture of config.init, ROTARY_FIELDS are added, because the run may have changed them.
     """
     keys, base = {*flag_keys}, name
     while find_recipe(base).startswith(f'{SAVED_CONFIG}:'):
@@ -85,7 +85,7 @@ def make_recipe(name: str, config: ConfigDict, flag_keys: Collection[str] = ()) 
         if inner is None:
             if values.get('budget'):
                 keys |= {'batch_size', *(f'model.{key}' for key in BUDGET_CHOICES)}
-            if values.get('architecture_from') == 'init':
+            if values.get('architecture_from') == 'init' and values.get('model', {}).get('position') == 'rope':
                 keys |= {f'model.{key}' for key in ROTARY_FIELDS}
             break
         keys |= _flat(values).keys()

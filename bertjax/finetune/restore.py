@@ -36,9 +36,9 @@ from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import load_workdir_tokenizer
 
-# Options of tasks that name files.
 # Options of the answers of a model; task.json has their values in training.
 _ANSWER_OPTIONS = {f'task.{name}' for name in ('threshold', 'max_answer', 'n_best', 'normalize', 'activation')}
+# Options of tasks that name files.
 _FILE_OPTIONS = [name for split in STEMS for name in (split, f'{split}_file')]
 
 
@@ -60,7 +60,8 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
         if key.trained is Trained.RECIPE or (key.trained is Trained.COMMAND_LINE and name in command_line_keys):
             config_path.set_value(name, merged, config_path.get_value(name, config), accept_new_attributes=True)
         elif name in START_WEIGHTS and has_checkpoints(folder):
-            continue  # a moved model has no effect
+            if name in command_line_keys and new[name] != old.get(name):
+                print(f'config.{name} has no effect: the weights are those of the run in {folder}')
         elif key.trained is Trained.SAME and name in command_line_keys and new[name] != old.get(name):
             fix = 'leave it out, or give the workdir of another run'
             raise UserError(f'config.{name}', repr(new[name]), f'{old.get(name)!r}, as in {path}', fix)
@@ -69,11 +70,18 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
         for name in _FILE_OPTIONS:
             value = merged.task.get(name, '')
             parts = value.split(',') if value else ()
-            is_fixed = any(os.path.isfile(merged.data) or os.path.isabs(part) or is_remote(part) for part in parts)
+            is_fixed = any(os.path.isabs(part) or is_remote(part) for part in parts)
+            is_fixed |= any(_beside(merged.data, part) == _beside(recorded['data'], part) for part in parts)
             if is_fixed and f'task.{name}' not in command_line_keys:
                 print(f'config.task.{name}={value} is not used with other data')
                 merged.task[name] = ''
     return merged
+
+
+def _beside(data: str, name: str) -> str:
+    """Returns the path of the file `name` in the folder `data`, or beside the file `data`."""
+    folder = data if os.path.isdir(data) else os.path.dirname(data)
+    return os.path.realpath(os.path.join(folder, name))
 
 
 def evaluation_settings(

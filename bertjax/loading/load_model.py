@@ -187,12 +187,12 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
         found, expected = f'{tokenizer.vocab_size:,} pieces in the tokenizer', f'at most {config.vocab_size:,}'
         fix = 'copy the tokenizer and the model from the same source'
         raise UserError(where, found, f'{expected}, the rows of the embedding', fix)
+    is_huggingface = huggingface.recognises(epath.Path(directory))
     task, task_text = _read_task(pathlib.Path(directory), config)
     if task is None:
         imported = load_pretraining_model(directory, dtype=dtype)
         # In a Hugging Face folder, a name with a slash is a tensor of a module, which `encode` uses.
-        has_modules = (pathlib.Path(directory) / 'config.json').exists()
-        unused = [name for name in imported.unused if not (has_modules and '/' in name)]
+        unused = [name for name in imported.unused if not (is_huggingface and '/' in name)]
         imported = dataclasses.replace(imported, unused=unused)
         module = BertForPreTraining(imported.config)
     else:
@@ -204,7 +204,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
     params = jax.device_put(imported.params, replicated(mesh))
     missing, unused, summary = tuple(imported.missing), tuple(imported.unused), imported.describe(where, 'using')
     values, files = {}, {}
-    if huggingface.recognises(epath.Path(directory)):
+    if is_huggingface:
         values = read_json_object(epath.Path(directory, CONFIG), _RESTORE)
         files = huggingface.read_further_files(epath.Path(directory))
     elif (pathlib.Path(directory) / MODULES).exists():  # an export to another format, with the modules

@@ -70,7 +70,8 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     modules, embeddings = model.sentence_modules, exported_module(config, model.sentence_modules)
     module_files = {}
     if task is None and modules is not None:
-        module_files = {name: data for name, data in origin.files.items() if '/' in name or name in MODULE_FILES}
+        if modules.layers == (-1,):  # other layers need the config.json of Hugging Face
+            module_files = {name: data for name, data in origin.files.items() if '/' in name or name in MODULE_FILES}
         lost = [format for format in formats if format in ('stablehlo', 'onnx') and embeddings is None]
         lost += [format for format in formats if format in ('orbax', 'google') and modules.layers != (-1,)]
         if lost:

@@ -173,21 +173,22 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
         old_manifest = _read_manifest(directory)
         advice = f', or continue on this store with --config.data={shlex.quote(str(directory))}'
         try:
-            report = build_store(
-                spec,
-                directory,
-                tokenizer,
-                settings.corpus_options,
-                replace=not has_checkpoints(workdir),
-                other_fix=advice if len(parts) == 1 else '',
-                log=print_line,
-                beam=settings.beam,
-            )
-        except UserError as error:
-            if error.where != 'config.corpus' or not old_manifest or not has_checkpoints(workdir):
+            resolve_sources(spec, settings.corpus_options)
+        except UserError as error:  # the text may be gone
+            if settings.run == 'corpus' or not old_manifest or not has_checkpoints(workdir):
                 raise
             print_line(f'{error.found} in config.corpus: the run continues on the token store in {directory}')
             continue
+        report = build_store(
+            spec,
+            directory,
+            tokenizer,
+            settings.corpus_options,
+            replace=not has_checkpoints(workdir),
+            other_fix=advice if len(parts) == 1 else '',
+            log=print_line,
+            beam=settings.beam,
+        )
         built = _read_manifest(directory) != old_manifest
         if built or settings.run == 'corpus':
             store = open_store(directory, verify=False)

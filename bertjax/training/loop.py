@@ -85,7 +85,7 @@ class Loop:
                 while self._position.step < settings.last_step and not self._early_stopping.should_stop:
                     self._train_step(step, batches)
                     self._evaluate_and_save_if_due(phase)
-            self._recorder.end_phase()
+            self._recorder.write_pending()
 
     def _train_step(self, step: TrainStep, batches: Loader) -> None:
         with self._clock.during(DATA):
@@ -144,7 +144,7 @@ class Loop:
         failed = {'failed': self._recorder.failed} if any(self._recorder.failed) else {}  # only with several runs
         config = {**self._config, **failed, **self._early_stopping.state}
         if stop:
-            self._recorder.end_phase()  # else no row would have the steps since the last row
+            self._recorder.write_pending()
         with self._clock.during(SAVE):
             self._recorder.sync()  # The rows up to the checkpoint must be on disk before the checkpoint.
             self._checkpoints.save(self._state, self._position, config, cost)

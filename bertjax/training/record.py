@@ -158,8 +158,8 @@ class Recorder:
         while self._unread:
             self._read()
 
-    def end_phase(self) -> None:
-        """Writes a row for the steps since the last row, so that no row spans two phases."""
+    def write_pending(self) -> None:
+        """Writes a row for the steps since the last row, so that no row spans two phases or is lost at a stop."""
         self.drain()
         if self._pending:
             self._write_train_rows(*self._pending)

@@ -34,7 +34,7 @@ class TimeLimit:
         if step == 0 and self.elapsed > self.seconds / 2:
             print(
                 f'warning: {self.elapsed:.0f} s of the {self.seconds:.0f} s of config.budget are used before the first '
-                'step; in a new workdir, run the command with --config.run=corpus first: its time does not count'
+                'step; in a new workdir, first run the command with --config.run=corpus, whose time does not count'
             )
 
     @property

@@ -54,7 +54,7 @@ def fit(
             finished = _check_same_run(saved, experiment.settings, resolved, folder, timed=time_limit is not None)
             # These keys have no effect any more, so the records keep the values that the run used.
             resolved.update({name: saved.config[name] for name in START_WEIGHTS if name in saved.config})
-        # The files of a finished run have more, such as a threshold that was chosen after the training.
+        # A finished run has added results to its files, such as a threshold that was chosen after the training.
         files = {name: text for name, text in experiment.files.items() if not (finished and (folder / name).exists())}
         for name, text in {'config.json': dump(resolved), **files}.items():
             write_atomic(folder / name, text)
@@ -75,10 +75,10 @@ def _check_same_run(
 ) -> bool:
     """Raises a UserError if the checkpoint is from another or a longer run. Prints allowed changes.
 
+    If the run is `timed`, changes of the steps and phases are not printed, because the time limit determines them.
+
     Returns:
       Whether the run is finished.
-
-    If the run is `timed`, changes of the steps and phases are not printed, because the time limit determines them.
     """
     if ('task' in saved.config) != ('task' in resolved):
         kind = 'a fine-tuning' if 'task' in saved.config else 'a pre-training'

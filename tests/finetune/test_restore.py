@@ -71,15 +71,19 @@ def test_a_file_beside_the_training_file_is_not_used_with_another_single_file(
         (tmp_path / name).write_text('text,label\n')
     later = recipe(repository, 'classify.py', data=str(tmp_path / 'later.csv'))
     assert merge_run_config(later, folder, {'data'}).task.dev == ''
+    (tmp_path / 'moved').mkdir()
+    (tmp_path / 'moved' / 'train.csv').touch()
+    moved = recipe(repository, 'classify.py', data=str(tmp_path / 'moved' / 'train.csv'))
+    assert merge_run_config(moved, folder, {'data'}).task.dev == 'dev.csv'
 
 
 def test_another_path_of_the_initial_model_has_no_effect_after_the_start(
-    repository: pathlib.Path, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    repository: pathlib.Path, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
     monkeypatch.setattr('bertjax.finetune.restore.has_checkpoints', lambda folder: True)
     recorded = json.loads((folder / 'config.json').read_text())['init']
     merged = merge_run_config(recipe(repository, 'squad.py:v2', init='moved'), folder, {'init'})
-    assert merged.init == recorded != 'moved'
+    assert merged.init == recorded != 'moved' and 'config.init has no effect' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

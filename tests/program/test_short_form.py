@@ -68,8 +68,10 @@ def test_a_recorded_config_is_as_flexible_as_its_recipe(finished: pathlib.Path, 
     path = tmp_path / 'config.json'
     path.write_text(json.dumps(to_plain(bertjax.recipe('glue:rte').config) | {'steps': 30, 'epochs': 3.0}))
     assert [bertjax.recipe(path).with_keys(keys).config.steps for keys in ({}, {'epochs': 9.0})] == [30, 0]
-    path.write_text(json.dumps(to_plain(bertjax.recipe('adapt').config)))
-    assert 'model.rope_theta' in bertjax.recipe(path).flag_keys
+    adapt = to_plain(bertjax.recipe('adapt').config)
+    for position in ('rope', 'learned'):
+        path.write_text(json.dumps(adapt | {'model': adapt['model'] | {'position': position}}))
+        assert ('model.rope_theta' in bertjax.recipe(path).flag_keys) == (position == 'rope')
 
 
 def test_text_that_begins_like_a_number_is_text(tmp_path: pathlib.Path):

@@ -54,7 +54,7 @@ def test_each_run_has_its_rows_and_the_console_their_mean(tmp_path: pathlib.Path
     recorder.begin_phase(0.0)
     for step in (1, 2):
         record_step(recorder, step, (0, 0))
-    recorder.end_phase()
+    recorder.write_pending()
     recorder.close()
     (a,), (b,) = (rows(tmp_path / name / 'metrics.jsonl') for name in 'ab')
     assert (a['loss'], b['loss']) == (1, 3) and (a['grad_norm'], b['grad_norm']) == (1, 2)

@@ -103,7 +103,7 @@ class SplitFiles:
 
 
 def always_labelled(files: Files) -> bool:
-    """Says that the records of a split have labels. The files of tasks must be picklable, so it is no lambda."""
+    """Returns True. A named function, because a lambda cannot be pickled with its task."""
     del files
     return True
 

@@ -141,6 +141,10 @@ class ClassificationTask(TextTask):
             names.append('test')
         return names
 
+    @property
+    def headerless_columns(self) -> Sequence[str]:
+        return self.columns
+
     def records(self, split: str) -> Sequence[Example]:
         check_split(split)
         shared = self._shares_dev and split != 'test'

@@ -141,8 +141,13 @@ class TextTask(Task[Example, Scores]):
     def objective(self) -> Objective:
         return REGRESSION if self.regression else CLASSIFICATION
 
+    @property
+    def headerless_columns(self) -> Sequence[str]:
+        """The names of all columns of a table without a header; () if tables must have one."""
+        return ()
+
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Example | Blank]:
-        for row in read_input(lines, where, self.text_columns, headerless_columns=getattr(self, 'columns', ())):
+        for row in read_input(lines, where, self.text_columns, headerless_columns=self.headerless_columns):
             yield row if isinstance(row, Blank) else self._unlabelled(row)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Example]:

@@ -105,7 +105,7 @@ def is_comment(line: str, prefix: str, separator: str, width: int) -> bool:
     # A line with the usual number of columns is no comment, because its word can start with #, unless it is like
     # `# sent_id = 1` of CoNLL-U.
     has_other_width = width > 0 and len(split_columns(line, separator)) != width
-    return line.startswith('#') and (has_other_width or bool(re.match(r'#\s*[\w.:-]+ = ', line)))
+    return line.startswith('#') and (has_other_width or bool(re.match(r'#\s*((newdoc|newpar) )?[\w.:-]+ = ', line)))
 
 
 def _format_columns(columns: int) -> str:
@@ -119,7 +119,8 @@ class TagFormat:
     Attributes:
       word_column, tag_column: the indices of the columns, from 0; -1 is the last column.
       comment: the prefix of comment lines, which must precede a sentence. With '', a line before a sentence is a
-        comment if it starts with # and has more or fewer columns than the words, as in CoNLL-U.
+        comment if it starts with # and has more or fewer columns than the words, or is like `# sent_id = 1` of
+        CoNLL-U.
       scheme: the tag scheme: 'iob1', 'iob2', 'bioes', 'bilou', 'bmes', 'ioe1' or 'ioe2' for entities; 'plain' for
         independent tags, such as parts of speech; 'auto' detects the scheme of entities.
       words, tags: the names of the fields of a record; '' for the first usual name in rows.py that the record has.

@@ -121,7 +121,8 @@ def read_input(
     - or all lines have the same number of columns, at least half of the lines have a tag in `labels`, and at least one
       of these tags has a letter,
     - or there are several lines, and each line is a single word.
-    Otherwise, the format is 'text'. Blank lines and comments do not count. At most two lines of a stream are examined.
+    Otherwise, the format is 'text'. Blank lines, comments and inner -DOCSTART- lines do not count. At most two lines of
+    a stream are examined.
     """
     if input_format == 'auto':
         lines, input_format = _detect_format(lines, where, format, labels)
@@ -160,10 +161,12 @@ def _looks_like_columns(lines: Sequence[str], format: TagFormat, labels: Collect
         return bool(lines)
     words = [line for line in lines if not line.startswith('#') and not columns.is_boundary(line)]
     usual_width = len(columns.split_columns(words[0], ' ')) if words else 0
-    lines = [line for line in lines if not columns.is_comment(line, format.comment, ' ', usual_width)]
-    rows = [columns.split_columns(line, ' ') for line in lines if not columns.is_boundary(line)]
+    usual_width *= usual_width > 1  # with one column, a sentence that starts with # would look like a comment
+    rest = [line for line in lines if not columns.is_comment(line, format.comment, ' ', usual_width)]
+    rows = [columns.split_columns(line, ' ') for line in rest if not columns.is_boundary(line)]
     if not rows:
-        return True
+        return len(lines) > 1
+    lines = rest
     if len({len(row) for row in rows}) > 1:
         return False
     width, column = len(rows[0]), format.tag_column

@@ -231,6 +231,8 @@ def test_test_files_may_lack_tags(tmp_path: pathlib.Path, test: str, labelled: b
         ('John lives .\nYes lives .\n', [('John', 'lives', '.'), ('Yes', 'lives', '.')]),
         ('John lives\nThey walk\n', [('John', 'lives'), ('They', 'walk')]),
         ('John\n', [('John',)]),
+        ('Great\n#win today folks\nThanks\n', [('Great',), ('#', 'win', 'today', 'folks'), ('Thanks',)]),
+        ('# a = b\n', [('#', 'a', '=', 'b')]),
         ('# id 1 of the mails\nJohn B-X\nlives O\n', [('John', 'lives')]),
         ('# sent_id = 1\nJohn NNP I-NP B-X\n-DOCSTART-\nlives VBZ I-VP O\n', [('John',), ('lives',)]),
         ('[{"tokens": ["John", "lives"]}, {"tokens": ["Yes"]}]', [('John', 'lives'), ('Yes',)]),
