@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 import pathlib
 
 import jax
@@ -183,6 +184,13 @@ class Finetuning(Experiment):
             f'{settings.schedule.name}, warm-up {settings.warmup_fraction:.1%}{decay}',
             self._describe_rows(),
         ]
+        intervals = self.settings.eval_every, self.settings.checkpoint_every
+        has_choice = settings.patience or (all(intervals) and math.lcm(*intervals) < self.settings.steps)
+        if settings.use_checkpoint == 'best' and not has_choice:
+            lines.append(
+                'warning: config.use_checkpoint=best can choose only the last step, the only saved step with an '
+                'evaluation: set config.eval_every and config.checkpoint_every to the same interval'
+            )
         return '\n'.join(lines)
 
     def details(self) -> str:

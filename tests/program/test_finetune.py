@@ -49,7 +49,9 @@ def test_a_recipe_without_an_argument_prints_its_default(
 def test_a_head_from_the_checkpoint_is_evaluated_at_step_0(
     program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path
 ):
-    program.run(f'--workdir={tmp_path}', *tune, f'--config.init={tuned}/export/hf', '--config.steps=1', **GLUE)
+    flags = (f'--config.init={tuned}/export/hf', '--config.steps=1', '--config.use_checkpoint=best')
+    out = program.run(f'--workdir={tmp_path}', *tune, *flags, **GLUE).stdout
+    assert 'warning: config.use_checkpoint=best can choose only the last step' in out
     first, last = rows(tmp_path / 'metrics.jsonl', 'dev')
     assert (first['step'], last['step']) == (0, 1)
     assert first['accuracy'] == results(tuned)['splits']['dev']['accuracy']
