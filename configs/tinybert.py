@@ -8,7 +8,7 @@
 The first command is the general distillation. The student has 4 blocks of width 312 with random weights. They imitate
 blocks 2, 5, 8 and 11 (counted from 0) of a base model. The losses are the squared distances of embeddings, hidden
 states and attention scores (before mask and softmax). A learned projection maps the student's embeddings and hidden
-states to the teacher's width. There is no MLM loss, so the MLM head keeps its random weights. The student trains for
+states to the teacher's width. There is no MLM loss, so the export has no MLM head. The student trains for
 three passes over the corpus, with batches of 256 sequences of 128.
 
 The second command is the task distillation. The text after the colon is a recipe of a task with its argument. For 20

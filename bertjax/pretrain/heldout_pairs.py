@@ -36,7 +36,7 @@ def read_heldout_pairs(settings: PretrainingSettings, folder: pathlib.Path) -> l
     """
     key = 'heldout_pairs'
     used = read_json_or_none(folder / 'config.json', lambda facts: facts[key]) if has_checkpoints(folder) else None
-    if used and settings.heldout_pairs and not _is_same_file(used, settings.heldout_pairs):
+    if used and settings.heldout_pairs and _differ(used, settings.heldout_pairs):
         fix = 'restore it, and use --config=configs/minimal_pairs.py for the other file'
         raise UserError(_KEY, repr(settings.heldout_pairs), f'{used!r}, as in {folder}', fix)
     pairs = read_pairs(settings.heldout_pairs, _KEY) if settings.heldout_pairs else []
@@ -44,9 +44,10 @@ def read_heldout_pairs(settings: PretrainingSettings, folder: pathlib.Path) -> l
     return [pairs[number * len(pairs) // count] for number in range(count)]
 
 
-def _is_same_file(first: str, second: str) -> bool:
-    paths = user_path(first, _KEY), user_path(second, _KEY)
-    return paths[0].resolve() == paths[1].resolve() or (paths[0].is_file() and filecmp.cmp(*paths, shallow=False))
+def _differ(first: str, second: str) -> bool:
+    """Whether two paths name existing files with different content."""
+    paths = [user_path(path, _KEY) for path in (first, second)]
+    return all(path.is_file() for path in paths) and not filecmp.cmp(*paths, shallow=False)
 
 
 class PairsEvaluator:

@@ -63,8 +63,6 @@ def test_a_finetuning_is_evaluated_and_exported_with_its_average(
 ):
     flags = (AVERAGE, ONE_LENGTH, '--config.use_checkpoint=best')
     out = program.run(f'--workdir={tmp_path}', *tune, *flags, **GLUE).stdout
-        f'--workdir={tmp_path}', *tune, AVERAGE, ONE_LENGTH, '--config.use_checkpoint=best', **GLUE
-    ).stdout
     assert 'can choose only the last step' not in out
     finished = results(tmp_path)['splits']
     dev = rows(tmp_path / 'metrics.jsonl', 'dev')
