@@ -101,7 +101,9 @@ def prepare_texts(
             continue
         directory = folder / FOLDER / name
         try:
-            if is_primary():
+            if is_primary() and _is_gone(settings, name, path, folder):
+                print_line(f'no text for {name} in {path}: the run continues on the token store in {directory}')
+            elif is_primary():
                 build_store(path, directory, tokenizer, options, replace=not has_checkpoints(folder), log=print_line)
         except UserError as error:
             if error.where == str(directory):  # the folder has the store of another text
@@ -113,6 +115,17 @@ def prepare_texts(
             expected = 'two or more, because next-sentence pairs take B from another document'
             raise UserError(_KEY, f'only one document in {name}', expected, 'separate documents by blank lines')
     return texts
+
+
+def _is_gone(settings: PretrainingSettings, name: str, path: str, folder: pathlib.Path) -> bool:
+    """Whether the text does not exist any more, but a run with checkpoints has its token store."""
+    if not has_checkpoints(folder) or not (folder / FOLDER / name / 'manifest.json').exists():
+        return False
+    try:
+        resolve_sources(path, settings.corpus_options)
+    except UserError:
+        return True
+    return False
 
 
 def corpus_names(spec: str) -> list[str]:
@@ -134,6 +147,8 @@ def _name_text(error: UserError, name: str) -> UserError:
 
 
 def _check_not_trained_on(settings: PretrainingSettings, name: str, path: str, folder: pathlib.Path) -> None:
+    if _is_gone(settings, name, path, folder):
+        return
     try:
         sources = resolve_sources(path, settings.corpus_options)
     except UserError as error:

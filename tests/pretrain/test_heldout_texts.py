@@ -35,3 +35,16 @@ def test_a_text_can_have_the_name_each(tmp_path):
 def test_corpora_are_named_after_their_files_if_the_names_differ():
     assert corpus_names('texts/de.txt.gz=auto,texts/ru.txt=auto,news/=auto') == ['de', 'ru', 'news']
     assert corpus_names('a/x.txt=0.5,b/x.txt=0.3,c/*.txt=0.2') == ['0', '1', '2']
+
+
+def test_a_run_continues_without_a_text_that_has_a_store(tmp_path, monkeypatch):
+    (tmp_path / 'train.txt').write_text('one\n')
+    settings = types.SimpleNamespace(
+        heldout_texts='other=/nowhere.txt', data='', corpus=str(tmp_path / 'train.txt'), corpus_options=CorpusOptions()
+    )
+    monkeypatch.setattr('bertjax.pretrain.heldout_texts.has_checkpoints', lambda folder: True)
+    with pytest.raises(UserError, match='in other: no'):
+        check_texts(settings, tmp_path / 'run')
+    (tmp_path / 'run' / 'heldout' / 'other').mkdir(parents=True)
+    (tmp_path / 'run' / 'heldout' / 'other' / 'manifest.json').touch()
+    check_texts(settings, tmp_path / 'run')
