@@ -72,6 +72,8 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
             parts = value.split(',') if value else ()
             is_fixed = any(os.path.isabs(part) or is_remote(part) for part in parts)
             is_fixed |= any(_beside(merged.data, part) == _beside(recorded['data'], part) for part in parts)
+            is_file = os.path.isfile(os.path.expanduser(merged.data))
+            is_fixed |= is_file and not all(os.path.exists(_beside(merged.data, part)) for part in parts)
             if is_fixed and f'task.{name}' not in command_line_keys:
                 print(f'config.task.{name}={value} is not used with other data')
                 merged.task[name] = ''
@@ -80,8 +82,10 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
 
 def _beside(data: str, name: str) -> str:
     """Returns the path of the file `name` in the folder `data`, or beside the file `data`."""
-    folder = data if os.path.isdir(data) else os.path.dirname(data)
-    return os.path.realpath(os.path.join(folder, name))
+    data = os.path.expanduser(data)
+    if is_remote(data):  # a file has a suffix
+        return os.path.join(os.path.dirname(data) if pathlib.PurePath(data).suffix else data, name)
+    return os.path.realpath(os.path.join(data if os.path.isdir(data) else os.path.dirname(data), name))
 
 
 def evaluation_settings(

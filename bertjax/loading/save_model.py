@@ -70,10 +70,12 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     modules, embeddings = model.sentence_modules, exported_module(config, model.sentence_modules)
     module_files = {}
     if task is None and modules is not None:
-        if modules.layers == (-1,):  # other layers need the config.json of Hugging Face
-            module_files = {name: data for name, data in origin.files.items() if '/' in name or name in MODULE_FILES}
         lost = [format for format in formats if format in ('stablehlo', 'onnx') and embeddings is None]
-        lost += [format for format in formats if format in ('orbax', 'google') and modules.layers != (-1,)]
+        # Layers other than the last need the config.json of Hugging Face.
+        without_layers = [format for format in formats if format in ('orbax', 'google') and modules.layers != (-1,)]
+        if not without_layers:
+            module_files = {name: data for name, data in origin.files.items() if '/' in name or name in MODULE_FILES}
+        lost += without_layers
         if lost:
             print(f'the export to {", ".join(lost)} lacks the modules of sentence-transformers ({modules.describe()})')
     return ExportContent(
@@ -89,7 +91,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
         values=origin.values,
         files={**files, **origin.files},
         module_files=module_files,
-        max_length=modules.max_length if module_files else 0,
+        max_length=modules.max_length if task is None and modules else 0,
         embeddings=embeddings,
     )
 

@@ -36,9 +36,10 @@ def read_recorded_config(path: pathlib.Path, kind: str | None = None) -> dict[st
         raise UserError(str(path), "the key 'task'", 'the config of a pre-training', 'give the recipe of a task')
     check_recorded(saved, str(path), _RESTORE)
     data = pathlib.Path(saved.get('data', ''))
-    moved = path.parent / ROWS / data.parent.name / data.name
-    if data.parent.parent.name == ROWS and not data.exists() and moved.is_dir():
-        saved['data'] = str(moved.resolve())
+    if data.parent.parent.name == ROWS and not data.exists():
+        # The rows of a sweep's trial are in the workdir of the sweep.
+        moved = [folder / ROWS / data.parent.name / data.name for folder in path.parents[:3]]
+        saved['data'] = next((str(folder.resolve()) for folder in moved if folder.is_dir()), saved['data'])
     return saved
 
 
