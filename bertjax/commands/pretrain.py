@@ -64,6 +64,7 @@ def _train(
         plan = make_plan(with_existing_vocabulary(settings, folder), folder, mesh, flag_keys)
     settings = split_batch(settings, plan, mesh, flag_keys)
     plan.apply(settings).check_memory(mesh)
+    plan.apply(settings).check_batches(mesh)
     print(plan.describe(settings))
     training = None
     while True:

@@ -111,6 +111,11 @@ class TokenStore:
         """The corpus report."""
         return self.manifest['report']
 
+    @property
+    def segments(self) -> int:
+        """The number of segment types of the sequences; 0 if the store has none."""
+        return self.manifest['settings'].get('segments', 0)
+
     def split(self, name: str) -> StoreSplit:
         """Returns the split `name`, 'train' or 'heldout'. The split 'heldout' may be empty."""
         return StoreSplit(self.directory, name, self.manifest['splits'][name], np.dtype(self.manifest['dtype']))

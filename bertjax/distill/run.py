@@ -7,7 +7,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
-from bertjax.corpus.store import read_manifest
+from bertjax.corpus.store import open_store
 from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, distill_objective
 from bertjax.distill.settings import DistillationSettings
 from bertjax.distill.teacher import KEY, Teacher, check_vocabulary, teacher_config_changes
@@ -114,7 +114,7 @@ def distill_pretraining(
     longest = max(phase.seq_len for phase in settings.unresolved_phases)
     segments = settings.corpus_options.segments
     if settings.data:
-        segments = read_manifest(user_path(settings.data, 'config.data'))['settings'].get('segments', 0)
+        segments = open_store(user_path(settings.data, 'config.data'), verify=False).segments
     teacher.check_inputs(longest, segments)
     if distill.soft:
         teacher.check_head(('mlm',), 'a masked language model')

@@ -114,9 +114,7 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
 def on_this_machine(settings: PretrainingSettings, done: int, total: int | None) -> Iterator[Check]:
     """Checks the memory, and estimates the hours from timed steps. For `done` and `total`, see `on_slice`."""
     mesh, model = make_mesh(settings.mesh_axes), settings.model_config(settings.vocab.size)
-    for phase in settings.resolve_phases(total or _ASSUMED_STEPS):
-        key, rows = phase.smallest_batch
-        check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
+    settings.check_batches(mesh)
     settings.check_memory(mesh)
     setup = build_pretraining_setup(settings, model, mesh)
     state = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((setup.state, setup.state.params)))

@@ -69,15 +69,18 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
     if os.path.realpath(merged.data) != os.path.realpath(recorded['data']):
         for name in _FILE_OPTIONS:
             value = merged.task.get(name, '')
-            parts = value.split(',') if value else ()
-            is_fixed = any(os.path.isabs(part) or is_remote(part) for part in parts)
-            is_fixed |= any(_beside(merged.data, part) == _beside(recorded['data'], part) for part in parts)
-            is_file = os.path.isfile(os.path.expanduser(merged.data))
-            is_fixed |= is_file and not all(os.path.exists(_beside(merged.data, part)) for part in parts)
-            if is_fixed and f'task.{name}' not in command_line_keys:
+            moves = all(_moves(part, recorded['data'], merged.data) for part in value.split(',')) if value else True
+            if not moves and f'task.{name}' not in command_line_keys:
                 print(f'config.task.{name}={value} is not used with other data')
                 merged.task[name] = ''
     return merged
+
+
+def _moves(name: str, old: str, new: str) -> bool:
+    """Whether the file `name`, which was beside or in the data `old`, can be another file with the data `new`."""
+    if os.path.isabs(name) or is_remote(name) or _beside(old, name) == _beside(new, name):
+        return False
+    return not os.path.isfile(os.path.expanduser(new)) or os.path.exists(_beside(new, name))
 
 
 def _beside(data: str, name: str) -> str:

@@ -90,7 +90,7 @@ def prepare_texts(
     texts: dict[str, StoreSplit] = {}
     options = dataclasses.replace(settings.corpus_options, heldout=0.0, drop_duplicates=False)
     if settings.data and options.format in sequences.FORMATS:  # the store knows its segments, not the config
-        options = dataclasses.replace(options, segments=stores[0].manifest['settings'].get('segments', 0))
+        options = dataclasses.replace(options, segments=stores[0].segments)
     for name, path in parse_texts(settings.heldout_texts):
         if not path:
             for corpus, store in zip(corpus_names(settings.corpus), stores, strict=True):

@@ -2,11 +2,8 @@
 
 import dataclasses
 import functools
-import itertools
-import math
 import pathlib
 from collections.abc import Callable
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -24,7 +21,7 @@ from bertjax.model.config import BertConfig, parameter_count, train_flops_per_se
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.parallel.distributed import is_primary
-from bertjax.parallel.mesh import row_shards
+from bertjax.pretrain.descriptions import describe_masks, describe_pairs, describe_phases
 from bertjax.pretrain.embeddings import read_embeddings
 from bertjax.pretrain.examples import PhaseExamples, StoreExamples
 from bertjax.pretrain.heldout_pairs import PairsEvaluator, read_heldout_pairs
@@ -38,17 +35,13 @@ from bertjax.text.tokenizer import Tokenizer
 from bertjax.training.distillation import Distillation
 from bertjax.training.evaluate import Evaluator
 from bertjax.training.phase import Experiment, Phase
-from bertjax.training.settings import check_mesh, check_row_count, resolve_durations
+from bertjax.training.settings import check_mesh, resolve_durations
 from bertjax.training.setup import Setup, build_setup
 from bertjax.training.state import TrainState
 from bertjax.training.step import Sums, make_eval_step
 from bertjax.training.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats
 from bertjax.workdir.lock import has_checkpoints
-
-# Training on pairs has little effect if more than this share of the chunks has a single sentence. In Wikipedia, a tenth
-# of the chunks of 128 tokens has a single sentence.
-_MAX_SINGLE_SHARE = 0.5
 
 
 def build_pretraining_setup(
@@ -138,9 +131,6 @@ class Pretraining(Experiment):
         first = self.examples.get(settings.first_shape, 'train', 0)
         total = settings.total_steps(first.cycle_length // settings.pair_options.plans)
         self._phases = settings.resolve_phases(total)
-        for phase in self._phases:
-            key, rows = phase.smallest_batch
-            check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
         self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
         # A resumed run must have the same hashes.
         store = '+'.join(store.fingerprint for store in self.examples.stores)
@@ -157,7 +147,7 @@ class Pretraining(Experiment):
         if settings.embeddings and not has_checkpoints(folder):
             self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, model_config.width)
         stores = prepare_stores(settings, folder, self.tokenizer)
-        segments = max(store.manifest['settings'].get('segments', 0) for store in stores)
+        segments = max(store.segments for store in stores)
         if segments > model_config.num_segments:
             found, fix = str(model_config.num_segments), f'set --config.model.num_segments={segments}'
             expected = f'at least {segments}, the number of segment types in the token store'
@@ -273,79 +263,12 @@ class Pretraining(Experiment):
             ),
             *([f'also evaluated on {len(self._pairs):,} minimal pairs'] if self._pairs else []),
         ]
-        for phase in () if self.settings.budget else self._phases:  # see `BudgetPlan.describe` for a budget
-            rows = f'{phase.batch_size_start} to {phase.batch_size}' if phase.batch_ramp else phase.batch_size
-            lines.append(
-                f'phase {phase.number}: {phase.last_step - phase.first_step:,} steps '
-                f'of {rows} x {phase.seq_len}{" packed" if phase.packed else ""}, '
-                f'learning rate {phase.learning_rate:g} {phase.schedule}, warm-up {phase.warmup_fraction:.1%}'
-            )
-        rates = [(phase.mask_rate, phase.final_mask_rate) for phase in self._phases]
-        eval_rate = self.settings.masking.eval_rate
-        if set(itertools.chain(*rates)) != {eval_rate}:
-            each = ', then '.join(dict.fromkeys(' to '.join(dict.fromkeys(f'{x:.0%}' for x in pair)) for pair in rates))
-            lines.append(f'masked positions: {each} in training, {eval_rate:.0%} in evaluation')
-        for phase in self._phases:
-            rate, length, limit = max(phase.mask_rate, phase.final_mask_rate), phase.seq_len, phase.max_predictions
-            if limit < int(rate * length):
-                key = phase.keys['max_predictions']
-                warning = (
-                    f'warning: config.{key}={limit} limits the masks of full rows to {limit / length:.0%} of '
-                    f'{length} positions, not {rate:.0%}: set --config.{key}={math.ceil(rate * length)}'
-                )
-                lines += [warning] if warning not in lines else []
+        lines += [] if self.settings.budget else describe_phases(self._phases)  # see `BudgetPlan.describe` for a budget
         pieces = max(store.report['pieces_per_word'] for store in self.examples.stores)
-        if self.settings.masking.unit != 'token' and pieces > self.settings.max_predictions:
-            lines.append(
-                f'warning: words have {pieces:.0f} pieces on average, but at most {self.settings.max_predictions} are '
-                'masked, always the first ones: set --config.masking.unit=token'
-            )
-        share = self.settings.masking.causal_share
-        if share or model_config.shifted_predictions:
-            rows = 'each token' if model_config.shifted_predictions else 'each token of a causal example'
-            lines.append(f'{share:.0%} of the examples are causal; {rows} is predicted from the position before it')
+        lines += describe_masks(self.settings, self._phases, pieces)
         report = self.examples.get(self.settings.first_shape, 'train', 0).report
-        parts = report.get('components', [report])
-        return '\n'.join([*lines, *map(_describe_pairs, parts), *filter(None, map(_warn_of_pairs, parts))])
+        return '\n'.join([*lines, *describe_pairs(report)])
 
     def details(self) -> str:
         """See `Experiment`."""
         return f'{self.setup.describe()}, attention: {self._attention}\n{describe_decay(self.setup.state.params)}'
-
-
-def _describe_pairs(part: dict[str, Any]) -> str:
-    text = f'examples ({part["mode"]}): {part["examples_per_plan"]:,.0f} per pass, {part["plans"]} distinct passes; '
-    if part['is_next'] is not None:
-        text += f'{part["is_next"]:.1%} IsNext, '
-        if part['is_next_of_two'] is None:
-            text += 'no chunk has two sentences; '
-        else:
-            text += f'{part["is_next_of_two"]:.1%} among the chunks with two sentences or more '
-            text += f'({part["one_sentence"]:.1%} of the chunks have one sentence); '
-    if 'examples_per_row' in part:
-        text += f'{part["examples_per_row"]:.2f} per packed row, {part["rows_per_plan"]:,.0f} rows per pass; '
-    text += f'{part["real_positions"]:.1%} of positions are tokens'
-    if 'examples_per_row' in part:
-        text += f' ({part["unpacked_real_positions"]:.1%} unpacked)'
-    text += f', {part["mean_a"]:.1f} tokens of A'
-    return text + (f' and {part["mean_b"]:.1f} of B' if part['mean_b'] is not None else '')
-
-
-def _warn_of_pairs(part: dict[str, Any]) -> str:
-    """Returns a warning if most chunks have a single sentence and so cannot be split into A and B, else ''."""
-    single = part['one_sentence']
-    if single is None or single <= _MAX_SINGLE_SHARE:
-        return ''
-    share = 'all chunks' if single == 1 else f'{single:.1%} of the chunks'
-    if part['mode'] == 'nsp':
-        effect = 'their B comes from another document, so NSP learns to answer NotNext and little else'
-    elif single < 1:
-        effect = 'they have no B, so SOP learns only from the other chunks'
-    else:
-        effect = 'there is no B, so SOP learns nothing'
-    return (
-        f'warning: {share} have a single sentence: {effect}; MLM is not affected. Set config.pairs.mode=full_sentences '
-        'to train without pairs. For more sentences in a chunk, write one sentence per line and set '
-        'config.corpus_options.split_sentences=False, choose another splitter (config.corpus_options.sentences), use '
-        'blank lines only between documents, or increase config.seq_len.'
-    )

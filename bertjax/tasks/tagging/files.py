@@ -160,9 +160,9 @@ def _looks_like_columns(lines: Sequence[str], format: TagFormat, labels: Collect
     if not lines or columns.is_boundary(lines[0]) or '\t' in lines[0].strip():
         return bool(lines)
     words = [line for line in lines if not line.startswith('#') and not columns.is_boundary(line)]
-    usual_width = len(columns.split_columns(words[0], ' ')) if words else 0
-    usual_width *= usual_width > 1  # with one column, a sentence that starts with # would look like a comment
-    rest = [line for line in lines if not columns.is_comment(line, format.comment, ' ', usual_width)]
+    width = len(columns.split_columns(words[0], ' ')) if words else 0
+    known_width = width if width > 1 else 0  # else a sentence that starts with # would count as a comment
+    rest = [line for line in lines if not columns.is_comment(line, format.comment, ' ', known_width)]
     rows = [columns.split_columns(line, ' ') for line in rest if not columns.is_boundary(line)]
     if not rows:
         return len(lines) > 1
