@@ -3,9 +3,10 @@
     python -m bertjax.main --config=configs/adapt.py --workdir=out/adapted --config.init=CHECKPOINT --config.corpus=PATH
 
 CHECKPOINT is the workdir of a pre-training, a Hugging Face directory, or org/name on the hub. The run uses the
-architecture and the vocabulary of CHECKPOINT. --config.vocab.add=FILE, with one word per line, adds words as pieces.
-With --config.run=vocab --config.vocab.candidates=1000, the same command lists words of the corpus that the vocabulary
-splits into pieces. --config.heldout_texts=wiki=FILE also evaluates on other text, to show how much the model forgets.
+architecture, the dropout and the vocabulary of CHECKPOINT. --config.vocab.add=FILE, with one word per line, adds words
+as pieces. With --config.run=vocab --config.vocab.candidates=1000, the same command lists words of the corpus that the
+vocabulary splits into pieces. --config.heldout_texts=wiki=FILE also evaluates on other text, to show how much the model
+forgets.
 
 Hardware: depends on the checkpoint; benchmarks/adapt.py adapts a BERT-mini on 2 CPU cores (docs/performance.md).
 google-research/bert's README recommends the learning rate 2e-5 for additional steps from a checkpoint. The useful

@@ -43,8 +43,7 @@ def get_config(argument: str = '') -> ConfigDict:
     config.learning_rate = 5e-4
     config.warmup_fraction = 0.05
     config.optimizer.name = 'adamw'
-    config.optimizer.weight_decay = 0.0
-    config.optimizer.clip_norm = 5.0
+    config.optimizer.update(b2=0.98, weight_decay=0.0, clip_norm=5.0)
     config.eval_every = '5%'
     return distillation(config)
 

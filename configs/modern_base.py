@@ -8,7 +8,8 @@ learning rate after a warm-up over 3 billion tokens. The second has 250 billion 
 
 Differences from the original: The global RoPE theta is 160,000 from the start (original: 10,000 in the first phase). A
 row is one part of a document, or several short documents that do not attend to each other. Batches of rows of 8,192
-have 64 rows (original: 72). The batch size is constant in each phase (original: the first batches are smaller).
+have 64 rows (original: 72). The batch size is constant in each phase (original: the first batches are smaller). In all
+phases, the weight decay is proportional to the learning rate (original: 1e-5 per step at the peak of each phase).
 
 Hardware: 64 chips of TPU v5e take 90 hours in bfloat16 and use 10 GiB per chip. This follows from the compiler's
 estimate of a step: 667 ms for rows of 1,024 and 139 ms for rows of 8,192 (docs/scaling.md; not run).

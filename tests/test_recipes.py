@@ -180,15 +180,21 @@ def test_ablations_have_the_settings_of_the_paper():
 
 
 def test_modern_phases_are_the_published_ones():
-    """Billions of tokens and learning rates are those of arXiv 2412.13663, arXiv 2507.11412 and their configs."""
-    expected = {
-        ('modern_base', ''): [(1719, 8e-4), (250, 3e-4), (50, 3e-4)],
-        ('modern_large', ''): [(900, 5e-4), (800, 5e-5), (250, 5e-5), (50, 5e-5)],
-        ('ettin', '17m'): [(1700, 3e-3), (250, 3e-3), (50, 1.5e-3)],
+    """They agree with arXiv 2412.13663, arXiv 2507.11412 and their configs.
+
+    The first phase makes the weights smaller by the published fraction in each step.
+    """
+    expected = {  # decay per step, billions of tokens in the warm-up, (billions of tokens, learning rate) of each phase
+        ('modern_base', ''): (1e-5, 3, [(1719, 8e-4), (250, 3e-4), (50, 3e-4)]),
+        ('modern_large', ''): (1e-5, 2, [(900, 5e-4), (800, 5e-5), (250, 5e-5), (50, 5e-5)]),
+        ('ettin', '17m'): (3e-4, 4, [(1700, 3e-3), (250, 3e-3), (50, 1.5e-3)]),
+        ('ettin', '1b'): (5e-5, 2, [(1700, 5e-4), (250, 5e-4), (50, 2.5e-4)]),
     }
-    for (stem, argument), tokens_and_rates in expected.items():
+    for (stem, argument), (decay, warmup, tokens_and_rates) in expected.items():
         config = load(CONFIGS[[path.stem for path in CONFIGS].index(stem)], argument)
         phases = pretraining_settings(config).resolve_phases(config.steps)
+        assert config.optimizer.weight_decay * phases[0].learning_rate == pytest.approx(decay)
+        assert phases[0].warmup_fraction * tokens_and_rates[0][0] == pytest.approx(warmup, rel=0.02)
         for phase, (billions, rate) in zip(phases, tokens_and_rates, strict=True):
             tokens = (phase.last_step - phase.first_step) * phase.batch_size * phase.seq_len
             assert tokens == pytest.approx(billions * 1e9, rel=2e-3) and phase.learning_rate == rate

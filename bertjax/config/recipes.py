@@ -45,7 +45,7 @@ def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
     )
 
 
-def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5) -> ConfigDict:
+def modern_config(size: str, *, learning_rate: float, decay_per_step: float = 1e-5) -> ConfigDict:
     """Returns the config of ModernBERT's pre-training (arXiv 2412.13663), without phases; see `modern_phase`.
 
     The learning rate is constant, unless a phase sets a warm-up or a decay.
@@ -53,6 +53,8 @@ def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5
     Args:
       size: A name in `model.config.MODERN_SIZES`.
       learning_rate: The peak learning rate of the phases that do not set one.
+      decay_per_step: The fraction by which a step at this rate makes the weights smaller. The original optimizer
+        (`decoupled_stableadamw` in AnswerDotAI/ModernBERT) calls this value the weight decay.
     """
     config = pretraining_config(packing=True, learning_rate=learning_rate, batch_size=4608)
     config.update(seq_len=1024, max_predictions=312)
@@ -62,7 +64,8 @@ def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5
     config.vocab.update(family='bpe', lowercase=False, size=50368)
     config.pairs.update(mode='doc_sentences', short_probability=0.0)
     config.masking.rate = 0.3
-    config.optimizer.update(name='stable_adamw', b2=0.98, weight_decay=weight_decay)
+    # StableAdamW limits each update, so the original does not clip gradients.
+    config.optimizer.update(name='stable_adamw', b2=0.98, weight_decay=decay_per_step / learning_rate, clip_norm=0.0)
     config.schedule.update(name='wsd', decay_fraction=0.0)
     config.warmup_fraction = 0.0
     return config

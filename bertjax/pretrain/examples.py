@@ -61,7 +61,8 @@ class StoreExamples:
         """Returns the examples of a phase. With config.packing, training examples are packed into rows.
 
         Training examples have the highest mask rate of the phase, which `ScheduledMasks` can lower. Held-out examples
-        have the mask rate config.masking.eval_rate, which also determines their maximum number of predictions.
+        have the mask rate config.masking.eval_rate, which also determines their maximum number of predictions. They and
+        their masks are the same in all phases of one row length, so that the losses of phases are comparable.
 
         Args:
           shape: (S, P), the sequence length and the maximum number of predictions of training examples.
@@ -70,9 +71,10 @@ class StoreExamples:
         Raises:
           UserError: See `PretrainingExamples`.
         """
+        training = split == 'train'
+        phase = phase if training else 0
         key = (shape, split, phase)
         if key not in self._cache:
-            training = split == 'train'
             parts = [self._build_corpus(i, split, shape, phase) for i in range(len(self.stores))]
             if self.settings.packing and training:
                 parts = [PackedExamples(examples) for examples in parts]
@@ -93,11 +95,11 @@ class StoreExamples:
             name = parse_mixture(self.settings.corpus)[corpus][0]
             raise UserError(error.where, f'in {name}: {error.found}', error.expected, error.fix) from None
 
-    def get_text(self, name: str, shape: tuple[int, int], phase: int) -> PretrainingExamples:
-        """Returns the examples of the text `name` in `texts`. For `shape` and `phase`, see `get`."""
-        key = (shape, split_name(name), phase)
+    def get_text(self, name: str, shape: tuple[int, int]) -> PretrainingExamples:
+        """Returns the examples of the text `name` in `texts`. For `shape`, see `get`."""
+        key = (shape, split_name(name), 0)
         if key not in self._cache:
-            self._cache[key] = self._build(self.texts[name], shape, phase, training=False)
+            self._cache[key] = self._build(self.texts[name], shape, 0, training=False)
         return self._cache[key]
 
     def _build(

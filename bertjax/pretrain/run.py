@@ -214,7 +214,7 @@ class Pretraining(Experiment):
             )
 
         heldout = self.examples.get(shape, 'heldout', phase.number) if self.examples.has_heldout else None
-        texts = {name: self.examples.get_text(name, shape, phase.number) for name in self.examples.texts}
+        texts = {name: self.examples.get_text(name, shape) for name in self.examples.texts}
         return Phase(
             phase,
             self.setup,

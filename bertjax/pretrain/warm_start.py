@@ -37,7 +37,9 @@ _INIT_FIELDS = ('init', 'init_stddev')
 def with_architecture(
     settings: PretrainingSettings, folder: pathlib.Path, flag_keys: Collection[str] = ()
 ) -> PretrainingSettings:
-    """Returns the settings with the architecture of config.init if config.architecture_from is 'init'.
+    """Returns the settings with the architecture and dropout of config.init if config.architecture_from is 'init'.
+
+    A dropout that the recipe or the command line sets has precedence.
 
     If this architecture has no segment ids (`num_segments` < 2), the run is trained without pairs, unless the command
     line sets config.pairs.mode.
@@ -74,7 +76,9 @@ def with_architecture(
     if source_fields['num_segments'] < 2 and settings.pair_options.paired and 'pairs.mode' not in flag_keys:
         print(f'config.pairs.mode is set to doc_sentences, because the model in {source} has no segment ids')
         settings = dataclasses.replace(settings, pairs=dataclasses.replace(settings.pairs, mode='doc_sentences'))
-    return _with_fields(settings, source_fields)
+    defaults = fields_of(FieldKind.TRAINING)
+    dropout, _ = _read_fields(folder, defaults, settings.init, 'config.init')
+    return _with_unset_fields(_with_fields(settings, source_fields), dropout, defaults, flag_keys)
 
 
 def _with_teacher_architecture(
@@ -82,14 +86,7 @@ def _with_teacher_architecture(
 ) -> PretrainingSettings:
     defaults = _architecture_without({*_RUN_FIELDS, *_SIZE_FIELDS, *_INIT_FIELDS} - {'num_segments'})
     teacher_fields, _ = _read_fields(folder, defaults, settings.copied_teacher, 'config.distill.teacher')
-    return _with_fields(
-        settings,
-        {
-            name: value
-            for name, value in teacher_fields.items()
-            if getattr(settings.model, name) == defaults[name] and f'model.{name}' not in flag_keys
-        },
-    )
+    return _with_unset_fields(settings, teacher_fields, defaults, flag_keys)
 
 
 def _architecture_without(names: Collection[str]) -> dict[str, Any]:
@@ -108,6 +105,14 @@ def _read_fields(folder: pathlib.Path, names: Collection[str], model: str, where
 
 def _with_fields(settings: PretrainingSettings, fields: dict[str, Any]) -> PretrainingSettings:
     return dataclasses.replace(settings, model=dataclasses.replace(settings.model, **fields))
+
+
+def _with_unset_fields(
+    settings: PretrainingSettings, fields: dict[str, Any], defaults: dict[str, Any], flag_keys: Collection[str]
+) -> PretrainingSettings:
+    """Sets the fields that have their default values and that the command line does not set."""
+    unset = [n for n in fields if getattr(settings.model, n) == defaults[n] and f'model.{n}' not in flag_keys]
+    return _with_fields(settings, {name: fields[name] for name in unset})
 
 
 def _recorded_fields(folder: pathlib.Path, names: Collection[str]) -> dict[str, Any] | None:

@@ -162,7 +162,10 @@ def test_a_modernbert_is_continued(
     config = json.loads((workdir / 'config.json').read_text())
     assert config['pairs']['mode'] == 'doc_sentences'
     assert f'config.pairs.mode is set to doc_sentences, because the model in {modernbert} has no segment ids' in out
-    unchanged = {'attention_window': 8, 'mlp': 'geglu', 'rope_theta': 160_000.0, 'pooler': 'transform', 'width': 32}
+    unchanged = {
+        'dropout': 0.0, 'attention_dropout': 0.0, 'attention_window': 8, 'mlp': 'geglu', 'rope_theta': 160_000.0,
+        'pooler': 'transform', 'width': 32,
+    }  # fmt: skip
     assert {name: config['model'][name] for name in unchanged} == unchanged
     exported = json.loads((workdir / 'export' / 'hf' / 'config.json').read_text())
     assert exported['architectures'] == ['ModernBertForMaskedLM'] and exported['local_attention'] == 8

@@ -77,6 +77,7 @@ def test_transformers_computes_the_same_logits(pretrained: pathlib.Path):
     assert json.loads((exported / 'config.json').read_text())['architectures'] == ['ModernBertForMaskedLM']
     peer, info = transformers.AutoModelForMaskedLM.from_pretrained(exported, output_loading_info=True)
     assert not any(info[name] for name in ('missing_keys', 'unexpected_keys', 'mismatched_keys'))
+    assert peer.config.mlp_dropout == peer.config.embedding_dropout == 0  # as in the training
     bert = bertjax.load(pretrained)
     ids = np.random.default_rng(0).integers(5, peer.config.vocab_size, (2, 30), np.int32)
     mask = (np.arange(30) < np.array([[30], [17]])).astype(np.int32)

@@ -123,6 +123,7 @@ def write_values(config: BertConfig) -> dict[str, Any]:
         'layer_types': _layer_types(config.num_layers, every),
         'global_attn_every_n_layers': every or config.num_layers,
         'embedding_dropout': config.dropout_elsewhere,
+        'mlp_dropout': config.dropout_elsewhere,
         'classifier_dropout': config.dropout_elsewhere,
     }
 
