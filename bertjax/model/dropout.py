@@ -61,7 +61,7 @@ class Dropout(struct.PyTreeNode):
     @classmethod
     def from_key(cls, key: jax.Array, rows: int) -> 'Dropout':
         """Creates dropout from a JAX key, for a loop without example numbers. The rows are numbered from 0."""
-        return cls(jax.random.bits(key), jnp.arange(rows, dtype=jnp.uint32))
+        return cls(jax.random.bits(key, dtype=jnp.uint32), jnp.arange(rows, dtype=jnp.uint32))
 
     def fold_in(self, index: int | jax.Array) -> 'Dropout':
         """Derives the dropout of a layer or a `Site`, given its index from 0; see `fold_seed`."""

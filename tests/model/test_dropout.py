@@ -43,6 +43,16 @@ def test_a_share_of_the_values_is_dropped_and_the_others_are_rescaled(rate):
     assert position_shares.std() == pytest.approx(np.sqrt(rate * (1 - rate) / 64), rel=0.03)
 
 
+def test_a_key_gives_the_same_mask_with_64_bit_types():
+    def dropped():
+        return np.asarray(drop(jnp.ones((4, 64), jnp.float32), 0.5, Dropout.from_key(jax.random.key(0), 4), Site.HEAD))
+
+    expected = dropped()
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(dropped(), expected)
+    assert 0.3 < (expected == 0).mean() < 0.7
+
+
 def test_neighbouring_values_are_independent():
     mask = dropped_mask((128, 64, 64))
     for axis in range(3):  # Example, position, dimension.
