@@ -135,16 +135,16 @@ def mask_batch(
         words = find_words(input_ids, maskable, tokenizer.continues_word)
         chosen = choose_spans(words, budget, max_positions, max_words, seed, n)
     counts = np.diff(np.searchsorted(chosen, np.arange(rows + 1) * seq_len))
-    positions = chosen - np.repeat(np.arange(rows) * seq_len, counts)
+    row = np.repeat(np.arange(rows), counts)
+    positions = chosen - row * seq_len
 
-    flat_ids = input_ids.reshape(-1)
-    labels = flat_ids[chosen]
+    labels = input_ids[row, positions]
     action = bits_to_uniform(hash_bits_ragged(counts, seed, Stream.MASK_ACTION, n, positions))
     drawn = bits_to_uniform(hash_bits_ragged(counts, seed, Stream.MASK_TOKEN, n, positions))
     drawn = allowed_ids[np.minimum((drawn * len(allowed_ids)).astype(np.int64), len(allowed_ids) - 1)]
     unmasked = np.where(action < options.mask + options.random, drawn, labels)
     masked = np.where(action < options.mask, tokenizer.mask_id, unmasked)
-    flat_ids[chosen] = masked if causal is None else np.where(np.repeat(causal, counts), labels, masked)
+    input_ids[row, positions] = masked if causal is None else np.where(causal[row], labels, masked)
 
     used = np.arange(max_predictions) < counts[:, None]
     masks = {name: np.zeros(used.shape, np.int32) for name in ('masked_positions', 'masked_ids')}

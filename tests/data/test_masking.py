@@ -37,7 +37,7 @@ def rows_of_words(rows=512, seq_len=128, seed=0, full=False):
 
 
 def mask(ids, maskable, most=20, continues_word=None, seed=1, n=None, **options):
-    masked, vocabulary = ids.copy(), FakeVocabulary(VOCABULARY)
+    masked, vocabulary = np.copy(ids), FakeVocabulary(VOCABULARY)  # keeps the memory layout
     vocabulary.continues_word = continues() if continues_word is None else continues_word
     predictions = mask_batch(
         masked,
@@ -83,6 +83,7 @@ def test_masked_ids_and_positions_match_the_batch(options, most):
     assert np.array_equal(labels[used], ids[chosen])
     assert np.array_equal(masked[~chosen], ids[~chosen])
     assert used.sum(1).min() >= 1 and used.sum(1).max() <= most
+    np.testing.assert_equal(mask(np.asfortranarray(ids), maskable, most, **options), (masked, predictions))
 
 
 @pytest.mark.parametrize('rate', [0.05, 0.15, 0.4])
