@@ -33,16 +33,18 @@ def search(
     count, devices = min(count, len(documents)), len(jax.local_devices())
     rows = -(-min(DOCUMENTS, len(documents)) // devices) * devices
     found: list[tuple[np.ndarray, np.ndarray]] = []
-    for begin in range(0, len(queries), QUERIES):
-        part = queries[begin : begin + QUERIES]
-        block = _pad(part, min(QUERIES, len(queries)))
-        best = jnp.full((len(block), count), -jnp.inf), jnp.zeros((len(block), count), jnp.int32)
-        for first in range(0, len(documents), rows):
-            numbers = np.arange(first, first + rows, dtype=np.int32)
-            candidates = _pad(documents[first : first + rows], rows)
-            numbers = np.where(numbers < len(documents), numbers, -1)
-            best = _merge(best, block, candidates, numbers, ranges, cosine=cosine)
-        found.append(tuple(np.asarray(x)[: len(part)] for x in best))
+    # This mesh replaces the caller's, because `shard_map` allows no other mesh than the current one.
+    with jax.set_mesh(Mesh(np.array(jax.local_devices()), ('devices',))):
+        for begin in range(0, len(queries), QUERIES):
+            part = queries[begin : begin + QUERIES]
+            block = _pad(part, min(QUERIES, len(queries)))
+            best = jnp.full((len(block), count), -jnp.inf), jnp.zeros((len(block), count), jnp.int32)
+            for first in range(0, len(documents), rows):
+                numbers = np.arange(first, first + rows, dtype=np.int32)
+                candidates = _pad(documents[first : first + rows], rows)
+                numbers = np.where(numbers < len(documents), numbers, -1)
+                best = _merge(best, block, candidates, numbers, ranges, cosine=cosine)
+            found.append(tuple(np.asarray(x)[: len(part)] for x in best))
     scores, indices = (np.concatenate(x) for x in zip(*found, strict=True))
     return indices, scores
 
@@ -75,9 +77,9 @@ def _merge(
         scores, found = jax.lax.top_k(scores, min(count, len(documents)))
         return scores, numbers[found]
 
-    mesh, columns = Mesh(np.array(jax.local_devices()), ('devices',)), PartitionSpec(None, 'devices')
+    columns = PartitionSpec(None, 'devices')
     search_parts = jax.shard_map(
-        search_part, mesh=mesh, in_specs=(PartitionSpec(), split, split, PartitionSpec()), out_specs=(columns, columns)
+        search_part, in_specs=(PartitionSpec(), split, split, PartitionSpec()), out_specs=(columns, columns)
     )
     parts = search_parts(queries, documents, numbers, ranges)
     # Among equal scores, earlier documents come first, because top_k prefers the lower position.

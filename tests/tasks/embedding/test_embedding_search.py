@@ -2,6 +2,7 @@
 
 import pathlib
 
+import jax
 import numpy as np
 import pytest
 
@@ -16,7 +17,8 @@ def test_a_search_in_blocks_equals_a_stable_sort(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, 'DOCUMENTS', 16)
     draw = np.random.default_rng(count).integers(-3, 4, (63, 8)).astype(np.float32)  # Many products are equal.
     queries, documents = draw[:10], draw[10:]
-    indices, scores = search(queries, documents, count)
+    with jax.set_mesh(jax.make_mesh((8,), ('rows',))):  # a mesh of the caller
+        indices, scores = search(queries, documents, count)
     products = queries @ documents.T
     expected = np.argsort(-products, axis=1, kind='stable')[:, :count]
     np.testing.assert_array_equal(indices, expected)
