@@ -209,7 +209,8 @@ class BertEncoder(nn.Module):
         """Computes the hidden states of the last block and, with `all_layers`, of every layer.
 
         Args:
-          input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
+          input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding. Padding must
+            follow the tokens of a row, because cuDNN only reads their number. To hide other tokens, pass `key_mask`.
           dropout: The dropout of a training step, or None for no dropout.
           layout: The layout of packed rows, in which each sequence attends only to its own tokens; None if each row is
             one sequence. With fixed slots, `dropout` has an example number for each position.
