@@ -111,11 +111,13 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
       task: The task that the model was fine-tuned on, with its `labels`; None for a model that was only pre-trained.
       missing: The paths of parameters that the model's files lack. They were initialized at random.
       apply: The model as a pure function (params, batch, rngs=None) -> {output name: array}. `batch` is a dict of
-        arrays from the method `batch`. Dropout is active only with rngs={'dropout': key}. A model that was only
-        pre-trained returns `hidden` [B, S, D] for B sequences of length S. A model with a pair head also returns
-        `pooled` [B, D] and `nsp_logits` [B, 2] (0: the second text follows). If the batch has `masked_positions`
-        [B, P], the model also returns `mlm_logits` [B, P, V]. A model for a task returns the outputs of its head: for
-        example `logits`, the pair `start_logits` and `end_logits`, or `embeddings`, which are not normalized.
+        arrays from the method `batch`; in your own arrays, padding must follow the tokens of a row. Dropout is active
+        only with rngs={'dropout': key}. A model that was only pre-trained returns `hidden` [B, S, D] for B sequences of
+        length S. A model with a pair head also returns `pooled` [B, D] and `nsp_logits` [B, 2] (0: the second text
+        follows). If the batch has `masked_positions` [B, P], the model also returns `mlm_logits` [B, P, V]. It also
+        reads the arrays of packed and causal rows (data/batch.py); for packed rows, `pooled` is [B, E, D] and
+        `nsp_logits` [B, E, 2]. A model for a task returns the outputs of its head: for example `logits`, the pair
+        `start_logits` and `end_logits`, or `embeddings`, which are not normalized.
     """
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0):

@@ -9,6 +9,7 @@ from flax import linen as nn
 from bertjax.data.features import INPUTS
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.dropout import Dropout
+from bertjax.model.row_packing import BatchLayout
 
 Apply = Callable[..., dict[str, jax.Array]]
 
@@ -25,20 +26,23 @@ def make_apply(module: nn.Module) -> Apply:
         dropout = Dropout.from_key(rngs['dropout'], len(inputs[0])) if rngs else None
         if is_task_model:
             return module.apply(variables, *inputs, dropout=dropout)
-        positions = batch.get('masked_positions')
-        return module.apply(variables, inputs, positions, dropout, method=_pretraining_outputs)
+        return module.apply(variables, inputs, batch, dropout, method=_pretraining_outputs)
 
     return apply
 
 
 def _pretraining_outputs(
-    bert: BertForPreTraining, inputs: list[jax.Array], masked_positions: jax.Array | None, dropout: Dropout | None
+    bert: BertForPreTraining, inputs: list[jax.Array], batch: Mapping[str, jax.Array], dropout: Dropout | None
 ) -> dict[str, jax.Array]:
-    hidden, _ = bert.encoder(*inputs, dropout=dropout)  # [B, S, D]
+    layout, causal = None, batch.get('causal')
+    if 'sequence_ids' in batch:
+        layout = BatchLayout(batch['sequence_ids'], batch['position_ids'], batch['cls_positions'])
+    hidden, _ = bert.encoder(*inputs, dropout=dropout, layout=layout, causal=causal)  # [B, S, D]
     outputs = {'hidden': hidden}
     if bert.config.nsp:
-        outputs['pooled'] = bert.pooler(hidden[:, 0])
+        outputs['pooled'] = bert.pool(hidden, layout)
         outputs['nsp_logits'] = bert.nsp(outputs['pooled'])
-    if masked_positions is not None:
-        outputs['mlm_logits'] = bert.predict_tokens(hidden, masked_positions)[..., : bert.config.vocab_size]
+    if 'masked_positions' in batch:
+        logits = bert.predict_tokens(hidden, batch['masked_positions'], causal)
+        outputs['mlm_logits'] = logits[..., : bert.config.vocab_size]
     return outputs

@@ -131,7 +131,7 @@ class BertForPreTraining(nn.Module):
         """Computes the logits of the heads.
 
         Args:
-          input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
+          input_ids, segment_ids, attention_mask: int32 [B, S]; see `BertEncoder`.
           masked_positions: int32 [B, P], the positions of the tokens that the MLM head predicts. In causal rows, the
             head predicts a token from the state of the position before it. Unused entries may be any position.
           sequence_ids, position_ids: int32 [B, S], for packed rows; see `BatchLayout`.
@@ -147,20 +147,23 @@ class BertForPreTraining(nn.Module):
         hidden, _ = self.encoder(
             input_ids, segment_ids, attention_mask, dropout=dropout, layout=layout, causal=causal
         )  # [B, S, D]
-        if causal is not None and not self.config.shifted_predictions:
-            # A token of a causal row is not masked, so its own state would reveal it.
-            is_causal = jnp.take_along_axis(causal, masked_positions, axis=1)
-            masked_positions = jnp.maximum(masked_positions - is_causal, 0)  # only unused entries can be 0
-        outputs = {'mlm_logits': self.predict_tokens(hidden, masked_positions)}
+        outputs = {'mlm_logits': self.predict_tokens(hidden, masked_positions, causal)}
         if self.config.nsp:
-            cls = hidden[:, 0] if layout is None else layout.gather_cls(hidden)
-            outputs['nsp_logits'] = self.nsp(self.pooler(cls))  # [B, D] or [B, E, D] -> [B, 2] or [B, E, 2]
+            outputs['nsp_logits'] = self.nsp(self.pool(hidden, layout))  # [B, 2] or [B, E, 2]
         return outputs
 
-    def predict_tokens(self, hidden: jax.Array, positions: jax.Array) -> jax.Array:
+    def pool(self, hidden: jax.Array, layout: BatchLayout | None = None) -> jax.Array:
+        """Pools the first position of each sequence: `hidden` [B, S, D] -> [B, D], or [B, E, D] for packed rows."""
+        return self.pooler(hidden[:, 0] if layout is None else layout.gather_cls(hidden))
+
+    def predict_tokens(self, hidden: jax.Array, positions: jax.Array, causal: jax.Array | None = None) -> jax.Array:
         """Computes the logits [B, P, V] of the tokens at `positions`, int32 [B, P], from `hidden` [B, S, D]."""
         if self.config.shifted_predictions:
             positions = jnp.maximum(positions - 1, 0)  # only unused entries can be 0
+        elif causal is not None:
+            # A token of a causal row is not masked, so its own state would reveal it.
+            is_causal = jnp.take_along_axis(causal, positions, axis=1)
+            positions = jnp.maximum(positions - is_causal, 0)  # only unused entries can be 0
         return self.mlm(gather_positions(hidden, positions), self.encoder.token_embedding())
 
     def encode(
@@ -174,4 +177,4 @@ class BertForPreTraining(nn.Module):
           The pooled states [B, D], or None without the pair head.
         """
         hidden, layers = self.encoder(input_ids, segment_ids, attention_mask, all_layers=True)
-        return hidden, layers, self.pooler(hidden[:, 0]) if self.config.nsp else None
+        return hidden, layers, self.pool(hidden) if self.config.nsp else None

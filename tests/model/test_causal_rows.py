@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax.data.features import INPUTS
 from bertjax.errors import UserError
 from bertjax.inference.apply import make_apply
 from bertjax.model.attention.mask import AttentionMask
@@ -71,8 +72,7 @@ def test_shifted_predictions_use_the_previous_position(make_model, small_config,
     positions = np.maximum(positions, 1)
     expected = plain.apply({'params': params}, *rows, positions - 1)['mlm_logits']
     np.testing.assert_array_equal(shifted.apply({'params': params}, *rows, positions)['mlm_logits'], expected)
-    names = ('input_ids', 'segment_ids', 'attention_mask', 'masked_positions')
-    batch = dict(zip(names, (*rows, positions), strict=True))
+    batch = dict(zip((*INPUTS, 'masked_positions'), (*rows, positions), strict=True))
     outputs = make_apply(shifted)(params, batch)
     np.testing.assert_allclose(outputs['mlm_logits'], expected[..., :150], rtol=1e-6, atol=1e-6)
 
@@ -87,6 +87,9 @@ def test_only_causal_rows_use_the_previous_position(make_model, inputs):
     expected = model.apply({'params': params}, hidden, positions - shift, method='predict_tokens')
     found = model.apply({'params': params}, *rows, positions, causal=causal)['mlm_logits']
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    batch = dict(zip((*INPUTS, 'masked_positions', 'causal'), (*rows, positions, causal), strict=True))
+    outputs = make_apply(model)(params, batch)
+    np.testing.assert_allclose(outputs['mlm_logits'], expected[..., :150], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(('shifted', 'scan_layers'), [(True, True), (True, False), (False, True)])

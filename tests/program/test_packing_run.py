@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 from running import RUN, Program, copy_workdir, examples_of, rows
 
+import bertjax
+from bertjax.data.features import INPUTS
+
 PACKED = ('--config.packing=True', '--config.seq_len=48', '--config.max_predictions=8', *RUN, '--config.steps=8')
 NO_HELDOUT = '--config.corpus_options.heldout=0'  # nothing is held out, so only the training step is compiled
 
@@ -24,6 +27,16 @@ def test_rows_and_sequences_are_counted_separately(packed: pathlib.Path):
     for row in rows(packed / 'metrics.jsonl', 'train'):
         assert row['sequences_per_s'] * row['seconds_per_step'] > 8.01  # more sequences than the 8 rows
     assert 'several examples in a row' in (packed / 'export' / 'hf' / 'README.md').read_text(encoding='utf-8')
+
+
+def test_apply_reads_packed_rows(packed: pathlib.Path):
+    bert = bertjax.load(packed)
+    batch = examples_of(packed, 'train').batch(np.arange(8))
+    names = (*INPUTS, 'masked_positions', 'sequence_ids', 'position_ids', 'cls_positions')
+    expected = bert._model.module.apply({'params': bert.params}, *(batch[name] for name in names))
+    outputs = bert.apply(bert.params, batch)
+    for name, x in expected.items():
+        np.testing.assert_allclose(outputs[name], x[..., : outputs[name].shape[-1]], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
