@@ -26,6 +26,7 @@ from bertjax.config.inference import TextKeys
 from bertjax.config.ranges import format_value
 from bertjax.config.schema import keys_of
 from bertjax.convert.hub import pull
+from bertjax.convert.trees import flat_paths
 from bertjax.data.features import INPUTS, Features
 from bertjax.data.length_buckets import find_buckets
 from bertjax.errors import UserError
@@ -42,6 +43,7 @@ from bertjax.inference.vector_files import load_vectors
 from bertjax.loading.load_model import LoadedModel, load_model
 from bertjax.loading.save_model import save_model
 from bertjax.model.config import BertConfig
+from bertjax.parallel.partition import replicated
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.exported import with_seq_len
 from bertjax.tasks.task import Task
@@ -148,7 +150,8 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
     def with_params(self, params: Any) -> 'Bert':
         """Returns a copy of the model with other parameters, for example from a custom training loop.
 
-        The attribute `missing` of the copy is empty. The copy shares the compiled functions of this model.
+        The parameters are placed on all devices of the model. The attribute `missing` of the copy has the missing
+        parameters whose values did not change. The copy shares the compiled functions of this model.
 
         Raises:
           ValueError: The names or shapes of `params` are not those of this model's parameters.
@@ -158,8 +161,15 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
             raise ValueError('the parameters differ in names or shapes from the parameters of this model')
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        origin = self._model.origin.with_changed_params()
-        other._model, other.missing = dataclasses.replace(self._model, params=params, missing=(), origin=origin), ()
+        old, new = flat_paths(self.params), flat_paths(params)
+        # Training changes all parameters of a head, but weight decay alone does not change its biases of 0.
+        other.missing = tuple(path for path in self.missing if np.array_equal(old[path], new[path]))
+        other._model = dataclasses.replace(
+            self._model,
+            params=jax.device_put(params, replicated(self._model.mesh)),
+            missing=other.missing,
+            origin=self._model.origin.with_changed_params(),
+        )
         other._runner = self._runner.with_model(other._model)
         return other
 

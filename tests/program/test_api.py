@@ -90,10 +90,12 @@ def test_apply_is_a_pure_function_for_custom_loops(bert):
 
 
 def test_with_params_replaces_the_parameters_in_a_copy(bert):
-    changed = jax.tree.map(lambda x: x * 1.1, bert.params)
+    changed = jax.device_put(jax.tree.map(lambda x: x * 1.1, bert.params), jax.devices()[1])
     other, before = bert.with_params(changed), bert.encode(TEXTS)
     assert np.abs(other.encode(TEXTS) - before).max() > 1e-3
     np.testing.assert_array_equal(bert.encode(TEXTS), before)
+    on_host = bert.with_params(jax.device_get(bert.params))  # placed once, not for each batch
+    assert jax.tree.map(lambda x: x.sharding, on_host.params) == jax.tree.map(lambda x: x.sharding, bert.params)
     with pytest.raises(ValueError, match='differ in names or shapes'):
         bert.with_params(changed['encoder'])
 
@@ -158,7 +160,10 @@ def test_a_head_from_with_params_is_not_missing(bert, trained, tmp_path):
     without = bertjax.load(variant(trained, tmp_path / 'x', 'cls.', {}, architectures=['BertModel']))
     with pytest.raises(UserError, match='no head for masked words'):
         without.fill('a [MASK]')
-    trained_on = without.with_params(bert.params)
+    decayed = without.with_params(jax.tree.map(lambda x: x * 0.99, without.params))
+    with pytest.raises(UserError, match='no head for masked words'):
+        decayed.fill('a [MASK]')
+    trained_on = decayed.with_params(bert.params)
     assert trained_on.fill('a [MASK]') == bert.fill('a [MASK]') and not trained_on.missing and without.missing
 
 
