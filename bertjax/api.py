@@ -46,6 +46,7 @@ from bertjax.model.config import BertConfig
 from bertjax.parallel.partition import replicated
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.exported import with_seq_len
+from bertjax.tasks.relation.task import RelationTask
 from bertjax.tasks.task import Task
 from bertjax.terminal import filter_log
 from bertjax.text.tokenizer import Tokenizer
@@ -192,7 +193,7 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         """Converts texts or text pairs to arrays for `apply`.
 
         Args:
-          texts: One text or several.
+          texts: One text or several. Texts for a relation model have the marks << a >> and [[ b ]].
           pairs: The second text of each pair. For a multiple-choice model, the endings of each text.
 
         Returns:
@@ -212,6 +213,8 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
             raise UserError(self._model.where, found, expected, 'train it with its recipe, or give another model')
         if isinstance(self.task, MultipleChoiceTask):
             features = self._choices(self.task, texts, pairs)
+        elif isinstance(self.task, RelationTask):
+            features = self.task.features(self._text_records(texts, pairs), self.tokenizer, training=False)
         else:
             features = self._features(texts, pairs)
         longest = features.lengths.max(keepdims=True)

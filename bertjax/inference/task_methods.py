@@ -37,9 +37,7 @@ class TaskMethods:
         Raises:
           UserError: The model was not fine-tuned on a classification or regression task.
         """
-        seconds = None if pairs is None else as_text_list(pairs, 'pairs')
-        check_count('pairs', seconds, as_text_list(texts))
-        return self._answers(texts, text_records(self.task, self._model.where, as_text_list(texts), seconds))
+        return self._answers(texts, self._text_records(texts, pairs))
 
     @overload
     def answer(self, question: str, context: str) -> Answer: ...
@@ -115,6 +113,11 @@ class TaskMethods:
         contexts = as_text_list(context, 'context')
         check_count('endings', endings, contexts)
         return self._answers(context, choice_records(self.task, self._model.where, contexts, endings))
+
+    def _text_records(self, texts: Texts, pairs: Texts | None) -> list[Any]:
+        seconds = None if pairs is None else as_text_list(pairs, 'pairs')
+        check_count('pairs', seconds, as_text_list(texts))
+        return text_records(self.task, self._model.where, as_text_list(texts), seconds)
 
     def _answers(self, texts: Any, records: Sequence[Any]) -> Any:
         return match_input(texts, answer_records(self._runner, records))

@@ -18,8 +18,12 @@ from running import GLUE, Program, rows
 from safetensors.numpy import load_file, save_file
 
 import bertjax
+from bertjax.convert.load import read_config
 from bertjax.errors import UserError
+from bertjax.finetune.task_data import make_task_json
 from bertjax.inference.answers import ChoiceAnswer, Filling, JointFilling, Score, TaggedWords
+from bertjax.tasks.registry import options_with_kind
+from bertjax.tasks.relation.task import RelationTask
 
 TEXTS = ['the river runs', 'a bird sings over the old house', 'stone']
 
@@ -215,6 +219,22 @@ def test_wrong_heads_and_wrong_inputs_are_errors(tuned, trained, tmp_path):
     ):
         with pytest.raises(UserError, match='expected one for each text'):
             call()
+
+
+def test_a_batch_of_a_relation_model_has_its_own_marks(trained, tmp_path):
+    weights = np.random.default_rng(0).standard_normal((2, 32)).astype(np.float32)
+    tensors = {'classifier.weight': weights, 'classifier.bias': np.zeros(2, np.float32)}
+    path = variant(trained, tmp_path / 'x', 'cls.', tensors, architectures=['BertForSequenceClassification'])
+    task = RelationTask('', 24, labels=('no_relation', 'near'))
+    text = make_task_json(options_with_kind(task), task, read_config(str(path)), task.seq_len)
+    (path / 'task.json').write_text(text)
+    model, text = bertjax.load(path), 'the << bird >> runs near a [[ house ]]'
+    batch = model.batch(text)
+    (logits,) = model.apply(model.params, batch)['logits']
+    expected = list(model.classify(text)['probabilities'].values())
+    np.testing.assert_allclose(jax.nn.softmax(logits), expected, rtol=1e-5)
+    with pytest.raises(UserError, match='no entity between << and >>'):
+        model.batch('the bird')
 
 
 def test_values_are_checked_as_on_the_command_line(bert):
