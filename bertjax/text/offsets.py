@@ -8,7 +8,7 @@ import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from bertjax.text.special import replace_surrogates
+from bertjax.text.special import check_texts, replace_surrogates
 
 # (ids, starts, ends) of N pieces, int32 [N] each.
 PieceOffsets = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -20,6 +20,7 @@ _AT_ONCE = 1024  # the maximum number of texts in one call; an Encoding of `toke
 
 def encode_batch(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
     """Returns the ids of each text, int32 [N], without special tokens."""
+    check_texts(texts)
     try:
         encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     except (UnicodeEncodeError, TypeError):
@@ -29,6 +30,7 @@ def encode_batch(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[
 
 def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], space: str = ' ') -> list[PieceOffsets]:
     """Returns the ids and offsets of each text's pieces. The spans of `tokenizers` are corrected by `trim_spans`."""
+    check_texts(texts)
     located: list[PieceOffsets] = []
     for begin in range(0, len(texts), _AT_ONCE):
         chunk = texts[begin : begin + _AT_ONCE]

@@ -16,6 +16,7 @@ from bertjax.text.special import (
     PAD,
     TOKENIZER_JSON,
     UNK,
+    check_texts,
     hash_settings,
     make_added_tokens,
     pair_template,
@@ -66,11 +67,13 @@ class SentencePieceTokenizer(Tokenizer):
         self.fingerprint = hash_settings({'family': self.family, 'model': model.hex()})
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        check_texts(texts)
         return self._processor.encode(
             [self._prepare(text) for text in texts], return_type='numpy', num_threads=_threads()
         )
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
+        check_texts(texts)
         prepared = [self._prepare(text) for text in texts]
         rows = self._processor.encode(prepared, return_type='offset_mapping', num_threads=_threads())
         located = []

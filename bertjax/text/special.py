@@ -114,6 +114,12 @@ def hash_settings(settings: Mapping) -> str:
     return hashlib.sha256(canonical.encode('ascii')).hexdigest()
 
 
+def check_texts(texts: Sequence[str]) -> None:
+    """Raises a UserError for a single text, which is also a sequence of texts: its characters."""
+    if isinstance(texts, str):
+        raise UserError('texts', format_value(texts), 'a list of texts, not one text', 'pass [text]')
+
+
 def replace_surrogates(text: str) -> str:
     """Joins surrogate pairs. Replaces lone surrogates, which come from broken JSON escapes, with U+FFFD."""
     return text.encode('utf-16-le', 'surrogatepass').decode('utf-16-le', 'replace')

@@ -100,7 +100,11 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of the N pieces of each text, int32 [N], without [CLS] and [SEP]."""
+        """Returns the ids of the N pieces of each text, int32 [N], without [CLS] and [SEP].
+
+        Raises:
+          UserError: `texts` is a single text. This holds for all methods that encode texts.
+        """
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids of all texts in one array (int32), and the number of ids of each text (int64)."""

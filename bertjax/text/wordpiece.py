@@ -18,6 +18,7 @@ from bertjax.text.special import (
     CLS,
     SEP,
     UNK,
+    check_texts,
     count_separators,
     hash_settings,
     replace_surrogates,
@@ -80,6 +81,7 @@ class WordPieceTokenizer(Tokenizer):
         return [ids[start:end] for start, end in itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0))]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        check_texts(texts)
         texts = list(texts)
         if self._shortens_runs and max(map(len, texts), default=0) > MAX_WORD:  # a long run is one [UNK]
             texts = list(map(shorten_ascii_runs, texts))

@@ -8,6 +8,7 @@ import pytest
 import tokenizers
 from hard_text import HARD, SPECIAL, random_texts
 
+from bertjax.errors import UserError
 from bertjax.text.tokenizer import load_tokenizer
 
 SURROGATES = ['a \ud800 b', '\ud83d\ude00 c \ud83d x', '\ude00\ud83d', 'é\ud83d\ude00\ud83d\ude00z']
@@ -24,7 +25,10 @@ def exported(sentencepiece_model, tmp_path_factory):
 
 
 def assert_ids_of_encode(tokenizer, texts):
-    """Checks that ids equal those of `encode`, and that offsets ascend within the text."""
+    """Checks that ids equal those of `encode`, that offsets ascend within the text, and that a str is refused."""
+    for encode in (tokenizer.encode, tokenizer.encode_flat, tokenizer.encode_with_offsets):
+        with pytest.raises(UserError, match='expected a list of texts, not one text'):
+            encode('a text')
     encoded = tokenizer.encode_with_offsets(texts)
     for text, ids, (located_ids, starts, ends) in zip(texts, tokenizer.encode(texts), encoded, strict=True):
         assert located_ids.dtype == starts.dtype == ends.dtype == np.int32
