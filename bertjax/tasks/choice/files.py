@@ -56,6 +56,7 @@ def read_table(files: Files, layout: str, *, labelled: bool = True) -> list[Choi
     columns = tuple(Column((name,), required=name not in optional) for name in _COLUMNS[layout])
     questions = []
     for row in read_rows(files, TableLayout(columns, _COLUMNS[layout] if layout == 'codah' else ())):
+        _check_endings(row.fields, row.where)
         group, context, *start, a, b, c, d, label = row.values
         known = (label or '') if labelled else None
         questions.append(_question(row.where, context, ''.join(filter(None, start)), (a, b, c, d), known, group or ''))
@@ -72,6 +73,7 @@ def parse_questions(
     """
     for line, record in records:
         if _ENDINGS[0] in record:
+            _check_endings(record, line)
             prompt, start, endings = record.get('sent1'), record.get('sent2') or '', [*map(record.get, _ENDINGS)]
             expected = 'text in the columns sent1, ' + ', '.join(_ENDINGS)
         else:
@@ -86,6 +88,13 @@ def parse_questions(
             check_text(text, line)
         label = json.dumps(record.get('label')) if labelled else None
         yield _question(line, prompt, start, endings, label, '', record if keep_fields else None)
+
+
+def _check_endings(fields: Mapping[str, Any], where: str) -> None:
+    """Raises a UserError if a row with SWAG's columns has more than four endings."""
+    if fields.get(name := f'ending{len(_ENDINGS)}'):
+        fix = "give JSON lines with a list 'endings' to configs/swag.py:jsonl"
+        raise UserError(where, f'the column {name}', f'only the columns {_ENDINGS[0]} to {_ENDINGS[-1]}', fix)
 
 
 def _question(

@@ -93,6 +93,16 @@ def test_malformed_swag_is_refused(tmp_path: pathlib.Path, text: str, parts: tup
     check_error(error.value, parts)
 
 
+def test_a_fifth_ending_in_swags_columns_is_refused(tmp_path: pathlib.Path):
+    header, row, *_ = SWAG.replace(',label', ',ending4,label').replace('runs.,1', 'runs.,waits.,1').splitlines()
+    (tmp_path / 'train.csv').write_text(f'{header}\n{row}\n')
+    task, match = MultipleChoiceTask(str(tmp_path), 16), r'train\.csv:2: found the column ending4, .*swag\.py:jsonl'
+    with pytest.raises(UserError, match=match):
+        task.records('train')
+    with pytest.raises(UserError, match=match):
+        list(task.parse(number_lines(f'{header}\n{row}\n'), 'train.csv'))
+
+
 def test_two_files_of_a_split_are_refused(swag: MultipleChoiceTask, tmp_path: pathlib.Path):
     (tmp_path / 'dev.csv').write_text(SWAG)
     with pytest.raises(UserError, match=r'found dev\.csv and val\.csv'):
