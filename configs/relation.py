@@ -4,7 +4,8 @@
 
 DIR has train.json, dev.json and test.json in TACRED's format: rows with `token`, `subj_start`, `subj_end`,
 `obj_start`, `obj_end`, `subj_type`, `obj_type` and `relation`. Or DIR has train.jsonl, dev.jsonl and test.jsonl in the
-format of SciBERT's ChemProt: a `text` with the two entities between << >> and [[ ]], and a `label`.
+format of SciBERT's ChemProt: a `text` with the two entities between << >> and [[ ]], a `label`, and, for
+markers=typed and mask, `subj_type` and `obj_type`.
 
 Arguments, as in --config=configs/relation.py:starts,markers=typed
 

@@ -142,6 +142,7 @@ def export_task(
     card['name'] = config.get('push_to', '')
     card |= {key.replace('_', ' '): config[key] for key in _FACTS if key != 'init'}
     card |= distillation_facts(config)
+    card |= data.task.card_facts(data.tokenizer)
     parts = results.get('parts', {})
     card |= {'stopped at step': results[STOPPED]} if STOPPED in results else {}
     card |= {

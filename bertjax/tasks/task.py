@@ -203,6 +203,10 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         modules = self.sentence_modules()
         return module_files(modules, model_config.width, model_config.num_layers) if modules else {}
 
+    def card_facts(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        """Returns facts about the inputs of the model for the model card of an export, see `model_card`."""
+        return {}
+
     @abc.abstractmethod
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Record | Blank]:
         """Yields unlabelled records from the lines of an input file, each as soon as its lines are read.

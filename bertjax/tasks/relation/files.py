@@ -41,7 +41,7 @@ class Relation:
       entities: the subject and the object. In a marked text, << and >> mark the subject, and [[ and ]] the object.
       label: the name of the relation; None if unknown.
       where: the location, such as 'file:line'.
-      fields: all fields of the row if it has named fields and is read for prediction; else None.
+      fields: all fields of the row if it has named fields; None for a row of train.
     """
 
     text: str
@@ -94,8 +94,8 @@ def parse_relations(
     """Yields a `Relation` for each row.
 
     A row in TACRED's format (Zhang et al. 2017) has `token`, the inclusive token positions `subj_start`, `subj_end`,
-    `obj_start` and `obj_end`, and optionally `subj_type` and `obj_type`. Any other row has a text in which MARKS
-    enclose the entities.
+    `obj_start` and `obj_end`. Any other row has a text in which MARKS enclose the entities. Both may have `subj_type`
+    and `obj_type`.
 
     Args:
       text: The name of the field with the marked text.
@@ -112,6 +112,8 @@ def parse_relations(
         else:
             fix = 'name the field of the marked texts in config.task.text_a'
             raise UserError(where, f'the fields {quote_names(fields)}', f'token and subj_start …, or {text}', fix)
+        kinds = [kind if isinstance(kind := fields.get(f'{role}_type'), str) else '' for role in _ROLES]
+        first, second = (dataclasses.replace(entity, type=kind) for entity, kind in zip(entities, kinds, strict=True))
         name = next((name for name in names if fields.get(name) is not None), None)
         value = '' if name is None or labels == 'ignored' else fields[name]
         if not isinstance(value, str | int):
@@ -119,7 +121,7 @@ def parse_relations(
         relation = str(value).strip() or None
         if relation is None and labels == 'needed':
             raise UserError(where, 'no label', ' or '.join(names), 'correct or remove the record')
-        yield Relation(plain, entities, relation, where, fields if keep_fields else None)
+        yield Relation(plain, (first, second), relation, where, fields if keep_fields else None)
 
 
 def _parse_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[MarkedEntity, MarkedEntity]]:
@@ -140,9 +142,7 @@ def _parse_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[Mar
         if first > last:
             found = f'{role}_start {first} after {role}_end {last}'
             raise UserError(where, found, 'the first and the last token of the entity', 'correct the record')
-        kind = fields.get(f'{role}_type')
-        kind = kind if isinstance(kind, str) else ''
-        entities.append(MarkedEntity(starts[first], starts[last] + len(tokens[last]), kind))
+        entities.append(MarkedEntity(starts[first], starts[last] + len(tokens[last])))
     return check_text(' '.join(tokens), where), (entities[0], entities[1])
 
 

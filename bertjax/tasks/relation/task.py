@@ -22,10 +22,11 @@ from bertjax.tasks.reading.layout import Column, Record
 from bertjax.tasks.reading.records import FORMATS, Files, Row, read_records
 from bertjax.tasks.reading.splits import SplitFiles
 from bertjax.tasks.reading.texts import Blank, Line
-from bertjax.tasks.relation.features import MARKERS, STARTS, describe_marks, encode_relations
+from bertjax.tasks.relation.features import MARKERS, STARTS, describe_marks, encode_relations, role_marks
 from bertjax.tasks.relation.files import Relation, parse_marked_text, parse_relations, read_relations
 from bertjax.tasks.sentence.task import Scores, TextTask, check_all_or_none
 from bertjax.tasks.task import option
+from bertjax.text.special import is_unused
 from bertjax.text.tokenizer import Tokenizer
 
 
@@ -100,11 +101,12 @@ class RelationTask(TextTask):
     def objective(self) -> Objective:
         return RELATIONS if self.pool == 'starts' else super().objective
 
-    def _read(self, files: Files, labels: str) -> Iterator[Relation]:
-        return parse_relations(read_records(files), self.text_a, self.label, labels=labels)
+    def _read(self, files: Files, labels: str, *, keep_fields: bool = False) -> Iterator[Relation]:
+        return parse_relations(read_records(files), self.text_a, self.label, labels=labels, keep_fields=keep_fields)
 
     def records(self, split: str) -> Sequence[Relation]:
-        records = list(self._read(self._files.require(split), 'optional' if split == 'test' else 'needed'))
+        labels = 'optional' if split == 'test' else 'needed'
+        records = list(self._read(self._files.require(split), labels, keep_fields=split != 'train'))
         check_all_or_none(records)
         return records
 
@@ -148,6 +150,10 @@ class RelationTask(TextTask):
             values = {} if targets is None else {'labels': targets[row]}
             builder.add_row(row, **{STARTS: np.asarray(starts, np.int32) + 1}, **values)
         notes = [describe_marks(tokenizer, self.markers)] if training else []
+        has_types = any(entity.type for record in records for entity in record.entities)
+        if self.markers in ('typed', 'mask') and not has_types:
+            fields = 'no row has a type in subj_type or obj_type'
+            notes.append(f'warning: {fields}, which config.task.markers={self.markers} adds to the marks')
         if truncated:
             longer = f'{truncated:,} of {len(records):,} records are longer than config.seq_len={self.seq_len}'
             notes.append(f'{longer} and lose words, the farthest from the entities first')
@@ -160,6 +166,14 @@ class RelationTask(TextTask):
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
         return self.head.module(model_config, len(self.labels))
+
+    def card_facts(self, tokenizer: Tokenizer) -> dict[str, Any]:
+        """See Task; the tokenizers of transformers split the name of an unused piece unless it is added to them."""
+        facts = {'text': describe_marks(tokenizer, self.markers)}
+        marks = [tokenizer.pieces[i] for mark in role_marks(tokenizer, self.markers) for i in mark]
+        if any(map(is_unused, marks)):
+            facts['before the first use'] = f'`tokenizer.add_tokens({marks}, special_tokens=True)`'
+        return {'Input': facts}
 
     def metrics(self, records: Sequence[Relation], predictions: Sequence[Scores]) -> dict[str, float | None]:
         negative = self.labels.index(self.negative) if self.negative in self.labels else None

@@ -92,6 +92,36 @@ def test_marked_texts_are_parsed(text: str, plain: str, subject: str, object: st
     assert parsed == plain and (record.mention(0), record.mention(1)) == (subject, object)
 
 
+def test_marked_texts_have_the_types_of_their_fields(slots: Tokenizer, tmp_path: pathlib.Path):
+    row = {'text': '<< ab >> c [[ d ]]', 'label': 'x', 'subj_type': 'A', 'obj_type': 'B'}
+    for split, rows in (('train', [row, {**row, 'label': 'y'}]), ('dev', [row])):
+        (tmp_path / f'{split}.jsonl').write_text(''.join(json.dumps(fields) + '\n' for fields in rows))
+    task = RelationTask(str(tmp_path), 32, markers='typed')
+    task.learn(task.records('train'))
+    (record,) = task.records('dev')
+    assert record.entities == (MarkedEntity(0, 2, 'A'), MarkedEntity(5, 6, 'B'))
+    assert record.fields == row and task.records('train')[0].fields is None
+    assert not task.features([record], slots, training=False).notes
+    (plain,) = task.parse([(1, row['text'])], 'standard input')
+    (note,) = task.features([plain], slots, training=False).notes
+    assert note.startswith('warning: no row has a type in subj_type or obj_type, which config.task.markers=typed')
+    assert not RelationTask('', 32).features([dataclasses.replace(plain)], slots, training=False).notes
+
+
+def test_the_model_card_tells_how_to_mark_the_entities(slots: Tokenizer, tokenizer: Tokenizer, tmp_path: pathlib.Path):
+    transformers = pytest.importorskip('transformers', reason='tokenises as a pipeline does')
+    facts = RelationTask('', 32).card_facts(slots)['Input']
+    assert facts['text'] == describe_marks(slots, 'entity')
+    slots.save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    marked = '[unused0] ab [unused1] c [unused2] d [unused3]'
+    assert '[unused0]' not in theirs.tokenize(marked)
+    eval(facts['before the first use'].strip('`'), {'tokenizer': theirs})
+    ((tokens, *_),) = encode_relations([RECORD_IN_ORDER], slots, 64, 'entity')
+    assert theirs(marked, add_special_tokens=False)['input_ids'] == tokens.tolist()
+    assert 'before the first use' not in RelationTask('', 32).card_facts(tokenizer)['Input']
+
+
 def test_an_empty_relation_means_no_label(tacred: RelationTask, tmp_path: pathlib.Path):
     (tmp_path / 'test.json').write_text(json.dumps([{**OTHER, 'relation': ' '}]))
     assert [record.label for record in tacred.records('test')] == [None] and tacred.splits() == ['train', 'dev']
@@ -127,6 +157,7 @@ def test_invalid_rows_and_texts_are_refused(tacred: RelationTask, tmp_path: path
         tacred.records('dev')
 
 
+RECORD_IN_ORDER = Relation('ab c d', (MarkedEntity(0, 2), MarkedEntity(5, 6)), None)
 RECORD = Relation('x ab y cd z', (MarkedEntity(7, 9, 'PERSON'), MarkedEntity(2, 4, 'A_B')), None)
 
 
