@@ -68,6 +68,8 @@ class ClassificationTask(TextTask):
 
     # The values of `metric` for a classification.
     _metric_names: ClassVar[tuple[str, ...]] = tuple(CLASS_METRICS)
+    # What the error about a record without a label expects, and its fix.
+    _no_label_advice: ClassVar[tuple[str, str]] = ('a string or a number', 'correct or remove the record')
 
     def __post_init__(self):
         super().__post_init__()
@@ -172,7 +174,7 @@ class ClassificationTask(TextTask):
         count = len(self.text_columns)
         texts, label = row.values[:count], self._join_label_cells(row.values[count:], row.where)
         if label is None and split != 'test':
-            raise UserError(row.where, 'no label', 'a string or a number', 'correct or remove the record')
+            raise UserError(row.where, 'no label', *self._no_label_advice)
         if split == 'test' and label is not None and self._means_no_label(label.strip()):
             label = None
         fields = row.fields if label is None else None

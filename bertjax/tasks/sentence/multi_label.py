@@ -47,6 +47,10 @@ class MultiLabelTask(ClassificationTask):
     regression: ClassVar[bool] = False
     learned: ClassVar[Mapping[str, str]] = {'labels': 'labels', 'separator': '_separator'}
     _metric_names: ClassVar[tuple[str, ...]] = MULTI_LABEL_METRICS
+    _no_label_advice: ClassVar[tuple[str, str]] = (
+        "labels, or [] or '' for none",
+        "write '' or [] for a record without labels",
+    )
 
     def __post_init__(self):
         self._separator = self.separator

@@ -95,6 +95,12 @@ def test_label_weights_are_balanced_given_or_refused(tmp_path: pathlib.Path, cap
             {'label_columns': ('x', 'y')},
             ':1: found no value in the column y',
         ),
+        (
+            't.jsonl',
+            '{"text": "a", "label": null}\n',
+            {},
+            ":1: found no label, expected labels, or [] or '' for none",
+        ),
         ('t.csv', 'text,x\na,1\n', {'label_columns': ('x', 'y')}, 't.csv:1: found the columns'),
         ('t.csv', 'text,label\na,\nb,\n', {}, 'found no labels'),
         ('t.csv', 'text,label\na,x|w\nb,y\n', {'labels': ('x', 'y')}, "t.csv:2: found the label 'w'"),
