@@ -140,9 +140,13 @@ class TableFiles(SplitFiles):
             dataset_names = dataset_splits(self._dataset)
             return named or next((stem for stem in STEMS[split] if stem in dataset_names), '')
         if self._one_file:
-            if split == 'train':
-                return (self._path,)
-            return (self._path.parent / named,) if named else ()
+            path = self._path.parent / named if named else None
+            if split != 'train':
+                return (path,) if path else ()
+            if path not in (None, self._path):
+                expected = f"'', because config.data is the training file {self._path.name}"
+                raise UserError('config.task.train', repr(named), expected, 'leave one of them out')
+            return (self._path,)
         fix = f'name the right one in config.task.{split}'
         return (self.folder / named,) if named else split_files(self.folder, split, fix=fix)
 

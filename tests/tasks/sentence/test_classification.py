@@ -167,6 +167,9 @@ def test_data_may_be_a_single_file(tmp_path):
     assert len(task.records('train')) + len(task.records('dev')) == len(MAILS)
     (tmp_path / 'other.txt').write_text('ham\tgood\n')
     assert learned(path, **options, test='other.txt').records('test')[0].label == 'ham'
+    assert learned(path, **options, train=path.name).labels == ['ham', 'spam']
+    with pytest.raises(UserError, match=r"task\.train: found 'other.txt', expected '', because config\.data is"):
+        learned(path, **options, train='other.txt')
 
 
 def test_the_test_split_may_have_no_labels(mails):
