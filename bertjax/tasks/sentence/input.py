@@ -17,19 +17,22 @@ def read_input(
     columns: Sequence[Column],
     *,
     headerless_columns: Sequence[str] = (),
+    format: str = 'auto',
     quiet: bool = False,
     tabs: bool = False,
 ) -> Iterator[Row | Blank]:
     """Yields the texts of each record as soon as its lines are read. A .json file is read to its end first.
 
-    The suffix of the file name determines the format. If the suffix is unknown or .tsv, the first line with text
-    determines the format: a JSON object means JSON lines, the beginning of a list of objects means JSON, column names
-    mean a table, and any other line means plain lines. A plain line is a text, or a pair of texts with a tab between
-    them. A blank line before a plain line yields a `Blank`. In other formats, blank lines are ignored.
+    The suffix of the file name determines the format, or `format` if the suffix is unknown. If neither does, or for a
+    TSV, the first line with text determines the format: a JSON object means JSON lines, the beginning of a list of
+    objects means JSON, column names mean a table, and any other line means plain lines. A plain line is a text, or a
+    pair of texts with a tab between them. A blank line before a plain line yields a `Blank`. In other formats, blank
+    lines are ignored.
 
     Args:
       columns: The columns of the one or two texts.
       headerless_columns: The names of all columns of a table without a header; () if tables have a header.
+      format: The format of a file with an unknown suffix, a value of FORMATS; 'auto' if unknown.
       quiet: Whether to suppress the message about the detected format.
       tabs: Whether plain lines are pairs if the first line has a tab, even if `columns` has one column.
 
@@ -37,7 +40,7 @@ def read_input(
       UserError: The file has no rows, or a row is malformed.
     """
     lines, first_lines = peek_lines(lines)
-    format = FORMATS.get(bare_suffix(where), 'lines')
+    format = FORMATS.get(bare_suffix(where), 'lines' if format == 'auto' else format)
     if format in ('lines', 'tsv'):
         first_line = first_lines[-1] if first_lines else ''
         is_headerless = format == 'tsv' and len(first_line.split('\t')) == len(headerless_columns) > 1

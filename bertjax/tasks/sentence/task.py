@@ -111,6 +111,7 @@ class TextTask(Task[Example, Scores]):
 
     head = SEQUENCE_CLASSIFICATION
     has_baselines = True
+    format = 'auto'  # the format of text files whose suffix is unknown
     trained_texts = 0  # the number of texts in each training record of a regression; 0 if unknown or not a regression
     learned: ClassVar[Mapping[str, str]] = {'labels': 'labels'}
     min_seq_len = 5
@@ -147,7 +148,8 @@ class TextTask(Task[Example, Scores]):
         return ()
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Example | Blank]:
-        for row in read_input(lines, where, self.text_columns, headerless_columns=self.headerless_columns):
+        options = {'headerless_columns': self.headerless_columns, 'format': self.format}
+        for row in read_input(lines, where, self.text_columns, **options):
             yield row if isinstance(row, Blank) else self._unlabelled(row)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Example]:

@@ -75,3 +75,14 @@ def test_invalid_texts_are_errors_with_their_line(mails, where: str, text: str, 
 def test_a_table_without_a_header_is_read_as_in_training(tmp_path, where: str, text: str):
     task = ClassificationTask(data=str(tmp_path), seq_len=16, columns=('label', 'text'))
     assert [record.first for record in task.parse(number_lines(text), where)] == ['a b', 'c']
+
+
+def test_a_file_with_an_unknown_suffix_has_the_format_of_training(tmp_path):
+    options = {'data': str(tmp_path), 'seq_len': 16, 'columns': ('label', 'text'), 'format': 'csv'}
+    task = ClassificationTask(**options)
+    for where, text in (('new.txt', 'ham,a b\nspam,c\n'), ('new.tsv', 'ham\ta b\nspam\tc\n')):
+        assert [record.first for record in task.parse(number_lines(text), where)] == ['a b', 'c']
+    with pytest.raises(UserError, match=r'new\.txt:1'):
+        list(task.parse(number_lines('a b\n'), 'new.txt'))
+    lines = ClassificationTask(**{**options, 'format': 'auto'}).parse(number_lines('a b\n'), 'new.txt')
+    assert [record.first for record in lines] == ['a b']
