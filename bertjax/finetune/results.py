@@ -18,6 +18,7 @@ from bertjax.finetune.advice import advise
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit
 from bertjax.finetune.task_model import TaskModel
+from bertjax.metrics.rows import finite_or_none
 from bertjax.tasks.embedding.head import exported_module
 from bertjax.tasks.reading.texts import Blank
 from bertjax.tasks.task import Outputs, Task
@@ -229,12 +230,13 @@ def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]
 def merge_answers(items: Iterable[Any], answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yields a row for each record or `Blank` in `items`. `answers` has an answer for each record.
 
-    The row of a record has its fields and its answer. The row of a `Blank` has its fields, its kind and `where`.
+    The row of a record has its fields and its answer. The row of a `Blank` has its fields, its kind and `where`. Fields
+    that are not finite, which JSON cannot represent, become null.
     """
     answers = iter(answers)
     for item in items:
         row = {'skipped': item.kind, 'where': item.where} if isinstance(item, Blank) else next(answers)
-        yield _merge_fields(getattr(item, 'fields', None) or {}, row)
+        yield _merge_fields(finite_or_none(getattr(item, 'fields', None) or {}), row)
 
 
 def _merge_fields(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,6 +65,10 @@ def distillation_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if name not in _PRETRAINING_LOSSES]
 
 
-def finite_or_none(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces non-finite values by None, because JSON cannot represent them."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+def finite_or_none(value: Any) -> Any:
+    """Replaces non-finite numbers in a value, its lists and dicts by None, because JSON cannot represent them."""
+    if isinstance(value, Mapping):
+        return {key: finite_or_none(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_or_none(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -150,14 +150,15 @@ class ClassificationTask(TextTask):
     def records(self, split: str) -> Sequence[Example]:
         check_split(split)
         shared = self._shares_dev and split != 'test'
-        records = [self._example(row, split) for row in self._rows('train' if shared else split)]
-        if shared:
-            selected = [record for record in records if is_held_out(record, self.dev_fraction) == (split == 'dev')]
-            if split == 'dev':
-                share = f'{len(selected):,} of the {len(records):,} records of train, selected by a hash of their text'
-                hint = 'sets the fraction, or set config.task.dev to a file'
-                print(f'dev is {share}; config.task.dev_fraction={self.dev_fraction:g} {hint}')
-            records = selected
+        records, total = list[Example](), 0
+        for row in self._rows('train' if shared else split):
+            record, total = self._example(row, split), total + 1
+            if not shared or is_held_out(record, self.dev_fraction) == (split == 'dev'):
+                records.append(record)  # without the others, whose fields may need much memory
+        if shared and split == 'dev':
+            share = f'{len(records):,} of the {total:,} records of train, selected by a hash of their text'
+            hint = 'sets the fraction, or set config.task.dev to a file'
+            print(f'dev is {share}; config.task.dev_fraction={self.dev_fraction:g} {hint}')
         if not records:
             found = f'{self.dev_fraction:g}, which leaves no record of {self.data or self.dataset} for {split}'
             fix = 'add records or a dev file, or set another fraction such as 0.3; 0 for no dev split'
@@ -177,7 +178,7 @@ class ClassificationTask(TextTask):
             raise UserError(row.where, 'no label', *self._no_label_advice)
         if split == 'test' and label is not None and self._means_no_label(label.strip()):
             label = None
-        fields = row.fields if label is None else None
+        fields = None if split == 'train' else row.fields
         return self.example(Row(row.where, texts, fields), label, self._index(row))
 
     def _means_no_label(self, label: str) -> bool:

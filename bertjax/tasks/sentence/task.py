@@ -41,7 +41,7 @@ class Example:
       index: the identifier of the record in an official file, or '' if it has none. If a file of GLUE has no
         identifiers, the index is the position of the record, from 0.
       where: the location, such as 'file:line'; not compared, so that equal records from different files are equal.
-      fields: all fields of the row if it has named fields and is read for prediction; else None.
+      fields: all fields of the row if it has named fields; None for a row of train.
     """
 
     first: str

@@ -8,6 +8,7 @@ import pytest
 from text_world import MAILS, learned, sequences
 
 from bertjax.errors import UserError
+from bertjax.finetune.results import json_lines, prediction_rows
 from bertjax.inference.tasks import text_records
 from bertjax.losses import CLASSIFICATION, REGRESSION
 from bertjax.model.config import BertConfig
@@ -65,6 +66,21 @@ def test_a_model_predicts_from_texts(mails, tokenizer):
     assert sum(rows[0]['probabilities'].values()) == pytest.approx(1)
     assert rows[0]['label'] == max(rows[0]['probabilities'], key=rows[0]['probabilities'].get)
     json.dumps(rows)
+
+
+def test_predictions_of_a_labelled_split_have_the_fields_of_its_rows(tmp_path):
+    row = '{"id": 7, "text": "a", "label": "ham", "size": NaN, "more": [Infinity]}\n'
+    for split, text in (('train', row + row.replace('ham', 'spam')), ('dev', row), ('test', row)):
+        (tmp_path / f'{split}.jsonl').write_text(text)
+    task = learned(tmp_path)
+    assert [record.fields for record in task.records('train')] == [None, None]  # they may need much memory
+    for split in ('dev', 'test'):
+        (line,) = json_lines(prediction_rows(task, task.records(split), [Scores(np.array([0.0, 1.0]))])).splitlines()
+        predicted = json.loads(line, parse_constant=pytest.fail)
+        assert {key: predicted[key] for key in ('label', 'true', 'input_label')} == {
+            'label': 'spam', 'true': 'ham', 'input_label': 'ham',
+        }  # fmt: skip
+        assert (predicted['id'], predicted['text'], predicted['size'], predicted['more']) == (7, 'a', None, [None])
 
 
 def test_metrics_and_report(mails):
