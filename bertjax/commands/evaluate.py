@@ -31,7 +31,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     checkpoint. In a new workdir, the verb evaluates the model of config.init. With config.ensemble it evaluates the
     models of several workdirs, together and individually. The metrics are added to WORKDIR/results.json, or replace its
     content if it is about another model. The predictions, and any files that the task's benchmark expects, are written
-    to WORKDIR/predictions. Results on data other than the run's go to `other_data` in the file and in the folder.
+    to WORKDIR/predictions. Results on data other than the run's, or with other options of the task, go to `other_data`
+    in the file and in the folder.
 
     A task may have thresholds, such as the null threshold of SQuAD 2.0. The final model of a finished run keeps its
     thresholds. For any other model, the thresholds are tuned on dev if config.split has dev.

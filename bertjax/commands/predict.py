@@ -47,7 +47,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     at most config.eval_batch_size records. A batch is predicted when it is full, or when no more input is waiting.
 
     Without config.input, WORKDIR/predictions/SPLIT.jsonl gets the predictions for all records of each split in
-    config.split, such as 'test,test_mismatched'. For data other than the run's, the folder is predictions/other_data.
+    config.split, such as 'test,test_mismatched'. For data other than the run's, or with other options of the task, the
+    folder is predictions/other_data.
 
     Except for standard input, the files that the task's benchmark expects, if any, are written to a folder next to the
     JSON lines, and to a zip. The model is chosen as in run=evaluate. With config.ensemble, several models predict

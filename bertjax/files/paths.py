@@ -48,6 +48,12 @@ def display_path(path: pathlib.Path) -> str:
     return os.fspath(path)
 
 
+def real_path(path: str) -> str:
+    """Returns the path without links and `~`, for comparisons; an unchanged path if it does not exist here."""
+    local = os.path.expanduser(path)
+    return os.path.realpath(local) if os.path.exists(local) else path
+
+
 def is_pattern(path: str) -> bool:
     """Returns whether the path has wildcards."""
     return _WILDCARD.search(path) is not None

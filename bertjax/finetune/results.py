@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import pathlib
 import re
 import shlex
@@ -11,9 +10,11 @@ from typing import Any
 
 from rich.table import Table
 
+from bertjax.config.plain import to_plain
+from bertjax.config.schema import Trained
 from bertjax.convert.content import ExportContent
 from bertjax.files.atomic import write_atomic, write_zip
-from bertjax.files.paths import display_path
+from bertjax.files.paths import display_path, real_path
 from bertjax.finetune.advice import advise
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit
@@ -21,6 +22,7 @@ from bertjax.finetune.task_model import TaskModel
 from bertjax.metrics.rows import finite_or_none
 from bertjax.tasks.embedding.head import exported_module
 from bertjax.tasks.reading.texts import Blank
+from bertjax.tasks.registry import options
 from bertjax.tasks.task import Outputs, Task
 from bertjax.terminal import BOXED, Console, make_table
 from bertjax.training.health.goodput import read_goodput
@@ -31,11 +33,12 @@ from bertjax.writers.console import format_value, print_next_commands, print_out
 from bertjax.writers.jsonl import read_rows
 
 _PREDICTED = ('label', 'labels', 'score', 'tags', 'prediction', 'answer')  # records may use these names for true labels
+_NO_FIGURES = ('input_format', 'normalize')  # options that do not affect the predictions of a split
 _SURROGATE = re.compile('[\ud800-\udfff]')
 RESULTS = 'results.json'
 # Keys of results.json.
 STEP = 'step'  # the step of the evaluated checkpoint; missing if the final model of the run was evaluated
-OTHER_DATA = 'other_data'  # the figures on data other than the run's
+OTHER_DATA = 'other_data'  # the figures on data other than the run's, or with other options
 STOPPED = 'stopped_at'  # the last step if config.patience ended the run before config.steps
 # The config keys that distinguish the runs of a task.
 _FACTS = ('init', 'seed', 'trainable', 'epochs', 'steps')
@@ -173,27 +176,25 @@ def export_task(
 
 
 def describe_other_data(settings: FinetuningSettings, folder: pathlib.Path, results: dict[str, Any]) -> str | None:
-    """Describes the data in `settings`, unless they are the data of the run in the workdir `folder`.
+    """Describes the data in `settings`, unless they are the data of the run in the workdir `folder`, read alike.
 
-    If the workdir has no run, the data are compared with results['data'], which is set if it is missing.
+    If the workdir has no run, the description is compared with results['data'], which is set if it is missing.
 
     Returns:
-      The path of the data, followed by the options that name files; None for the run's data.
+      The path of the data, followed by the options of the task that differ from those of the run or, without a run,
+      from their defaults; None for the run's data and options.
     """
-    path, data = folder / 'config.json', _describe_data(settings.data, settings.task)
-    if path.exists():
-        recorded = read_recorded_config(path)
-        run_data = _describe_data(recorded['data'], recorded['task'])
-    else:
-        run_data = results.setdefault('data', data)
+    path = folder / 'config.json'
+    recorded = read_recorded_config(path) if path.exists() else {'task': {}}
+    changes = [
+        f'task.{name}={value}'
+        for name, option in options(settings.task['kind']).items()
+        if option.trained is Trained.COMMAND_LINE and name not in _NO_FIGURES
+        if (value := to_plain(settings.task[name])) != to_plain(recorded['task'].get(name, option.default))
+    ]
+    data = ' '.join([real_path(settings.data), *changes])
+    run_data = real_path(recorded['data']) if path.exists() else results.setdefault('data', data)
     return None if data == run_data else data
-
-
-def _describe_data(data: str, task: Mapping[str, Any]) -> str:
-    names = ('dataset', 'candidates', *(name for split in ('dev', 'test') for name in (split, f'{split}_file')))
-    files = {name: task.get(name) for name in names}
-    path = os.path.realpath(data) if os.path.exists(data) else data
-    return ' '.join([path, *(f'task.{name}={value}' for name, value in files.items() if value)])
 
 
 def write_predictions(

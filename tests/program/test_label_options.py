@@ -92,7 +92,10 @@ def test_another_threshold_changes_the_labels(program: Program, several: pathlib
     workdir = shutil.copytree(several, tmp_path / 'run')
     arguments = (f'--workdir={workdir}', '--config.task.threshold=0.99999')
     program.run(*arguments, '--config.run=evaluate', **SEVERAL)
-    assert results(workdir)['splits']['dev']['micro_recall'] == 0
+    found = results(workdir)
+    assert found['splits'] == results(several)['splits']
+    (other,) = found['other_data'].values()
+    assert other['splits']['dev']['micro_recall'] == 0
     (tmp_path / 'own.txt').write_text('the old river\n')
     program.run(*arguments, '--config.run=predict', f'--config.input={tmp_path / "own.txt"}', **SEVERAL)
     assert rows(workdir / 'predictions' / 'input' / 'own.jsonl')[0]['labels'] == []

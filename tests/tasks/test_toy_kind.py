@@ -208,7 +208,9 @@ def test_options_of_a_new_kind_change_only_as_they_declare(config: ConfigDict, t
     (tmp_path / 'dev.text').write_text('abc')
     config.task.suffix = '.text'
     evaluate.run(config, str(workdir), {'task.suffix'})
-    assert [row['word'] for row in lines(workdir / 'predictions' / 'dev.jsonl')] == ['abc']
+    assert [row['word'] for row in lines(workdir / 'predictions' / 'other_data' / 'dev.jsonl')] == ['abc']
+    (other,) = json.loads((workdir / 'results.json').read_text())['other_data']
+    assert other == f'{tmp_path} task.suffix=.text'
 
 
 def test_unsupported_settings_are_refused_before_training(config: ConfigDict, tmp_path: pathlib.Path):
