@@ -17,7 +17,7 @@ from bertjax.config.schema import Trained
 from bertjax.convert.load import load_task_model
 from bertjax.data.length_buckets import MAX_LENGTHS
 from bertjax.errors import UserError
-from bertjax.files.paths import is_remote
+from bertjax.files.paths import is_remote, real_path
 from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit, read_encoder_config
@@ -26,6 +26,8 @@ from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
+from bertjax.remote.paths import user_path
+from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.splits import STEMS
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.training.setup import Setup
@@ -66,7 +68,7 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
             fix = 'leave it out, or give the workdir of another run'
             raise UserError(f'config.{name}', repr(new[name]), f'{old.get(name)!r}, as in {path}', fix)
     merged.data = config.data or recorded['data']
-    if os.path.realpath(merged.data) != os.path.realpath(recorded['data']):
+    if real_path(merged.data) != real_path(recorded['data']):
         for name in _FILE_OPTIONS:
             value = merged.task.get(name, '')
             moves = all(_moves(part, recorded['data'], merged.data) for part in value.split(',')) if value else True
@@ -96,12 +98,29 @@ def evaluation_settings(
 ) -> FinetuningSettings:
     """Returns the settings for the model in a workdir or, if it has no run, for the model in config.init.
 
+    Without a dev file, all records of a single file that is not the data of the run are dev.
+
     Raises:
       UserError: See `merge_run_config` and `merge_task_file`.
     """
-    if config.init and not (folder / 'config.json').exists():
-        return finetuning_settings(merge_task_file(config, command_line_keys))
-    return finetuning_settings(merge_run_config(config, folder, command_line_keys))
+    path = folder / 'config.json'
+    if not path.exists():
+        return finetuning_settings(merge_task_file(config, command_line_keys) if config.init else config)
+    merged, run_data = merge_run_config(config, folder, command_line_keys), read_recorded_config(path)['data']
+    if 'dev_fraction' in merged.task and not merged.task.dev and real_path(merged.data) != real_path(run_data):
+        merged.task.dev = _single_file(merged.data)
+        if merged.task.dev:
+            print(f'dev is all records of {merged.data}, because the run was trained on {run_data}')
+    return finetuning_settings(merged)
+
+
+def _single_file(data: str) -> str:
+    """Returns the name of the file if `data` is a file, or the folder of rows without a split; else ''."""
+    path = user_path(data, 'config.data')
+    if path.is_file() or is_saved_dataset(path):
+        return path.name
+    names = [file.name for file in path.iterdir()] if path.is_dir() else []
+    return names[0] if names == ['train.jsonl'] else ''
 
 
 def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ()) -> ConfigDict:

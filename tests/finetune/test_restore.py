@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from bertjax.config.files import Recipe, load_recipe
 from bertjax.config.plain import dump, to_plain
 from bertjax.errors import UserError
-from bertjax.finetune.restore import merge_run_config, merge_task_file
+from bertjax.finetune.restore import evaluation_settings, merge_run_config, merge_task_file
 from bertjax.finetune.results import describe_other_data
 from bertjax.finetune.settings import finetuning_settings
 
@@ -156,3 +156,43 @@ def test_the_results_of_another_dataset_are_kept_apart(repository: pathlib.Path,
     assert describe_other_data(finetuning_settings(config), tmp_path, results) is None
     config.task.dataset = 'yelp_polarity_reviews'
     assert describe_other_data(finetuning_settings(config), tmp_path, results) == ' task.dataset=yelp_polarity_reviews'
+
+
+def test_all_records_of_another_file_are_dev(repository: pathlib.Path, tmp_path: pathlib.Path, capsys, monkeypatch):
+    """Only without a dev file, and not for the data of the run or a folder."""
+    monkeypatch.setenv('HOME', str(tmp_path))
+    for name, count in (('mails.csv', 40), ('new.csv', 40), ('dev.csv', 2), ('folder/train.csv', 40)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('text,label\n' + ''.join(f'text {i},{i % 2}\n' for i in range(count)))
+    (tmp_path / 'rows').mkdir()
+    (tmp_path / 'rows' / 'train.jsonl').write_text('{"text": "a", "label": 1}\n')
+    (tmp_path / 'config.json').write_text(dump(recipe(repository, 'classify.py', data=str(tmp_path / 'mails.csv'))))
+
+    def sizes(data: str, **changes: str) -> tuple[int, int, bool]:
+        config = recipe(repository, 'classify.py', data=data, **changes)
+        task = evaluation_settings(config, tmp_path, {'data', *changes}).build_task()
+        printed = f'dev is all records of {data}, because the run was trained on {tmp_path / "mails.csv"}\n'
+        return len(task.records('train')), len(task.records('dev')), printed in capsys.readouterr().out
+
+    assert sizes(f'{tmp_path}/new.csv') == (40, 40, True)
+    assert sizes(f'{tmp_path}/rows') == (1, 1, True)
+    assert sizes(f'{tmp_path}/new.csv', **{'task.dev': 'dev.csv'}) == (40, 2, False)
+    for same in ('', '~/mails.csv', f'{tmp_path}/folder'):
+        train, dev, printed = sizes(same)
+        assert train + dev == 40 and not printed
+
+
+def test_the_results_of_other_options_are_kept_apart(repository: pathlib.Path, tmp_path: pathlib.Path):
+    trained = recipe(repository, 'multi_label.py', data=str(tmp_path), **{'task.text_a': 'body'})
+    (tmp_path / 'config.json').write_text(dump(trained))
+    other = recipe(repository, 'multi_label.py', **{'task.threshold': 0.3, 'task.label_columns': ('a', 'b')})
+    described = []
+    for keys in ((), ('task.threshold',), ('task.threshold', 'task.label_columns', 'task.text_a')):
+        settings = evaluation_settings(other, tmp_path, keys)
+        described.append(describe_other_data(settings, tmp_path, {}))
+    options = "task.text_a=text task.label_columns=['a', 'b'] task.threshold=0.3"
+    assert described == [None, f'{tmp_path} task.threshold=0.3', f'{tmp_path} {options}']
+    tagging = recipe(repository, 'ner.py', **{'task.input_format': 'words'})
+    (tmp_path / 'config.json').write_text(dump(recipe(repository, 'ner.py', data=str(tmp_path))))
+    settings = evaluation_settings(tagging, tmp_path, {'task.input_format'})
+    assert describe_other_data(settings, tmp_path, {}) is None

@@ -161,7 +161,7 @@ class ClassificationTask(TextTask):
             print(f'dev is {share}; config.task.dev_fraction={self.dev_fraction:g} {hint}')
         if not records:
             found = f'{self.dev_fraction:g}, which leaves no record of {self.data or self.dataset} for {split}'
-            fix = 'add records or a dev file, or set another fraction such as 0.3; 0 for no dev split'
+            fix = 'add records, name a dev file in config.task.dev, or train with another fraction; 0 for no dev split'
             raise UserError('config.task.dev_fraction', found, 'records in both splits', fix)
         check_all_or_none(records)
         return records

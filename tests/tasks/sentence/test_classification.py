@@ -169,7 +169,7 @@ def test_the_dev_split_is_held_out_by_text(tmp_path):
     train, more = ([r.first for r in task.records(split)] for split in ('train', 'dev'))
     assert dev <= set(more) and not set(train) & dev
     assert is_held_out(Example('Text  7', None, None), 0.5) == is_held_out(Example('text 7', None, None), 0.5)
-    with pytest.raises(UserError, match='no record'):
+    with pytest.raises(UserError, match=r'no record .*name a dev file in config\.task\.dev'):
         (tmp_path / 'train.tsv').write_text('text\tlabel\na\t1\n')
         task.records('train'), task.records('dev')
 
