@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import functools
 import glob
 import hashlib
 import io
@@ -212,8 +213,8 @@ def checksum(path: str | os.PathLike, algorithm: Literal['sha256', 'blake2b-128'
 def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
     """Locks an existing local directory against other processes during the body. If the process dies, the lock ends.
 
-    If the file system does not support locks, a warning is logged and the body runs without a lock. In error messages,
-    `doing` describes the process that holds the lock, for example 'builds this store'.
+    On NFS, the lock holds only between the processes of one machine. In error messages, `doing` describes the process
+    that holds the lock, for example 'builds this store'. See also `lock_file`.
 
     Raises:
       UserError: Another process holds the lock, or the directory was removed or moved during the body.
@@ -224,12 +225,10 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
     handle = os.open(directory, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(handle, directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             found, fix = f'another process that {doing}', 'wait for it, or end it'
             raise UserError(str(directory), found, 'one process at a time', fix) from None
-        except OSError:
-            logging.warning('%s cannot be locked: do not start a second process in it.', directory)
         try:
             yield
         except (UserError, StoppedError):
@@ -242,6 +241,27 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
             raise _moved_error(directory)
     finally:
         os.close(handle)
+
+
+def lock_file(handle: int, directory: str | os.PathLike, operation: int = fcntl.LOCK_EX) -> None:
+    """Locks an open file or directory until it is closed. Logs a warning if the file system does not support locks.
+
+    Args:
+      handle: The file descriptor.
+      directory: The directory that the warning names.
+      operation: An operation of `fcntl.flock`; by default, the function waits for the lock.
+    """
+    try:
+        fcntl.flock(handle, operation)
+    except BlockingIOError:
+        raise
+    except OSError:
+        _warn_unlocked(os.fspath(directory))
+
+
+@functools.cache  # one warning, even for many files
+def _warn_unlocked(directory: str) -> None:
+    logging.warning('%s cannot be locked: do not start a second process in it.', directory)
 
 
 def is_at(path: str | os.PathLike, handle: int) -> bool:

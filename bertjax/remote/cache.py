@@ -1,6 +1,5 @@
 """Local copies of bucket objects. A copy is complete and verified before it is used, and later runs reuse it."""
 
-import fcntl
 import functools
 import hashlib
 import json
@@ -10,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import BinaryIO
 
 from bertjax.errors import UserError
-from bertjax.files.atomic import is_at, make_directory, sync_directory
+from bertjax.files.atomic import is_at, lock_file, make_directory, sync_directory
 from bertjax.files.disk import annotate_write_errors
 from bertjax.remote.object_store import RemoteFolder, RemoteObject, content_checksum, split_address
 
@@ -121,9 +120,9 @@ def fetch_all(folder: RemoteFolder, targets: Mapping[RemoteObject, pathlib.Path]
 def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy: bool = True) -> None:
     """Fetches an object, or continues the partial file of a killed process.
 
-    If another process is fetching the same object, the function waits for it. The result must have the size and the
-    checksum of the object, which must not change meanwhile. With `copy`, a checksum is written beside the file, so that
-    other processes can verify the file.
+    If another process is fetching the same object, the function waits for it, see `lock_file`. The result must have the
+    size and the checksum of the object, which must not change meanwhile. With `copy`, a checksum is written beside the
+    file, so that other processes can verify the file.
 
     Raises:
       UserError: The object was removed, or it changed or did not match its checksum in both attempts. See also
@@ -135,7 +134,7 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
     with annotate_write_errors(target, source.size):
         make_directory(target.parent)
         with part.open('ab') as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock_file(file.fileno(), target.parent)
             if not is_at(part, file.fileno()):  # another process has completed it meanwhile
                 return
             damage = _fill(folder, source, file, part) and _fill(folder, source, file, part)

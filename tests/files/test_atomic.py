@@ -1,5 +1,6 @@
 """Tests atomic files and directories, and the lock of a directory."""
 
+import errno
 import hashlib
 import os
 import pathlib
@@ -176,6 +177,16 @@ def test_only_one_process_can_lock_a_directory(tmp_path):
         pass
     with lock_directory(tmp_path, 'works here'):
         pass
+
+
+def test_a_file_system_without_locks_gives_a_warning(tmp_path, monkeypatch, caplog):
+    def refuse(handle, operation):
+        raise OSError(errno.ENOLCK, 'No locks available')
+
+    monkeypatch.setattr(atomic.fcntl, 'flock', refuse)
+    with lock_directory(tmp_path, 'works here'):
+        write_atomic(tmp_path / 'a', '')
+    assert f'{tmp_path} cannot be locked' in caplog.text
 
 
 @pytest.mark.parametrize('recreated', [False, True])

@@ -1,6 +1,7 @@
 """Tests finding and fetching objects from a local S3 server, despite failed requests and damaged data."""
 
 import errno
+import fcntl
 import os
 import pathlib
 import random
@@ -92,16 +93,26 @@ def test_a_copy_that_another_process_has_completed_stays(bucket, monkeypatch, tm
     """While this process waits, another completes the copy, and a third opens a new partial file."""
     bucket.put(TEXTS)
 
-    def complete(file, operation):
-        part = pathlib.Path(file.name)
+    def complete(handle, directory):
+        (part,) = directory.glob('.b.txt.part-*')
         part.write_bytes(TEXTS['text/b.txt'])
         part.rename(tmp_path / 'b.txt')
         part.touch()
 
-    monkeypatch.setattr(cache.fcntl, 'flock', complete)
+    monkeypatch.setattr(cache, 'lock_file', complete)
     folder = RemoteFolder(URL)
     cache.fetch(folder, folder.info('b.txt'), tmp_path / 'b.txt')
     assert (tmp_path / 'b.txt').read_bytes() == TEXTS['text/b.txt']
+
+
+def test_a_cache_on_a_file_system_without_locks_works(bucket, monkeypatch):
+    bucket.put(TEXTS)
+
+    def refuse(handle, operation):
+        raise OSError(errno.ENOSYS, 'Function not implemented')
+
+    monkeypatch.setattr(fcntl, 'flock', refuse)
+    assert cache.copy_path(f'{URL}/a/c.txt', 'config.data').read_bytes() == TEXTS['text/a/c.txt']
 
 
 def test_a_download_that_is_always_damaged_is_an_error(bucket, tmp_path):
