@@ -1,4 +1,4 @@
-"""Returns freed memory to the system, and reports a lack of memory to the user."""
+"""The memory of the host: returns freed memory to the system, and reports a lack of memory to the user."""
 
 import ctypes
 import errno
@@ -6,9 +6,10 @@ import re
 import resource
 import sys
 
+import psutil
 from absl import logging
 
-from bertjax.cores import schedulable_cores
+from bertjax.cores import cgroup_limits, schedulable_cores
 from bertjax.errors import UserError
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # Parameters of mallopt in glibc's malloc.h.
@@ -19,6 +20,12 @@ _BASE_BYTES, _BYTES_PER_CORE = 2 << 30, 128 << 20
 # The messages of XLA, C++ and Python about a lack of memory.
 _EXHAUSTED = re.compile(r"RESOURCE_EXHAUSTED:.*(memory|allocat)|std::bad_alloc|can't start new thread", re.DOTALL)
 _FIX = 'lower config.batch_size, raise config.grad_accum_steps, or give the run more memory; the same command continues'
+
+
+def host_memory() -> int:
+    """Returns the memory of this machine in bytes, limited by the memory of a container or a Slurm job."""
+    limits = [*cgroup_limits('memory', 'memory.max'), *cgroup_limits('memory', 'memory.limit_in_bytes')]
+    return min([psutil.virtual_memory().total, *(limit for (limit,) in limits)])
 
 
 def return_freed_memory() -> None:

@@ -28,6 +28,7 @@ from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, data_from_source
 from bertjax.finetune.task_model import prepare
 from bertjax.finetune.trials import make_trials
+from bertjax.memory import host_memory
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.parallel.devices import device_memory
 from bertjax.parallel.mesh import is_cpu, make_mesh, row_shards
@@ -118,7 +119,7 @@ def on_this_machine(settings: PretrainingSettings, done: int, total: int | None)
     settings.check_memory(mesh)
     setup = build_pretraining_setup(settings, model, mesh)
     state = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((setup.state, setup.state.params)))
-    on_cpu, free = is_cpu(mesh), psutil.virtual_memory().available
+    on_cpu, free = is_cpu(mesh), min(psutil.virtual_memory().available, host_memory())
     message = f'{gib(state)} for the state and the gradients; {gib(device_memory(mesh))} on each device'
     if on_cpu and 2 * state > free:
         fix = 'end other programs, or choose a smaller model'

@@ -9,10 +9,10 @@ import pathlib
 import platform
 
 import jax
-import psutil
 from jax.sharding import Mesh
 
 from bertjax.errors import UserError
+from bertjax.memory import host_memory
 from bertjax.parallel.compile_cache import enable_compile_cache
 from bertjax.parallel.compiler_flags import set_compiler_flags
 
@@ -110,4 +110,4 @@ def device_memory(mesh: Mesh) -> int:
     """Returns the memory of each device of a mesh in bytes. CPU devices share the memory of the host."""
     device = mesh.local_devices[0]
     limit = (device.memory_stats() or {}).get('bytes_limit')
-    return limit or psutil.virtual_memory().total // len(mesh.local_devices)
+    return limit or host_memory() // len(mesh.local_devices)
