@@ -1,5 +1,6 @@
 """Pulls models from the Hugging Face hub, and pushes models to it."""
 
+import errno
 import functools
 import os
 import re
@@ -7,6 +8,7 @@ from collections.abc import Collection
 
 from bertjax.convert.huggingface.families import FAMILIES
 from bertjax.errors import UserError
+from bertjax.files.disk import annotate_write_errors, explain_os_error
 
 _NAME = re.compile(r'([\w.-]+/[\w.-]+)(?:@([\w./-]+))?')
 # {pattern of a short model name: the organisation that the model moved to}.
@@ -36,6 +38,7 @@ _STALE += ['tokenizer_config.json', 'tokenizer.model', 'vocab.txt', 'vocab.json'
 _STALE += ['special_tokens_map.json', 'added_tokens.json', 'modules.json', 'config_sentence_transformers.json']
 _LOG_IN = "log in with 'hf auth login', or set HF_TOKEN"
 _LATER = 'try again when the network is available'
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)  # of the hub's cache
 
 
 def hub_name(name: str) -> tuple[str, str | None] | None:
@@ -58,7 +61,8 @@ def pull(name: str, where: str) -> str:
     is returned. `name` is 'org/name' or 'org/name@revision'. `where` names its config key or function in messages.
 
     Raises:
-      UserError: The model does not exist or is not accessible, or neither the network nor a cached model is available.
+      UserError: The model does not exist or is not accessible, neither the network nor a cached model is available, or
+        the cache cannot be written to.
     """
     from huggingface_hub import HfApi, constants, errors, snapshot_download
 
@@ -70,12 +74,13 @@ def pull(name: str, where: str) -> str:
         return UserError(where, f'{name}, which is not a local path; on the hub it is {found}', expected, fix)
 
     try:
-        facts = HfApi().model_info(repository, revision=revision)
+        facts = HfApi().model_info(repository, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
         kind = (facts.config or {}).get('model_type')
         if kind and kind not in names:
             raise make_error(f'a model of the type {kind!r}', f'give a model of a type in {", ".join(names)}')
         files = [file.rfilename for file in facts.siblings or ()]
-        folder = snapshot_download(repository, revision=revision, allow_patterns=_files_to_pull(files))
+        with annotate_write_errors(constants.HF_HUB_CACHE, 0):
+            folder = snapshot_download(repository, revision=revision, allow_patterns=_files_to_pull(files))
     except UserError:
         raise
     except errors.HFValidationError:
@@ -87,7 +92,12 @@ def pull(name: str, where: str) -> str:
         raise make_error(f'a model without the revision {revision!r}', 'give a branch, a tag or a commit') from None
     except errors.RepositoryNotFoundError:
         raise make_error('unknown or private', f'check the path or the name; for a private model, {_LOG_IN}') from None
-    except Exception as error:  # A network error. Its class depends on huggingface_hub's HTTP library.
+    except Exception as error:
+        if getattr(error, 'errno', None) in _WRITE_ERRORS:
+            disk_error = explain_os_error(error, constants.HF_HUB_CACHE)
+            fix = 'make room or change the permissions there, or set HF_HOME to another folder'
+            raise UserError(disk_error.where, disk_error.found, disk_error.expected, fix) from None
+        # A network error. Its class depends on huggingface_hub's HTTP library.
         cached = _cached(repository, revision)
         if cached is None:
             raise make_error(f'not available: {_reason(error)}', _LATER) from None
@@ -157,19 +167,26 @@ def _files_to_pull(files: Collection[str]) -> list[str]:
 
 def _files_of_folder(names: Collection[str]) -> list[str]:
     """Returns the files to download from one folder: the descriptions, and the first available format of weights."""
+    return [file for file in names if file.endswith(_DESCRIPTION_SUFFIXES)] + _weights(names)
+
+
+def _weights(names: Collection[str]) -> list[str]:
+    """Returns the files of the first available format of weights."""
     formats = ([file for file in names if re.fullmatch(form, file)] for form in _WEIGHTS)
-    return [file for file in names if file.endswith(_DESCRIPTION_SUFFIXES)] + next(filter(None, formats), [])
+    return next(filter(None, formats), [])
 
 
 def _cached(repository: str, revision: str | None) -> str | None:
+    """Returns the local folder of a cached model; None if there is none, or if the download of its shards stopped."""
     from huggingface_hub import snapshot_download
 
     try:
         folder = snapshot_download(repository, revision=revision, local_files_only=True)
     except Exception as error:  # the snapshot is incomplete, because `pull` skips some files
         folder = getattr(error, 'snapshot_path', None)
-    names = os.listdir(folder) if folder else []
-    return folder if any(re.fullmatch(form, name) for form in _WEIGHTS for name in names) else None
+    weights = _weights(os.listdir(folder) if folder else [])
+    shards = re.findall(r'-of-(\d+)\.', ' '.join(weights))
+    return folder if weights and all(int(count) == len(shards) for count in shards) else None
 
 
 def _push_error(name: str, found: str, expected: str, fix: str) -> UserError:

@@ -6,6 +6,7 @@ Each case runs in a separate process, because huggingface_hub reads HF_ENDPOINT 
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -58,6 +59,7 @@ def hub():
             'model.safetensors.index.json': b'{}',
             **dict.fromkeys(['modules.json', *MODULES, '2_Dense/pytorch_model.bin', 'x/config.json'], b'{}'),
         }
+        hub.files['org/stopped'] = {**files, 'model-00001-of-00002.safetensors': b'1'}
         hub.files['org/google'] = {'bert_config.json': b'{}', 'vocab.txt': b'x', 'bert_model.ckpt.index': b'x'}
         hub.files['org/other'] = {'config.json': b'{"model_type": "deberta-v2"}', 'model.safetensors': b'x' * 99}
         hub.gated.add('org/gated')
@@ -68,7 +70,8 @@ def call(hub: Hub, home: pathlib.Path, *calls: list, token: str = '', **environm
     """Returns the results or errors of `calls`, each a [name, arguments] of a hub function, and everything printed."""
     hf = {'HF_ENDPOINT': hub.address, 'HF_HOME': str(home), 'HF_HUB_DISABLE_PROGRESS_BARS': '1', 'HF_TOKEN': token}
     env = {name: value for name, value in {**os.environ, **hf, **environment}.items() if value or name != 'HF_TOKEN'}
-    done = subprocess.run([sys.executable, '-c', CALLS, json.dumps(calls)], env=env, capture_output=True, text=True)
+    command = [sys.executable, '-c', CALLS, json.dumps(calls)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     return [json.loads(line) for line in lines if line.startswith('"') or line == 'null'], done.stdout
@@ -145,7 +148,7 @@ def test_only_needed_files_are_pulled(hub, tmp_path):
 
 
 def test_models_that_cannot_be_pulled_are_errors(hub, tmp_path):
-    names = ('org/none', 'org/gated', 'org/model@v7', 'out/my--run', 'org/other')
+    names = ('org/none', 'org/gated', 'org/model@v7', 'out/my--run', 'org/other', 'org/stopped')
     said, _ = call(hub, tmp_path, *(['pull', [name, 'config.init']] for name in names))
     assert 'config.init: found org/none, which is not a local path; on the hub it is unknown or private' in said[0]
     assert (
@@ -158,10 +161,21 @@ def test_models_that_cannot_be_pulled_are_errors(hub, tmp_path):
     )
     assert "on the hub it is a model of the type 'deberta-v2'" in said[4] and 'modernbert' in said[4]
     assert not any('org/other' in request and 'safetensors' in request for request in hub.requests)
-    offline, _ = call(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_HUB_OFFLINE='1')
-    assert 'which is not a local path; on the hub it is not available: HF_HUB_OFFLINE is set' in offline[0]
-    gone, _ = call(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_ENDPOINT='http://127.0.0.1:9')
-    assert 'not available: the hub cannot be reached (' in gone[0] and len(gone[0].splitlines()) == 1
+    cached = [['pull', [name, 'config.init']] for name in ('org/model', 'org/stopped')]
+    offline, _ = call(hub, tmp_path, *cached, HF_HUB_OFFLINE='1')
+    assert len(offline) == 2
+    for error in offline:
+        assert 'which is not a local path; on the hub it is not available: HF_HUB_OFFLINE is set' in error
+    with socket.create_server(('127.0.0.1', 0)) as silent:
+        for port in (9, silent.getsockname()[1]):
+            address = f'http://127.0.0.1:{port}'
+            gone, _ = call(hub, tmp_path, cached[0], HF_ENDPOINT=address, HF_HUB_ETAG_TIMEOUT='1')
+            assert 'not available: the hub cannot be reached (' in gone[0] and len(gone[0].splitlines()) == 1
+
+
+def test_a_cache_that_cannot_be_written_to_is_an_error(hub):
+    error, _ = call(hub, pathlib.Path('/sys/hub'), ['pull', ['org/model', 'config.init']])
+    assert 'error: /sys/hub' in error[0] and 'set HF_HOME to another folder' in error[0]
 
 
 def test_a_push_replaces_the_model_and_needs_a_valid_token(hub, tmp_path):
