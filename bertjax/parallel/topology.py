@@ -4,7 +4,9 @@ import dataclasses
 import importlib.util
 import math
 import os
+import platform
 import re
+import sys
 from typing import Any
 
 from bertjax.errors import UserError, first_line
@@ -132,6 +134,8 @@ def topology_devices(name: str) -> list[Any]:
         reason = first_line(error)
         if importlib.util.find_spec('libtpu') is None:
             fix = "install the extra 'tpu': pip install 'bertjax[tpu]'"
+            if (sys.platform, platform.machine()) != ('linux', 'x86_64'):
+                fix = 'compile for TPUs on Linux on x86-64, because libtpu does not exist for this machine'
             raise UserError('config.topology', reason, 'libtpu, the TPU compiler', fix) from None
         raise UserError('config.topology', f'{name!r} ({reason})', example, 'correct the name') from None
     return list(topology.devices)

@@ -1,11 +1,14 @@
 """Tests abstract TPU slices: their devices and the properties of their chips."""
 
+import importlib.util
 import json
 import os
+import platform
 import subprocess
 import sys
 
 import pytest
+from jax.experimental import topologies
 
 from bertjax.errors import UserError
 from bertjax.parallel.topology import generation_of, ici_bandwidth, slice_chips, topology_devices
@@ -65,6 +68,24 @@ def test_the_sum_of_links_equals_the_data_sheets():
     bidirectional = {'v5e:16x16': 400, 'v6e:16x16': 800, 'v5p:4x4x4': 1200}
     for name, bandwidth in bidirectional.items():
         assert 2 * ici_bandwidth(name, slice_chips(name)) == bandwidth * 1e9
+
+
+@pytest.mark.parametrize(
+    ('machine', 'fix'), [('x86_64', "pip install 'bertjax[tpu]'"), ('aarch64', 'compile for TPUs on Linux on x86-64')]
+)
+def test_a_missing_tpu_compiler_is_an_error(machine: str, fix: str, monkeypatch: pytest.MonkeyPatch):
+    """On machines for which libtpu does not exist, the error does not suggest to install it."""
+
+    def fail(*arguments, **options):
+        raise RuntimeError('no libtpu')
+
+    monkeypatch.setattr(topologies, 'get_topology_desc', fail)
+    monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+    monkeypatch.setattr(sys, 'platform', 'linux')
+    monkeypatch.setattr(platform, 'machine', lambda: machine)
+    with pytest.raises(UserError) as error:
+        topology_devices('v5e:4x4')
+    assert fix in error.value.fix and error.value.found == 'no libtpu'
 
 
 @pytest.mark.parametrize(
