@@ -21,6 +21,7 @@ from rich.text import Text
 
 WIDE = 4096  # A width in characters that is enough for every table, even with the longest paths.
 _NOTEBOOK = 'JPY_PARENT_PID'  # An environment variable of Jupyter kernels and of the programs that their cells start.
+_DUMB = ('dumb', 'unknown')  # the values of TERM for which rich draws no bars
 # Control characters may move the cursor or change colours, so all except tab and line ends are written as escapes.
 _ESCAPES = {code: f'\\x{code:02x}' for code in (*range(32), *range(127, 160)) if chr(code) not in '\t\n\r'}
 # Characters that reorder the text around them (Unicode's Bidi_Control), and line separators, are also escaped.
@@ -41,8 +42,9 @@ class Console(rich.console.Console):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a progress bar can be redrawn by moving the cursor. This is impossible in a notebook."""
-        return _NOTEBOOK not in os.environ and super().is_terminal
+        """Whether a progress bar can be redrawn by moving the cursor. A notebook and a dumb terminal cannot do this."""
+        can_move_cursor = _NOTEBOOK not in os.environ and os.environ.get('TERM', '').lower() not in _DUMB
+        return can_move_cursor and super().is_terminal
 
     @property
     def file(self) -> TextIO:

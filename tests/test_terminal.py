@@ -179,11 +179,13 @@ def test_the_invocation_repeats_the_command(monkeypatch, program, called):
     assert invocation() == called
 
 
-def test_a_notebook_gets_no_moving_progress_bars(monkeypatch):
+@pytest.mark.parametrize(('name', 'value'), [('JPY_PARENT_PID', '1'), ('TERM', 'dumb')])
+def test_a_notebook_and_a_dumb_terminal_get_no_moving_progress_bars(monkeypatch, name: str, value: str):
     """`!bertjax …` in a notebook looks like a terminal, but the cell prints cursor movements as text."""
     monkeypatch.delenv('JPY_PARENT_PID', raising=False)
+    monkeypatch.setenv('TERM', 'xterm')
     assert Console(force_terminal=True).is_terminal
-    monkeypatch.setenv('JPY_PARENT_PID', '1')
+    monkeypatch.setenv(name, value)
     assert not Console(force_terminal=True).is_terminal
 
 

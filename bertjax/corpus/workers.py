@@ -93,7 +93,8 @@ class Progress:
         self._documents = self._size = 0
         self._start_time = self._logged = time.monotonic()
         self._bar = None
-        if enabled and sys.stderr.isatty():
+        console = Console(stderr=True)
+        if enabled and console.is_terminal:
             columns = [
                 rich_progress.TextColumn('{task.fields[documents]}'),
                 rich_progress.DownloadColumn(table_column=Column(no_wrap=True)),
@@ -101,7 +102,7 @@ class Progress:
             ]
             if not in_bytes:
                 columns = [rich_progress.MofNCompleteColumn(), rich_progress.TextColumn('records')]
-            self._bar = make_bar(*columns, console=Console(stderr=True), transient=True)
+            self._bar = make_bar(*columns, console=console, transient=True)
             self._task = self._bar.add_task(title, total=self._total, documents='')
 
     def __enter__(self) -> 'Progress':

@@ -35,13 +35,27 @@ def test_progress_without_a_terminal(tmp_path, vocabulary, monkeypatch, capsys):
 
 def test_the_bar_of_a_terminal_counts_records_of_a_dataset(monkeypatch):
     """pydoc has 79 documents, not 79 bytes."""
+    monkeypatch.delenv('JPY_PARENT_PID', raising=False)
+    monkeypatch.setenv('TERM', 'xterm')
+    text = re.sub(r'\x1b\[[\d;?]*[A-Za-z]', '', screen_with_progress(monkeypatch))
+    assert '79/79 records' in text and 'bytes' not in text
+
+
+def screen_with_progress(monkeypatch) -> str:
+    """Returns what a terminal receives."""
     screen = io.StringIO()
     screen.isatty = lambda: True
     monkeypatch.setattr(sys, 'stderr', screen)
     with Progress(79, enabled=True, in_bytes=False) as progress:
         progress.add(79, 79)
-    text = re.sub(r'\x1b\[[\d;?]*[A-Za-z]', '', screen.getvalue())
-    assert '79/79 records' in text and 'bytes' not in text
+    return screen.getvalue()
+
+
+@pytest.mark.parametrize(('name', 'value'), [('JPY_PARENT_PID', '1'), ('TERM', 'dumb')])
+def test_a_notebook_and_a_dumb_terminal_get_lines(monkeypatch, name: str, value: str):
+    monkeypatch.setattr('bertjax.corpus.workers.LOG_EVERY', 0)
+    monkeypatch.setenv(name, value)
+    assert screen_with_progress(monkeypatch).startswith('reading the corpus: 79 documents, 79 records of 79 records, ')
 
 
 def settings_of(path: pathlib.Path, **changes: str) -> PretrainingSettings:
