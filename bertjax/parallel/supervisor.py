@@ -4,6 +4,8 @@ import ctypes
 import os
 import signal
 import sys
+import threading
+import time
 
 from bertjax.errors import LostError, process_status
 
@@ -21,7 +23,11 @@ def supervise() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     parent, child = os.getpid(), os.fork()
     if child == 0:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the child must not outlive the parent
+        # The child must not outlive the parent.
+        if sys.platform == 'linux':
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        else:
+            threading.Thread(target=_exit_after, args=(parent,), daemon=True).start()
         if os.getppid() != parent:
             os._exit(LostError.exit_status)
         # A terminal and Slurm signal all processes of a group. In the parent's group, the child would get each signal
@@ -46,3 +52,10 @@ def supervise() -> None:
         os._exit(LostError.exit_status)
     status = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     os._exit(process_status(status))
+
+
+def _exit_after(parent: int) -> None:
+    """Ends this process after its parent."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(LostError.exit_status)
