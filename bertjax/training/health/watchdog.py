@@ -78,11 +78,14 @@ def _report(error: HungError, folder: pathlib.Path) -> None:
 
 
 def _dump_stacks() -> str:
-    """Returns the stacks of all threads, with the innermost call first."""
-    with tempfile.TemporaryFile() as file:
-        faulthandler.dump_traceback(file, all_threads=True)
-        file.seek(0)
-        return file.read().decode('utf-8', 'replace')
+    """Returns the stacks of all threads, with the innermost call first, or why there are none."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+            file.seek(0)
+            return file.read().decode('utf-8', 'replace')
+    except OSError as error:  # for example, no folder for temporary files; the process must end anyway
+        return f'no stacks: {error}'
 
 
 def _write(path: pathlib.Path, text: str) -> None:
