@@ -15,6 +15,7 @@ Exit status:
 import functools
 import gc
 import logging as std_logging
+import os
 import shlex
 import signal
 import sys
@@ -53,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _prepare(flags_of_words: Sequence[str], name: str, verb: Verb) -> None:
-    """Joins the other processes, prints the long form of a training command, and makes Ctrl-C a KeyboardInterrupt."""
+    """Joins the other processes, prints the long form of a training command, and sets the handlers of signals."""
     process_flags = read_process_flags()
     process_flags.check()
     if process_flags.is_one_of_several():
@@ -70,6 +71,9 @@ def _prepare(flags_of_words: Sequence[str], name: str, verb: Verb) -> None:
     # main thread with this signal.
     if signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, signal.SIG_IGN):
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The kernel drops a signal without a handler that is sent to the first process of a container.
+    if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
 
 
 def _report_errors(function: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:

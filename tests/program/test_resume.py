@@ -8,7 +8,7 @@ import time
 
 import pytest
 from golden_runs import rewind
-from running import RUN, WEIGHTS, Program, copy_workdir, rows, wait_for_step
+from running import RUN, WEIGHTS, Program, copy_workdir, rows, wait_for_exit, wait_for_step
 
 
 def assert_same_run(workdir: pathlib.Path, trained: pathlib.Path) -> None:
@@ -128,6 +128,26 @@ def test_a_third_signal_ends_the_process_at_once(program: Program, tmp_path: pat
     _, err = process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGTERM and 'Traceback' not in err
     assert 'stop requested again: ' in err
+
+
+def test_sigterm_ends_the_first_process_of_a_container(program: Program, tmp_path: pathlib.Path):
+    """The kernel drops a signal to process 1 unless it has a handler, which a training has and another verb needs."""
+    code = """
+        import os, time
+        from bertjax.commands import vocab
+
+        os.getpid = lambda: 1
+
+        def run(config, workdir):
+            print('started', flush=True)
+            time.sleep(60)
+
+        vocab.run = run
+    """
+    started = program.with_startup(tmp_path / 'code', code).start(f'--workdir={tmp_path}', '--config.run=vocab')
+    assert started.stdout.readline() == 'started\n'
+    started.send_signal(signal.SIGTERM)
+    assert wait_for_exit(started, 128 + signal.SIGTERM).stderr == ''
 
 
 @pytest.mark.slow
