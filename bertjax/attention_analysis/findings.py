@@ -1,6 +1,7 @@
 """Writes the results of an attention analysis to files."""
 
 import json
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -21,10 +22,13 @@ _OUTPUTS = (PAGE, HEADS, RELATIONS, CHANGES, WEIGHTS)
 
 
 def check_replaceable(folder: pathlib.Path, path: str) -> None:
-    """Raises a UserError if the folder contains the input file `path` or a file that run=attention does not write."""
+    """Raises a UserError if the folder contains the input file `path` or a file that run=attention does not write.
+
+    Hidden files, which the system makes (.DS_Store, .nfs…), do not count.
+    """
     if not folder.is_dir():
         return
-    other_files = sorted(file.name for file in folder.iterdir() if file.name not in _OUTPUTS)
+    other_files = sorted(name for name in os.listdir(folder) if name not in _OUTPUTS and not name.startswith('.'))
     is_file = path not in ('', STANDARD_INPUT)
     if is_file and pathlib.Path(path).expanduser().resolve().parent == folder.resolve():
         other_files = [pathlib.Path(path).name]

@@ -85,6 +85,7 @@ def test_a_foreign_folder_named_partial_is_not_changed(tmp_path, vocabulary):
     with pytest.raises(UserError, match='files that do not belong to a store'):
         build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
     foreign[0].unlink()
+    (tmp_path / 'home' / 'partial' / '.ipynb_checkpoints').mkdir()  # made by Jupyter
     build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
     assert foreign[1].read_text() == 'years'
 
@@ -93,7 +94,7 @@ def test_pairing_plans_and_stores_of_a_mixture_are_not_foreign(tmp_path, vocabul
     (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
     build_store(str(tmp_path / 'a.txt'), tmp_path / 'store' / '0', str(vocabulary), progress=False)
     (tmp_path / 'store' / 'plans').mkdir()
-    for name in ('.plan-0.npy.tmp-7', 'packing-0.npy'):
+    for name in ('.plan-0.npy.tmp-7', 'packing-0.npy', '.DS_Store'):
         (tmp_path / 'store' / 'plans' / name).touch()
     build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)
     for foreign in ('plans/thesis.tex', '7/thesis.tex'):

@@ -250,6 +250,7 @@ def test_mistakes_are_reported_before_anything_is_written(program: Program, trai
 @pytest.mark.parametrize('suffix', ['jsonl', '-'])
 def test_files_and_standard_input_are_read(program: Program, trained, bert, tmp_path, suffix):
     """The program prints the format, as run=extract and run=fill do, and skips blank texts."""
+    (tmp_path / 'attention' / '.ipynb_checkpoints').mkdir(parents=True)  # made by Jupyter, replaced with the folder
     texts, path = ['the old bird', 'a river, runs'], tmp_path / f'in.{suffix}'
     arguments = (f'--workdir={tmp_path}', f'--config.init={trained}')
     if suffix == '-':
