@@ -5,7 +5,6 @@ import importlib.metadata
 import pathlib
 import platform
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 
 from packaging.requirements import Requirement
@@ -85,12 +84,7 @@ def devices() -> Iterator[Check]:
 @check('workdir')
 def workdir(folder: pathlib.Path) -> Iterator[Check]:
     """Writes and removes a file in the workdir, or in its nearest existing parent."""
-    existing = disk.nearest_folder(folder)
-    try:
-        with tempfile.NamedTemporaryFile(dir=existing, prefix='.doctor-'):
-            pass
-    except OSError as error:
-        raise disk.explain_os_error(error, str(existing)) or error from None
+    disk.check_writable(disk.nearest_folder(folder))
     state = 'can be written to' if folder.exists() else 'does not exist, and can be created'
     yield Check('workdir', OK, f'{folder} {state}')
 

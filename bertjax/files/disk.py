@@ -7,6 +7,7 @@ import pathlib
 import re
 import resource
 import shutil
+import tempfile
 from collections.abc import Iterator
 
 from bertjax.errors import UserError
@@ -117,6 +118,20 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
     if error.errno in _FIXES:
         return UserError(str(path), error.strerror.lower(), 'a path that can be read and written', _FIXES[error.errno])
     return None
+
+
+def check_writable(folder: pathlib.Path) -> None:
+    """Writes and removes a file in a folder.
+
+    Raises:
+      UserError: The folder cannot be written to.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        error.filename = os.fspath(folder)  # not the temporary file
+        raise explain_os_error(error, '') or error from None
 
 
 def nearest_folder(path: pathlib.Path) -> pathlib.Path:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from bertjax.checkpoint.steps import any_checkpoint
 from bertjax.errors import UserError
 from bertjax.files.atomic import lock_directory
+from bertjax.files.disk import check_writable
 from bertjax.files.small_files import read_json_or_none
-from bertjax.parallel.distributed import check_shared_folder, primary_first
+from bertjax.parallel.distributed import check_shared_folder, is_primary, primary_first
 
 TRIALS = 'trials'  # the folder with the trials in the workdir of a sweep
 EXPORTED = 'export/trial.txt'  # the file in the workdir of a sweep that names the exported trial
@@ -25,7 +26,8 @@ def lock_workdir(*workdirs: pathlib.Path, results_only: bool = False) -> Iterato
         UserError are removed.
 
     Raises:
-      UserError: Another process works in a workdir, or the processes of a run do not share the folder.
+      UserError: Another process works in a workdir, a workdir cannot be written to, or the processes of a run do not
+        share the folder.
     """
     new = [workdir for workdir in workdirs if results_only and not workdir.exists()]
     with contextlib.ExitStack() as locks:
@@ -33,6 +35,8 @@ def lock_workdir(*workdirs: pathlib.Path, results_only: bool = False) -> Iterato
             workdir.mkdir(parents=True, exist_ok=True)
             with primary_first(sync_workdirs=False):
                 locks.enter_context(lock_directory(workdir, 'works in this workdir'))
+                if is_primary():
+                    check_writable(workdir)
             check_shared_folder(workdir)
         try:
             yield

@@ -4,6 +4,7 @@ import importlib.metadata
 import io
 import pathlib
 import shutil
+import tempfile
 import types
 
 import pytest
@@ -83,7 +84,7 @@ def test_a_workdir_that_is_in_use_or_not_writable_is_reported(tmp_path: pathlib.
     def deny(**options):
         raise PermissionError(13, 'Permission denied', str(tmp_path))
 
-    monkeypatch.setattr(machine.tempfile, 'NamedTemporaryFile', deny)
+    monkeypatch.setattr(tempfile, 'TemporaryFile', deny)
     (check,) = machine.workdir(tmp_path)
     assert check.status == FAIL and 'permission denied' in check.message and 'change its permissions' in check.fix
     (check,) = machine.workdir(tmp_path / 'new' / 'run')  # The run would create it in tmp_path.

@@ -70,6 +70,16 @@ def test_a_full_disk_is_a_one_line_error(program: Program, tmp_path: pathlib.Pat
     assert 'found a full disk with ' in error and f'room for {workdir}' in error and 'make room' in error
 
 
+def test_a_read_only_workdir_is_reported_before_the_vocabulary_is_trained(program: Program, tmp_path: pathlib.Path):
+    def refuse(operation: str, path: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    with watch(refuse, tmp_path):
+        result = program.run(f'--workdir={tmp_path}', *SHORT, status=2)
+    assert assert_one_line(result).startswith(f'error: {tmp_path}: found read-only file system, expected')
+    assert 'vocabulary' not in result.stdout
+
+
 def test_a_workdir_that_is_a_file_is_an_error(program: Program, tmp_path: pathlib.Path):
     (tmp_path / 'file').touch()
     for workdir in (tmp_path / 'file', tmp_path / 'file' / 'deep'):
