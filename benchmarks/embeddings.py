@@ -34,6 +34,7 @@ from typing import Any
 from absl import app, flags
 from minilm import checkpoint
 
+from bertjax.cores import schedulable_cores
 from bertjax.files.atomic import write_atomic
 from bertjax.training.health.goodput import read_goodput
 from bertjax.training.health.goodput_clock import EVALUATION
@@ -174,7 +175,7 @@ def _peer(init: str) -> Any:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Normalize, Pooling, Transformer
 
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(schedulable_cores())
     encoder = Transformer(init, max_seq_length=128)
     pooling = Pooling(encoder.get_word_embedding_dimension(), 'mean')
     return SentenceTransformer(modules=[encoder, pooling, Normalize()], device='cpu')

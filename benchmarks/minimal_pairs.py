@@ -12,7 +12,6 @@ threads do not spin. Needs the extra `bench`.
 Without --model, the model is a BERT-mini (4 layers, width 256, 30,522 pieces) with random weights.
 """
 
-import os
 import pathlib
 import statistics
 import tempfile
@@ -24,6 +23,7 @@ import torch
 import transformers
 from absl import app, flags
 
+from bertjax.cores import schedulable_cores
 from bertjax.inference.masked_lm import choose_score_lengths
 from bertjax.inference.runner import Runner
 from bertjax.inference.score import score_minimal_pairs
@@ -64,7 +64,7 @@ def our_scorer(model: LoadedModel, sequences: list[np.ndarray]) -> Scorer:
 
 def torch_scorer(directory: str, sequences: list[np.ndarray], mask_id: int) -> Scorer:
     """Returns the same function in PyTorch."""
-    torch.set_num_threads(_THREADS.value or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(_THREADS.value or schedulable_cores())
     model = transformers.AutoModelForMaskedLM.from_pretrained(directory).eval()
     copies = [(row, position) for row, ids in enumerate(sequences) for position in range(1, len(ids) - 1)]
     copies.sort(key=lambda copy: len(sequences[copy[0]]))
@@ -107,7 +107,7 @@ def main(argv: list[str]) -> None:
         theirs = torch_scorer(directory, sequences, model.tokenizer.mask_id)
         scorers = {'bertjax': our_scorer(model, sequences), 'transformers': theirs}
     copies = sum(len(ids) - 2 for ids in sequences)
-    print(f'{len(pairs):,} pairs, {copies:,} masked copies, {len(os.sched_getaffinity(0))} cores', flush=True)
+    print(f'{len(pairs):,} pairs, {copies:,} masked copies, {schedulable_cores()} cores', flush=True)
     scores, times = {}, {name: [] for name in scorers}
     for name, score in scorers.items():
         scores[name], clock, processor = timed(score)

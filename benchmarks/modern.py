@@ -38,6 +38,7 @@ from absl import app, flags
 
 from bertjax.config.recipes import pretraining_config
 from bertjax.convert.load import load_pretraining_model
+from bertjax.cores import schedulable_cores
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.packing import best_fit
 from bertjax.model.bert import BertForPreTraining
@@ -256,7 +257,7 @@ def main(argv: list[str]) -> None:
     del argv
     if _THREADS.value:
         torch.set_num_threads(_THREADS.value)
-    print(f'{len(os.sched_getaffinity(0))} cores, jax {jax.__version__}, torch {torch.__version__}, ', end='')
+    print(f'{schedulable_cores()} cores, jax {jax.__version__}, torch {torch.__version__}, ', end='')
     print(f'transformers {transformers.__version__}; {_SEQUENCES.value} sequences', flush=True)
     for computation in _ONLY.value:
         with tempfile.TemporaryDirectory() as folder:

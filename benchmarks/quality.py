@@ -36,6 +36,7 @@ from quality_table import SIDES, loss_table, speed_lines
 from sides import MODES, both
 
 from bertjax.config.recipes import pretraining_config
+from bertjax.cores import schedulable_cores
 from bertjax.files.atomic import write_atomic
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
@@ -81,7 +82,7 @@ def recipe() -> ConfigDict:
 def facts(seed: int) -> dict[str, Any]:
     """Returns the settings that identify the figures of a seed."""
     flag = {name: flags.FLAGS[name].value for name in ('mode', 'threads', 'block', 'eval_every')}
-    return {'seed': seed, 'config': json.loads(recipe().to_json()), 'cores': len(os.sched_getaffinity(0)), **flag}
+    return {'seed': seed, 'config': json.loads(recipe().to_json()), 'cores': schedulable_cores(), **flag}
 
 
 def path_of(seed: int) -> pathlib.Path:

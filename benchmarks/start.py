@@ -33,6 +33,7 @@ import psutil
 from absl import app, flags
 from minilm import checkpoint
 
+from bertjax.cores import schedulable_cores
 from bertjax.parallel.compile_cache import VARIABLE
 
 _RECIPE = flags.DEFINE_string('recipe', 'configs/glue.py:rte', 'See --config of bertjax.main.')
@@ -145,7 +146,7 @@ def main(argv: list[str]) -> None:
         raise app.UsageError(f'--only: found {",".join(_ONLY.value)}, expected {", ".join(NAMES)}; second needs first')
     packages = ('jax', 'flax', 'torch', 'transformers')
     versions = ', '.join(f'{name} {importlib.metadata.version(name)}' for name in packages)
-    print(f'{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores, {versions}', flush=True)
+    print(f'{platform.processor() or platform.machine()}, {schedulable_cores()} cores, {versions}', flush=True)
     rounds: list[dict[str, Times]] = []
     for number in range(_ROUNDS.value):
         rounds.append({})

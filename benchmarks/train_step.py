@@ -39,6 +39,7 @@ from peers import pretraining as peer
 from processor import native
 
 from bertjax.config.recipes import pretraining_config
+from bertjax.cores import schedulable_cores
 from bertjax.corpus.build import build_store
 from bertjax.corpus.store import open_store
 from bertjax.model.config import SIZES
@@ -193,7 +194,7 @@ def main(argv: list[str]) -> None:
     tokens = [int(rows['attention_mask'].sum()) for rows in all_ours]
     tokens = [tokens[i % len(tokens)] for i in range(WARM, WARM + _STEPS.value)]
     print(
-        f'{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores, jax {jax.__version__}, '
+        f'{platform.processor() or platform.machine()}, {schedulable_cores()} cores, jax {jax.__version__}, '
         f'torch {torch.__version__}, transformers {transformers.__version__}; {_SIZE.value}, {config.batch_size} '
         f'{"packed " * _PACKED.value}rows of {config.seq_len}, {np.mean(tokens):,.0f} real tokens per step'
     )

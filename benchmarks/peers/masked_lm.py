@@ -11,7 +11,6 @@ linearly to 0, and no warm-up. FOLDER gets the model, its tokenizer, and seconds
 import glob
 import gzip
 import json
-import os
 import pathlib
 import sys
 import time
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 import transformers
 
+from bertjax.cores import schedulable_cores
 from bertjax.pretrain.budget_choice import gated_width
 
 
@@ -71,7 +71,7 @@ def _model(settings: dict[str, Any], vocab_size: int) -> Any:
 
 def main(folder: pathlib.Path, settings: dict[str, Any]) -> None:
     """Trains, and writes the results to `folder`."""
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(schedulable_cores())
     transformers.set_seed(settings['seed'])
     tokenizer = transformers.AutoTokenizer.from_pretrained(settings['tokenizer'])
     settings |= {'pad': tokenizer.pad_token_id, 'cls': tokenizer.cls_token_id, 'sep': tokenizer.sep_token_id}
