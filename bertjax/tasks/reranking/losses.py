@@ -1,4 +1,7 @@
-"""Losses of rerankers. Logits are [B] for B scored pairs, or [B, M] for B lists of M texts, the positive first."""
+"""Losses of rerankers. Logits are [B, M] for B lists of M texts, the positive first.
+
+Logits of B scored pairs, and of lists of a single text, are [B].
+"""
 
 import functools
 from typing import Any
@@ -21,12 +24,13 @@ def binary_cross_entropy(logits: jax.Array, batch: Arrays) -> jax.Array:
 
 def squared_error(logits: jax.Array, batch: Arrays) -> jax.Array:
     """Computes the squared error [B] of the logits against `labels`; for a list, the mean over its texts."""
-    error = jnp.square(logits - batch['labels'])
+    error = jnp.square(logits - batch['labels'].reshape(logits.shape))
     return error if error.ndim == 1 else mean_of(error, _present(batch))
 
 
 def _list_loss(function: Any, logits: jax.Array, batch: Arrays) -> jax.Array:
-    return function(logits, _present(batch), batch.get('labels'))
+    scores, present = (x.reshape(len(logits), -1) for x in (logits, _present(batch)))
+    return function(scores, present, batch.get('labels'))
 
 
 # For each form of records, the first loss that accepts this form is the default.

@@ -92,6 +92,17 @@ def test_pairs_of_a_list_are_sequences_of_a_row(tmp_path: pathlib.Path, tokenize
     np.testing.assert_array_equal(labels, [[1.5, 0.5, 0], [1, 0, -0.5]])
 
 
+@pytest.mark.parametrize(('loss', 'expected'), [('mse', [0, 4]), ('softmax', [0, 0]), ('margin_mse', [0, 0])])
+def test_losses_of_lists_of_a_single_text(tmp_path: pathlib.Path, tokenizer: Tokenizer, loss: str, expected: list):
+    write(tmp_path, 'train.jsonl', [{'anchor': 'a', 'positive': 'b', 'score': [score]} for score in (7.0, 5.0)])
+    one = task(tmp_path, loss='mse')
+    records = one.records('train')
+    one.learn(records)
+    batch = one.features(records, tokenizer, training=True).batch(np.arange(2), 8, tokenizer.pad_id)
+    assert batch['labels'].shape == (2, 1)
+    np.testing.assert_array_equal(LOSSES[loss].rows(jnp.array([7.0, 3.0]), batch), expected)
+
+
 def test_rankings_and_their_figures(tmp_path: pathlib.Path):
     """Of equal scores the later document is first, so that a model without an opinion is not praised."""
     corpus = Corpus(['d0', 'd1', 'd2'], ['x', 'y', 'z'])
