@@ -1,5 +1,6 @@
 """Readers of texts to embed: pairs with or without hard negatives, scored pairs, single texts, BEIR and SQuAD."""
 
+import ast
 import contextlib
 import dataclasses
 import functools
@@ -115,6 +116,9 @@ def parse_examples(
     negative = re.compile(re.escape(columns['negative']) + r'(_\d+)?')
     for where, fields in itertools.chain([first], records):
         label = fields.get(columns.get('label'))
+        if form == 'pairs' and label is not None:
+            fix = 'give scores to all records or to none, or rename the column'
+            raise UserError(where, f'scores in the column {columns["label"]}', 'none, as in the first record', fix)
         texts = [_text(fields, columns[role], where, keys) for role in FORMS[form] if role != 'label']
         negatives = [name for name in fields if negative.fullmatch(name)]
         if form in GROUPS:
@@ -152,7 +156,7 @@ def _text(fields: Mapping[str, Any], name: str, where: str, keys: str) -> str:
 
 def _negatives(value: Any, where: str, name: str, keys: str) -> list[str]:
     if isinstance(value, str) and bare_suffix(where.rpartition(':')[0]) in ('.csv', '.tsv'):  # a cell may be a list
-        value = _parse_list(value)
+        value = _parse_list(value, where, name)
     values = value if isinstance(value, list) else [value]
     texts = [convert_to_text(item, f'{where}, field {name}', lists='refuse', key=keys) for item in values]
     if any(text is not None and not text.strip() for text in texts) and isinstance(value, list):
@@ -160,12 +164,22 @@ def _negatives(value: Any, where: str, name: str, keys: str) -> list[str]:
     return [text for text in texts if (text or '').strip()]
 
 
-def _parse_list(text: str) -> str | list[str]:
-    """Returns the list if `text` is a JSON list of strings; else returns `text`."""
+def _parse_list(text: str, where: str, name: str) -> str | list[str]:
+    """Returns the list if `text`, the cell of a table, is a JSON list of strings; else returns `text`.
+
+    Raises:
+      UserError: The cell is a list of strings in Python's notation or, in a TSV file, in quotes, as pandas writes it.
+    """
     with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(text)
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return value
+    value, unquoted = None, text[1:-1].replace('""', '"') if text.startswith('"[') else text
+    with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+        value = ast.literal_eval(unquoted) if unquoted.startswith('[') else None
+    if isinstance(value, list) and any(isinstance(item, str) for item in value):
+        found, expected = f'the list {text[:40]} in the column {name}', 'a text, or a list such as ["a", "b"]'
+        raise UserError(where, found, expected, 'write the records as JSON lines')
     return text
 
 

@@ -31,7 +31,11 @@ class EmbeddingSplits(TableFiles):
         super().__init__(data, '', names, 'auto')
         self._columns, self._keys = columns, keys
         self._advice = TableFiles._advice if keys == 'config.task' else SplitFiles._advice
-        self.is_beir = bool(data) and (self._path / 'corpus.jsonl').is_file()
+        self.is_beir = (  # corpus.jsonl alone can be any file beside the files of the splits
+            bool(data)
+            and (self._path / 'corpus.jsonl').is_file()
+            and any((self._path / name).exists() for name in ('queries.jsonl', 'qrels'))
+        )
         for split, name in names.items() if self.is_beir else ():
             if name:  # not an error, because the option may come from the training run, which had other data
                 print(f'{keys}.{split}={name} is not used, because the splits of a BEIR folder are in qrels')

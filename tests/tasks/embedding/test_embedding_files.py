@@ -139,6 +139,11 @@ REFUSED = {
         {'label': 'gold'},
         r"config.task.label: found 'gold', which no record has, expected a column",
     ),
+    'later scores': (
+        [PAIRS[0], {**PAIRS[1], 'score': [3, 1]}],
+        {},
+        r':2: found scores in the column score, expected none, as in the first record',
+    ),
     'option': ([SCORED], {'symmetric': True}, r'config.task.symmetric: found True with the loss cosent'),
 }
 
@@ -204,6 +209,9 @@ def test_an_invalid_beir_folder_is_refused(tmp_path: pathlib.Path, name: str, co
 
 def test_a_name_of_a_split_is_not_used_for_a_beir_folder(tmp_path: pathlib.Path, capsys):
     write(tmp_path, 'corpus.jsonl', BEIR['corpus.jsonl'])
+    write(tmp_path, 'train.jsonl', PAIRS)
+    assert len(task(tmp_path).records('train')) == len(PAIRS)  # corpus.jsonl alone does not make a BEIR folder
+    (tmp_path / 'qrels').mkdir()
     assert task(tmp_path, dev='dev.jsonl').splits() == []
     assert 'config.task.dev=dev.jsonl is not used, because the splits of a BEIR folder' in capsys.readouterr().out
 
@@ -211,12 +219,20 @@ def test_a_name_of_a_split_is_not_used_for_a_beir_folder(tmp_path: pathlib.Path,
 def test_only_tables_have_lists_in_texts(tmp_path: pathlib.Path):
     write(tmp_path, 'train.jsonl', [{**PAIRS[0], 'negative': '["c", "d"]'}])
     assert task(tmp_path).records('train')[0].texts[2:] == ('["c", "d"]',)
-    cells = '"[""c"", ""d""]"', '"[\'c\']"', '[1]'
+    cells = '"[""c"", ""d""]"', '[c]', '[1]'
     rows = ''.join(f'a,b,{cell}\n' for cell in cells)
     (tmp_path / 'train.jsonl').unlink()
     (tmp_path / 'train.csv').write_text(f'anchor,positive,negative\n{rows}')
     negatives = [record.texts[2:] for record in task(tmp_path).records('train')]
-    assert negatives == [('c', 'd'), ("['c']",), ('[1]',)]
+    assert negatives == [('c', 'd'), ('[c]',), ('[1]',)]
+
+
+@pytest.mark.parametrize('cell', ["['c', 'd']", "['c' 'd']", "['c', None]", '"[""c"", ""d""]"'])
+def test_lists_in_other_notations_are_refused(tmp_path: pathlib.Path, cell: str):
+    """pandas writes lists in Python's notation, and JSON with quotes."""
+    (tmp_path / 'train.tsv').write_text(f'anchor\tpositive\tnegative\na\tb\t{cell}\n')
+    with pytest.raises(UserError, match=r'train.tsv:2: found the list .* in the column negative, expected a text, or'):
+        task(tmp_path).records('train')
 
 
 def test_a_renamed_column_may_be_one_of_another_split(tmp_path: pathlib.Path):
