@@ -6,6 +6,8 @@ import random
 import pytest
 
 from bertjax.metrics.retrieval import CUTOFFS, retrieval_figures
+from bertjax.tasks.embedding.base import rank
+from bertjax.tasks.embedding.files import Corpus, Query
 
 
 def by_definition(ranking: list[int], relevant: dict[int, int]) -> dict[str, float]:
@@ -45,7 +47,12 @@ def test_metrics_equal_their_definitions():
 def test_metrics_equal_pytrec_eval():
     pytrec_eval = pytest.importorskip('pytrec_eval', reason="needs pytrec-eval-terrier, of the extra 'test-all'")
     cases = list(rankings())
-    run = {str(q): {str(d): -float(rank) for rank, d in enumerate(ranking)} for q, (ranking, _) in enumerate(cases)}
+    corpus = Corpus([str(d) for d in range(300)], [''] * 300)
+    draw, run = random.Random(1), {}
+    for q, (documents, relevant) in enumerate(cases):
+        scores = {d: float(draw.randint(0, 9)) for d in documents}  # many scores are equal
+        cases[q] = rank(Query(str(q), '', relevant, corpus), scores.items()).documents, relevant
+        run[str(q)] = {str(d): score for d, score in scores.items()}
     truth = {str(q): {str(d): grade for d, grade in relevant.items()} for q, (_, relevant) in enumerate(cases)}
     theirs = pytrec_eval.RelevanceEvaluator(truth, {'ndcg_cut_10', 'recall_1', 'recall_10', 'recall_100'}).evaluate(run)
     figures = retrieval_figures(*zip(*cases, strict=True))

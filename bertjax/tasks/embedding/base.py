@@ -218,9 +218,15 @@ def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.nda
     count, rankings = max(CUTOFFS.values()), []
     for query, *found in zip(queries, *search(count + 1), strict=True):
         pairs = zip(*(x.tolist() for x in found), strict=True)
-        others = [(i, score) for i, score in pairs if not query.excludes(i)][:count]
-        rankings.append(Ranking([i for i, _ in others], [score for _, score in others]))
+        rankings.append(rank(query, [(i, score) for i, score in pairs if not query.excludes(i)][:count]))
     return rankings
+
+
+def rank(query: Query, scores: Iterable[tuple[int, float]]) -> Ranking:
+    """Ranks pairs of a document and its score. Equal scores are in descending order of the ids, as in trec_eval."""
+    ids = query.corpus.ids
+    ranked = sorted(scores, key=lambda pair: (pair[1], ids[pair[0]]), reverse=True)
+    return Ranking([i for i, _ in ranked], [score for _, score in ranked])
 
 
 def distinct_texts(records: Records) -> tuple[Sequence[str], Sequence[str]]:

@@ -17,7 +17,7 @@ from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForMultipleChoice, BertForTask
 from bertjax.remote.paths import user_path
-from bertjax.tasks.embedding.base import Predictions, Ranking, Records, TextPairTask
+from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask, rank
 from bertjax.tasks.embedding.features import target_scores
 from bertjax.tasks.embedding.files import Query, TextExample
 from bertjax.tasks.pairs import pair_features
@@ -142,7 +142,8 @@ class RerankTask(TextPairTask):
         if isinstance(records[0], TextExample):
             return scores.tolist()
         ends = np.cumsum([len(query.candidates) for query in records])
-        return [_rank(query, part) for query, part in zip(records, np.split(scores, ends[:-1]), strict=True)]
+        pairs = zip(records, np.split(scores, ends[:-1]), strict=True)
+        return [rank(query, zip(query.candidates, part.tolist(), strict=True)) for query, part in pairs]
 
     def metrics(self, records: Records, predictions: Predictions) -> dict[str, float | None]:
         """Returns the metrics of the predicted scores of pairs, or nDCG@10 and MRR@10 of the rankings."""
@@ -155,7 +156,7 @@ def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> 
 
     Each line of the file is `query Q0 document rank score name`. As in trec_eval, the ranks have no effect. Documents
     with equal scores stay in the order of the lines. A repeated document has the score of its first line. The query
-    itself is left out; see `Query.excludes`.
+    itself is left out; see `Query.excludes`. A query that the file lacks has no candidates.
     """
     index = {name: i for i, name in enumerate(queries[0].corpus.ids)}
     scores: dict[str, dict[int, float]] = {}  # {query: {document: score}}
@@ -174,21 +175,20 @@ def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> 
     for query in queries:
         of_query = scores.get(query.id, {})
         ranked = [i for i in sorted(of_query, key=of_query.get, reverse=True) if not query.excludes(i)]
-        if not ranked:
-            found = f'no document, except perhaps the query itself, for the query {query.id}'
-            raise UserError(str(path), found, 'a line for each query', 'search all queries')
         candidates.append(dataclasses.replace(query, candidates=tuple(ranked[:count])))
     return candidates
 
 
 def _pairs(records: Records) -> list[tuple[str, Sequence[str]]]:
-    """Returns the pairs to score: the pairs of examples, or each query with each of its candidates."""
+    """Returns the pairs to score: the pairs of examples, or each query with each of its candidates.
+
+    Raises:
+      UserError: A query has no candidates. Other queries may lack them if `records` is a sample.
+    """
     if isinstance(records[0], TextExample):
         return [(record.texts[0], record.texts[1:2]) for record in records]
+    if query := next((query for query in records if not query.candidates), None):
+        found = f'no document, except perhaps the query itself, for the query {query.id}'
+        fix = 'search all queries with run=predict, or remove the query from qrels'
+        raise UserError('config.task.candidates', found, 'a document for each query', fix)
     return [(query.text, [query.corpus.texts[i]]) for query in records for i in query.candidates]
-
-
-def _rank(query: Query, scores: np.ndarray) -> Ranking:
-    """Ranks the candidates by score. In a tie, the higher index comes first, so that ties do not favour positives."""
-    order = np.lexsort((-np.array(query.candidates), -scores))
-    return Ranking([query.candidates[i] for i in order], scores[order].tolist())

@@ -160,6 +160,14 @@ def test_an_anchor_does_not_find_its_own_text():
     assert [ranking.documents[0] for ranking in make_rankings(queries, search)] == [0, 1, 2]
 
 
+def test_equal_scores_are_ordered_by_descending_id():
+    """trec_eval compares ids as strings."""
+    corpus, scores = Corpus(['x', 'd10', 'd9', 'D', 'd1'], list('abcde')), [[0.75] + [0.5] * 4]
+    query = Query('q', 'f', {1: 1}, corpus)
+    (ranking,) = make_rankings([query], lambda count: (np.arange(5)[None], np.float32(scores)))
+    assert ranking.documents == [0, 2, 1, 4, 3] and ranking.scores == scores[0]
+
+
 def test_a_relevant_document_with_the_id_of_its_query_is_found():
     corpus = Corpus(['1', '2'], ['a', 'b'])
     relevant, other = (Query('1', 'c', {index: 1}, corpus) for index in (0, 1))

@@ -104,7 +104,7 @@ def test_losses_of_lists_of_a_single_text(tmp_path: pathlib.Path, tokenizer: Tok
 
 
 def test_rankings_and_their_figures(tmp_path: pathlib.Path):
-    """Of equal scores the later document is first, so that a model without an opinion is not praised."""
+    """Equal scores are in descending order of the ids, so that a model without an opinion is not praised."""
     corpus = Corpus(['d0', 'd1', 'd2'], ['x', 'y', 'z'])
     queries = [Query('q0', 'a', {0: 1}, corpus, (0, 1, 2)), Query('q1', 'b', {2: 1}, corpus, (1, 2))]
     one = task(tmp_path)
@@ -169,7 +169,7 @@ def test_an_anchor_may_lack_negatives(tmp_path: pathlib.Path, capsys: pytest.Cap
     assert f'1 of {len(LISTS) + 1} anchors have no negatives' in capsys.readouterr().out
 
 
-def test_the_first_documents_of_a_search_are_ranked_again(tmp_path: pathlib.Path):
+def test_the_first_documents_of_a_search_are_ranked_again(tmp_path: pathlib.Path, tokenizer: Tokenizer):
     corpus = [{'_id': f'c{i}', 'text': text} for i, text in enumerate('abcd')]
     write(tmp_path, 'corpus.jsonl', [*corpus, {'_id': 'q', 'text': 'e'}])
     write(tmp_path, 'queries.jsonl', [{'_id': 'q', 'text': 'e'}])
@@ -184,6 +184,14 @@ def test_the_first_documents_of_a_search_are_ranked_again(tmp_path: pathlib.Path
     assert query.candidates == (2, 1) and query.relevant == {0: 1, 1: 1}
     (ranking,) = task(tmp_path).predictions([query], None, {'logits': np.float32([1, 2])})
     assert list(ranking.documents) == [1, 2]  # nDCG and recall count what the search missed
+    # A search of a sample lacks the other queries.
+    write(tmp_path, 'queries.jsonl', [{'_id': name, 'text': 'e'} for name in ('q', 'r')])
+    (tmp_path / 'qrels' / 'test.tsv').write_text('q\tc1\t1\nr\tc0\t1\n')
+    one = task(tmp_path, candidates=str(tmp_path / 'run'))
+    queries = one.records('test')
+    assert len(one.features(queries[:1], tokenizer, training=False)) == 4
+    with pytest.raises(UserError, match=r'candidates: found no document, except perhaps .* for the query r, expected'):
+        one.features(queries, tokenizer, training=False)
     with pytest.raises(UserError, match="candidates: found '', expected a folder with the run of a search"):
         task(tmp_path).records('test')
     for line in ('q Q0 c9 1 0.5 x\n', 'q Q0 c1 1 high x\n', 'q Q0 c1 1 nan x\n', 'q c1 0.5\n'):
