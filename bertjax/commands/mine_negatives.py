@@ -21,7 +21,7 @@ from bertjax.loading.load_model import load_requested_model
 from bertjax.progress import show_progress
 from bertjax.remote.paths import user_path
 from bertjax.tasks.embedding.files import ROLES
-from bertjax.tasks.embedding.mining import SCORES, distinct_documents, mine_negatives
+from bertjax.tasks.embedding.mining import SCORES, collect_texts, mine_negatives
 from bertjax.tasks.embedding.splits import EmbeddingSplits
 from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.splits import STEMS
@@ -68,8 +68,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     has_negatives = any(len(query.candidates) > len(query.relevant) for query in queries)
     if options.negative != MineNegativesKeys.negative and not has_negatives:
         print(f'no record has a negative in the field {options.negative}, which names only the mined negatives')
-    documents, relevant = distinct_documents(queries, _read_corpus(options))
-    queries = [query.text for query in queries]
+    queries, documents, relevant = collect_texts(queries, _read_corpus(options))
     with lock_workdir(folder, results_only=True):
         model = load_requested_model(settings, folder)
         files = ResultFiles(folder / 'negatives', source.name, source.origin)

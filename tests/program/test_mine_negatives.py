@@ -131,16 +131,20 @@ def test_a_run_that_was_interrupted_goes_on(mine, pairs, tmp_path, monkeypatch):
 
 def test_a_beir_folder_and_squad(mine, program, trained, tmp_path):
     folder = tmp_path / 'beir'
-    write_rows(folder / 'corpus.jsonl', [{'_id': f'c{i}', 'text': text} for i, text in enumerate(TEXTS[10:30])])
-    write_rows(folder / 'queries.jsonl', [{'_id': f'q{i}', 'text': text} for i, text in enumerate(TEXTS[:10])])
+    queries, documents = [*TEXTS[:10], '', TEXTS[0]], [*TEXTS[10:30], ' ']
+    for name, texts in (('queries', queries), ('corpus', documents)):
+        write_rows(folder / f'{name}.jsonl', [{'_id': f'{name[0]}{i}', 'text': text} for i, text in enumerate(texts)])
     (folder / 'qrels').mkdir()
     lines = [f'q{i}\tc{j}\t1\n' for i in range(10) for j in (i, i + 10)]
+    lines += ['q0\tc20\t1\n', 'q10\tc0\t1\n', 'q11\tc5\t1\n']  # a blank document, a blank and a repeated query
     (folder / 'qrels' / 'train.tsv').write_text('query-id\tcorpus-id\tscore\n' + ''.join(lines))
-    found = mine(folder)
-    assert len(found) == 20 and all(len(row['negative']) == 3 for row in found)
-    for i, row in enumerate(found):
-        assert row['positive'] in (TEXTS[10 + i // 2], TEXTS[20 + i // 2])
-        assert not {TEXTS[10 + i // 2], TEXTS[20 + i // 2]} & {*row['negative']}
+    found = mine(folder, 'num_negatives=18')
+    assert '2 pairs with a blank text are left out' in mine.stdout
+    pairs = {text: [TEXTS[10 + i], TEXTS[20 + i]] for i, text in enumerate(TEXTS[:10])}
+    pairs[TEXTS[0]].append(TEXTS[15])
+    assert [(row['anchor'], row['positive']) for row in found] == [(a, b) for a in pairs for b in pairs[a]]
+    for row in found:  # all other texts
+        assert {*row['negative']} == {*TEXTS[10:30]} - {*pairs[row['anchor']]}
     squad = write_squad(tmp_path / 'squad.json')
     found = mine(squad, 'num_negatives=2')
     assert [(row['anchor'], row['positive']) for row in found] == [(TEXTS[0], TEXTS[10]), (TEXTS[2], TEXTS[11])]

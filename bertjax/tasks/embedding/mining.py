@@ -13,13 +13,24 @@ SCORES = 'scores'  # the name of the field with the cosines of a record
 _QUERIES = 4096  # the maximum number of queries in a search; bounds the memory for the results
 
 
-def distinct_documents(queries: Sequence[Query], further: Sequence[str]) -> tuple[list[str], list[list[int]]]:
-    """Returns the distinct texts of the queries' corpus and of `further`, and the indices of each query's positives."""
-    numbers: dict[str, int] = {}
-    in_corpus = [numbers.setdefault(text, len(numbers)) for text in queries[0].corpus.texts]
-    for text in further:
+def collect_texts(queries: Sequence[Query], further: Sequence[str]) -> tuple[list[str], list[str], list[list[int]]]:
+    """Returns the distinct queries, the distinct texts of their corpus and of `further`, and each query's positives.
+
+    The positives are indices of documents. Queries with equal texts share their positives. Blank texts have no pairs
+    and are no documents, because training refuses them.
+    """
+    corpus, numbers = queries[0].corpus.texts, {}
+    for text in filter(str.strip, [*corpus, *further]):
         numbers.setdefault(text, len(numbers))
-    return list(numbers), [list(dict.fromkeys(in_corpus[i] for i in query.relevant)) for query in queries]
+    relevant: dict[str, dict[int, None]] = {}
+    blank = 0
+    for query in queries:
+        positives = [numbers[corpus[i]] for i in query.relevant if corpus[i] in numbers and query.text.strip()]
+        blank += len(query.relevant) - len(positives)
+        relevant.setdefault(query.text, {}).update(dict.fromkeys(positives))
+    if blank:
+        print(f'{blank:,} pairs with a blank text are left out')
+    return list(relevant), list(numbers), [list(positives) for positives in relevant.values()]
 
 
 def mine_negatives(
