@@ -113,10 +113,12 @@ class DistillLoss:
     Attributes:
       elements: (student outputs, teacher outputs, batch, temperature) -> float32, the loss of each row or token.
       weights: The name of the batch array with the weights of the rows or tokens.
+      uses_temperature: Whether `elements` depends on the temperature.
     """
 
     elements: Callable[[Any, Any, Arrays, float], jax.Array]
     weights: str = 'weights'
+    uses_temperature: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,7 +326,7 @@ def _distill_spans(student: Any, teacher: Any, batch: Arrays, temperature: float
 CLASSIFICATION = Objective(INPUTS, classification_losses, row_weights, DistillLoss(_distill_logits('logits')))
 CHOICES = Objective(INPUTS, choice_losses, row_weights, DistillLoss(_distill_choices))
 MULTI_LABEL = Objective(INPUTS, multi_label_losses, row_weights, DistillLoss(_distill_labels))
-REGRESSION = Objective(INPUTS, regression_losses, row_weights, DistillLoss(_distill_scores))
+REGRESSION = Objective(INPUTS, regression_losses, row_weights, DistillLoss(_distill_scores, uses_temperature=False))
 SPANS = Objective(INPUTS, span_losses, row_weights, DistillLoss(_distill_spans))
 TOKENS = Objective(
     INPUTS,

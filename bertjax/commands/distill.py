@@ -43,7 +43,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     folder = pathlib.Path(workdir)
     check_workdir_kind(folder, 'a fine-tuning' if 'task' in config else 'a pre-training')
     if 'task' in config:
-        _distil_task(config, distill, folder, recipe)
+        _distil_task(config, distill, folder, recipe, flag_keys)
     else:
         _distil_general(config, distill, folder, recipe, flag_keys)
 
@@ -80,12 +80,18 @@ def _check_initial_weights(settings: PretrainingSettings, distill: DistillationS
         raise UserError('config.embeddings', settings.embeddings, expected, fix)
 
 
-def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str) -> None:
+def _distil_task(
+    config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str, flag_keys: Collection[str]
+) -> None:
     settings = finetuning_settings(config)
     settings.check()
-    if settings.build_task().objective.distill_loss is None:
+    loss = settings.build_task().objective.distill_loss
+    if loss is None:
         found, expected = repr(settings.task['kind']), 'a kind of task whose outputs have a distillation loss'
         raise UserError('config.task.kind', found, expected, 'train it without a teacher')
+    if not loss.uses_temperature and 'distill.temperature' in flag_keys:
+        found, expected = f'{distill.temperature:g} for a task with scores', 'no value, because it has no effect'
+        raise UserError('config.distill.temperature', found, expected, 'leave it out')
     check_push_to(settings.push_to, settings.formats)
     if make_trials(settings):
         raise UserError('config.sweep', 'a sweep', 'a single run, as distill needs', 'start one run per combination')

@@ -131,11 +131,17 @@ def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher
     """
     if data.settings.packing == 'on':
         raise UserError('config.packing', "'on' in a distillation", "'auto' or 'off'", 'leave it out')
-    return _distillation(teacher, distill, data.encoder, is_task=True)
+    uses_temperature = data.task.objective.distill_loss.uses_temperature
+    return _distillation(teacher, distill, data.encoder, is_task=True, uses_temperature=uses_temperature)
 
 
 def _distillation(
-    teacher: Teacher, distill: DistillationSettings, student: BertConfig, *, is_task: bool = False
+    teacher: Teacher,
+    distill: DistillationSettings,
+    student: BertConfig,
+    *,
+    is_task: bool = False,
+    uses_temperature: bool = True,
 ) -> Distillation:
     """Builds the distillation. If config.distill.intermediate is above 0, there are two stages, as in TinyBERT.
 
@@ -164,7 +170,7 @@ def _distillation(
         # A forward pass has a third of the FLOPs of a training step.
         lambda seq_len, predictions: train_flops_per_sequence(teacher.config, seq_len, predictions) / 3,
         teacher.fingerprint,
-        f'{teacher.describe()}\n{distill.describe(spec)}',
+        f'{teacher.describe()}\n{distill.describe(spec, uses_temperature=uses_temperature)}',
         first_stage_steps=distill.intermediate_steps,
         initial_params=None if copied is None else lambda: teacher.as_student(copied, student),
         initial_weights=initial_weights,

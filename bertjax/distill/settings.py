@@ -139,10 +139,10 @@ class DistillationSettings(TaskDistillationKeys):
             raise UserError('config.distill.intermediate', found, expected, fix)
         return steps
 
-    def describe(self, spec: DistillSpec) -> str:
-        """Returns one line about the losses and the teacher blocks that they compare."""
+    def describe(self, spec: DistillSpec, *, uses_temperature: bool) -> str:
+        """Returns one line about the losses and the teacher blocks that they compare. See also DistillLoss."""
         parts = ', '.join(f'{factor:g} x {part}' for part, factor in spec.factors.items() if factor)
-        line = f'losses: {parts}' + (f'; temperature {self.temperature:g}' if self.soft else '')
+        line = f'losses: {parts}' + (f'; temperature {self.temperature:g}' if self.soft and uses_temperature else '')
         line += '; with a learned projection' if spec.projection else ''
         layers = ', '.join(map(str, spec.layers))
         return line + (f'; compared with blocks {layers} of the teacher' if spec.layers else '')

@@ -145,7 +145,8 @@ def export_task(
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
     card['name'] = config.get('push_to', '')
     card |= {key.replace('_', ' '): config[key] for key in _FACTS if key != 'init'}
-    card |= distillation_facts(config)
+    loss = data.task.objective.distill_loss
+    card |= distillation_facts(config, uses_temperature=loss is not None and loss.uses_temperature)
     card |= data.task.card_facts(data.tokenizer)
     parts = results.get('parts', {})
     card |= {'stopped at step': results[STOPPED]} if STOPPED in results else {}

@@ -127,10 +127,10 @@ def _check(value: Any, form: Any, where: str) -> None:
         _check(value[key], form[key], f'{where}.{key}')
 
 
-def distillation_facts(config: dict[str, Any]) -> dict[str, Any]:
+def distillation_facts(config: Mapping[str, Any], *, uses_temperature: bool = True) -> dict[str, Any]:
     """Returns the non-zero numbers and True flags of config.distill that have an effect, for the model card."""
     values = config.get('distill', {})
     unused = {'augment_probability', 'augment_candidates'} if not values.get('augment') else set()
-    unused |= {'temperature'} if not values.get('soft') else set()
+    unused |= {'temperature'} if not (values.get('soft') and uses_temperature) else set()
     used = {key: value for key, value in values.items() if key not in unused}
     return {f'distillation, {key}': value for key, value in used.items() if isinstance(value, int | float) and value}

@@ -326,6 +326,10 @@ def test_wrong_settings_are_errors(program: Program, trained: pathlib.Path, tmp_
     teacher = f'--config.distill.teacher={trained}'
     line = program.error(*flags, teacher, recipe='configs/distilbert.py:embed', small=False)
     assert "config.task.kind: found 'embed', expected a kind of task whose outputs have a distillation loss" in line
+    for task in ('rerank', 'glue:stsb'):
+        options = {'recipe': f'configs/distilbert.py:{task}', 'small': False}
+        line = program.error(*flags, teacher, '--config.distill.temperature=4', **options)
+        assert 'config.distill.temperature: found 4 for a task with scores, expected no value' in line
 
 
 @pytest.mark.slow

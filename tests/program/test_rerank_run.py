@@ -126,8 +126,11 @@ def test_scored_pairs(program: Program, scorer: pathlib.Path, tmp_path: pathlib.
 def test_a_reranker_teaches_another(program: Program, trained, ranker: pathlib.Path, tmp_path: pathlib.Path):
     given = (f'--workdir={tmp_path / "student"}', f'--config.init={trained}', f'--config.distill.teacher={ranker}')
     given += (f'--config.data={ranker.parent / "data"}', '--config.distill.student_init=init', *QUICK)
-    program.run(*given, recipe='configs/distilbert.py:rerank', small=False)
+    stdout = program.run(*given, recipe='configs/distilbert.py:rerank', small=False).stdout
+    assert 'losses: 1 x soft, 1 x hard\n' in stdout  # squared errors have no temperature
     assert {'soft_loss', 'label_loss'} <= rows(tmp_path / 'student' / 'metrics.jsonl')[0].keys()
+    card = (tmp_path / 'student' / 'export' / 'hf' / 'README.md').read_text(encoding='utf-8')
+    assert 'distillation, soft' in card and 'temperature' not in card
 
 
 @pytest.mark.slow

@@ -49,4 +49,4 @@ def _distill(student: Any, teacher: Any, batch: Arrays, temperature: float) -> j
 
 def build_objective(loss: str) -> Objective:
     """Builds the objective of the loss LOSSES[loss]."""
-    return make_objective(LOSSES[loss].rows, 'logits', distill_loss=DistillLoss(_distill))
+    return make_objective(LOSSES[loss].rows, 'logits', distill_loss=DistillLoss(_distill, uses_temperature=False))
