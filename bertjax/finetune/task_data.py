@@ -16,11 +16,13 @@ from bertjax.data.features import Features, load_or_build
 from bertjax.data.hashing import Stream, hash_bits
 from bertjax.data.length_buckets import best_length_count, choose_lengths
 from bertjax.errors import UserError
+from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.optim.trainable import make_selection, needs_unrolled
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import set_workdir_tokenizer
 
@@ -70,8 +72,9 @@ class TaskData:
         self.settings, self.tokenizer, self.encoder, self.source = settings, tokenizer, encoder, source
         self.task: Task = settings.build_task()
         self.finished = facts is not None and facts.get('finished', True)
-        if facts is not None:
-            self.task.restore(facts['learned'])
+        state = _adopted_state(settings, self.task, folder) if facts is None else facts['learned']
+        if state is not None:
+            self.task.restore(state)
         elif source:
             self.task.adopt(source)
         self._cache = folder / 'features'
@@ -196,6 +199,19 @@ class TaskData:
         return make_task_json(
             to_plain(self.settings.task), self.task, self.encoder, self.settings.seq_len, finished=finished
         )
+
+
+def _adopted_state(settings: FinetuningSettings, task: Task, folder: pathlib.Path) -> Mapping[str, Any] | None:
+    """Returns the state that the run in the workdir has adopted from its config.init, or None if there is none.
+
+    Like the weights, this state does not change if the run is repeated with another config.init.
+    """
+    if not (task.adopts and has_checkpoints(folder)):
+        return None
+    kind = settings.task['kind']
+    return read_json_or_none(
+        folder / TASK_FILE, lambda facts: facts['learned'] if facts['task']['kind'] == kind else None
+    )
 
 
 def make_task_json(

@@ -106,6 +106,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
       same_rows: whether the features have the same rows for any tokenizer and sequence length.
       needs_neighbours: whether the rows of a record also contain neighbouring records, which a sample would lack.
       has_baselines: whether the task implements `baselines`.
+      adopts: whether `adopt` changes `learned_state`.
       learned: the attributes to save with the model, {key in task.json: attribute}.
       min_seq_len: the smallest value of `seq_len`.
     """
@@ -121,6 +122,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     same_rows: bool = False
     needs_neighbours: bool = False
     has_baselines: bool = False
+    adopts: bool = False
     learned: Mapping[str, str] = {}
     min_seq_len: int = 1
     _files: SplitFiles | None = None

@@ -14,6 +14,7 @@ from running import Program, results, rows
 import bertjax
 from bertjax.convert.content import ExportContent
 from bertjax.convert.huggingface.save import export_huggingface
+from bertjax.convert.huggingface.sentence_transformers import SentenceModules, module_files
 from bertjax.convert.load import read_config
 from bertjax.metrics.classification import spearman
 from bertjax.model.bert import BertForPreTraining
@@ -173,8 +174,17 @@ def test_a_beir_folder_is_learned_and_ranked(program: Program, trained: pathlib.
 
 def test_plain_texts_are_learned_with_dropout(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     write_rows(tmp_path / 'data' / 'train.jsonl', [{'text': text} for text in sentences(24, 4)])
-    workdir, stdout = embed(program, trained, tmp_path / 'data', recipe='configs/embed.py:simcse')
+    start = shutil.copytree(trained / 'export' / 'hf', tmp_path / 'start')
+    for name, content in module_files(SentenceModules(24, pool='mean_sqrt_len_tokens'), 32, 2).items():
+        (start / name).parent.mkdir(exist_ok=True)
+        (start / name).write_bytes(content)
+    workdir, stdout = embed(program, start, tmp_path / 'data', recipe='configs/embed.py:simcse')
     assert 'with the loss info_nce' in stdout and 'nothing will be evaluated' in stdout
+    # The run keeps its pooling if it is repeated with another config.init.
+    learned = (workdir / 'task.json').read_bytes()
+    assert json.loads(learned)['learned']['pool'] == 'mean_sqrt_len_tokens'
+    _, stdout = embed(program, trained, tmp_path / 'data', recipe='configs/embed.py:simcse')
+    assert 'all 6 steps are done' in stdout and (workdir / 'task.json').read_bytes() == learned
     losses = [row['loss'] for row in rows(workdir / 'metrics.jsonl') if row.get('split') == 'train']
     assert all(0 < loss < np.log(8) for loss in losses)  # dropout gives two vectors for each text
     rates = ('--config.model.dropout=0', '--config.model.attention_dropout=0')

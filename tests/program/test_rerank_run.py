@@ -77,7 +77,7 @@ def scorer(once: Callable, program: Program, trained: pathlib.Path) -> pathlib.P
 
 
 @pytest.mark.slow
-def test_lists(program: Program, ranker: pathlib.Path, tmp_path: pathlib.Path):
+def test_lists(program: Program, ranker: pathlib.Path, scorer: pathlib.Path, tmp_path: pathlib.Path):
     workdir, dev = shutil.copytree(ranker, tmp_path / 'run'), lists(12, 2)
     assert losses(workdir)[-1] < losses(workdir)[0]
     found = results(workdir)
@@ -96,6 +96,10 @@ def test_lists(program: Program, ranker: pathlib.Path, tmp_path: pathlib.Path):
         recipe='configs/rerank.py', small=False,
     )  # fmt: skip
     assert 'ndcg_10 *' in again.stdout and results(workdir)['splits'] == found['splits']
+    # Another config.init, whose activation is a sigmoid, does not change the finished run.
+    learned = (workdir / 'task.json').read_bytes()
+    _, stdout = train(program, scorer, ranker.parent / 'data', f'--workdir={workdir}', '--config.steps=20')
+    assert 'all 20 steps are done' in stdout and (workdir / 'task.json').read_bytes() == learned
 
 
 @pytest.mark.slow

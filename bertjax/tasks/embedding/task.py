@@ -68,6 +68,7 @@ class EmbeddingTask(TextPairTask):
 
     head = EMBEDDING
     losses = LOSSES
+    adopts = True
     min_seq_len, default_name = 4, 'embeddings'
 
     def __post_init__(self):

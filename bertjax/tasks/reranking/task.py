@@ -71,7 +71,7 @@ class RerankTask(TextPairTask):
 
     head = RERANKING
     losses = LOSSES
-    same_rows = True
+    same_rows = adopts = True
     pair_key = 'score'
     min_seq_len, default_name = 5, 'reranking'
     _learned_activation = ''
