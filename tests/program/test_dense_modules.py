@@ -43,7 +43,9 @@ def vectors_by_hand(bert: bertjax.Bert, folder: pathlib.Path) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_dense_modules_are_trained(program: Program, start: pathlib.Path, tmp_path: pathlib.Path):
+def test_dense_modules_are_trained(
+    program: Program, trained: pathlib.Path, start: pathlib.Path, tmp_path: pathlib.Path
+):
     bert = bertjax.load(start)
     before = vectors_by_hand(bert, start)
     np.testing.assert_allclose(bert.encode(TEXTS), before, atol=1e-6)
@@ -64,6 +66,12 @@ def test_dense_modules_are_trained(program: Program, start: pathlib.Path, tmp_pa
     np.testing.assert_allclose(vectors, vectors_by_hand(bert, export), atol=1e-6)
     np.testing.assert_allclose(bertjax.load(workdir, step=6).encode(TEXTS), vectors, atol=1e-6)
     np.testing.assert_allclose(unit(bert.apply(bert.params, bert.batch(TEXTS))['embeddings']), vectors, atol=1e-6)
+    # The run keeps its modules if it is repeated with another config.init, and a run from an Orbax export has them.
+    assert 'all 6 steps are done' in embed(program, trained, data, *changes)[1]
+    np.testing.assert_array_equal(bertjax.load(workdir).encode(TEXTS), vectors)
+    bert.save(tmp_path / 'orbax', format='orbax')
+    embed(program, tmp_path / 'orbax', data, *changes, f'--workdir={tmp_path / "continued"}')
+    np.testing.assert_allclose(bertjax.load(tmp_path / 'continued').encode(TEXTS), vectors, atol=2e-3)
     other = bert.with_params(jax.tree.map(lambda x: x * 1.1, bert.params))
     assert np.abs(other.encode(TEXTS) - vectors).max() > 1e-3
     other.save(tmp_path / 'other')

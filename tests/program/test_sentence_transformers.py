@@ -14,6 +14,7 @@ from bertjax.errors import UserError
 from bertjax.model.pooling import SENTENCE_POOL, pool_tokens
 from bertjax.tasks.embedding.files import TextExample
 from bertjax.tasks.embedding.task import EmbeddingTask
+from bertjax.tasks.registry import options_with_kind
 
 TEXTS = ['a bird sings over the old house and falls', 'stone']
 RNG = np.random.default_rng(0)
@@ -163,7 +164,7 @@ def test_a_training_from_unsupported_modules_names_its_key(tmp_path):
         EmbeddingTask('', 8).adopt(str(tmp_path))
 
 
-def test_a_training_keeps_the_number_of_dimensions(tmp_path):
+def test_a_training_keeps_the_number_of_dimensions(tmp_path, capsys):
     """As `SentenceTransformer.save` does. The evaluation uses the vectors that `encode` will return."""
     write(tmp_path, **{'config_sentence_transformers.json': {'truncate_dim': 5}})
     task, resumed = EmbeddingTask('', 8), EmbeddingTask('', 8)
@@ -171,6 +172,13 @@ def test_a_training_keeps_the_number_of_dimensions(tmp_path):
     resumed.restore(task.learned_state())
     settings = json.loads(module_files(resumed.sentence_modules(), 32, 2)['config_sentence_transformers.json'])
     assert settings['truncate_dim'] == 5
+    # An export to Orbax has no modules.json.
+    (tmp_path / 'orbax').mkdir()
+    facts = {'task': {**options_with_kind(task), 'query_prompt': 'q '}, 'learned': task.learned_state(), 'seq_len': 8}
+    (tmp_path / 'orbax' / 'task.json').write_text(json.dumps(facts))
+    continued = EmbeddingTask('', 8)
+    continued.adopt(str(tmp_path / 'orbax'))
+    assert continued.learned_state() == task.learned_state() and "{'query': 'q '" in capsys.readouterr().out
     x = RNG.standard_normal((2, 8)).astype(np.float32)
     (cosine,) = resumed.predictions([TextExample('scored', ('a', 'b'), 1.0)], None, {'embeddings': list(x)})
     assert cosine == pytest.approx(x[0, :5] @ x[1, :5] / np.prod(np.linalg.norm(x[:, :5], axis=1)), abs=1e-6)

@@ -1,6 +1,7 @@
 """The embedding task: training on pairs, triplets, scored pairs or single texts."""
 
 import dataclasses
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from bertjax.convert.huggingface.dense import DenseConfig
 from bertjax.convert.huggingface.sentence_transformers import SentenceModules, read_sentence_modules
 from bertjax.data.features import Features
 from bertjax.errors import UserError
+from bertjax.files.small_files import read_json_or_none
 from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
@@ -22,6 +24,7 @@ from bertjax.tasks.embedding.files import Query
 from bertjax.tasks.embedding.head import EMBEDDING, LAYER_NUMBERS
 from bertjax.tasks.embedding.losses import LOSSES, build_objective
 from bertjax.tasks.embedding.search import search
+from bertjax.tasks.exported import build_recorded_task
 from bertjax.tasks.task import Outputs, option
 from bertjax.text.tokenizer import Tokenizer
 
@@ -94,11 +97,11 @@ class EmbeddingTask(TextPairTask):
         self._truncate_dim = state.get('truncate_dim', 0)
 
     def adopt(self, source: str) -> None:
-        """See Task. With pool='auto', the pooling, Dense modules and `truncate_dim` come from a SentenceTransformer.
+        """See Task. With pool='auto', the pooling, Dense modules and `truncate_dim` come from an embedding model.
 
         As in sentence-transformers, `truncate_dim` shortens the vectors in the evaluation, but not in the losses.
         """
-        modules = read_sentence_modules(source)
+        modules = read_sentence_modules(source) or _recorded_modules(source)
         if modules is None or self.pool != 'auto':
             return
         if refusal := modules.refusal:
@@ -184,6 +187,17 @@ class EmbeddingTask(TextPairTask):
 
     def _truncate(self, outputs: Outputs) -> np.ndarray:
         return np.stack(outputs['embeddings'])[:, : self._truncate_dim or None]
+
+
+def _recorded_modules(source: str) -> SentenceModules | None:
+    """Returns the modules of an exported EmbeddingTask; None for other models. An Orbax export has only task.json."""
+
+    def parse(facts: Any) -> SentenceModules | None:
+        task = build_recorded_task(facts['task'], facts['seq_len'])
+        task.restore(facts['learned'])
+        return task.sentence_modules()
+
+    return read_json_or_none(pathlib.Path(source) / 'task.json', parse)
 
 
 def _scale_to_unit(vectors: np.ndarray) -> np.ndarray:
