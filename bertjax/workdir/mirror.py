@@ -34,7 +34,7 @@ _IN_ALL_PROCESSES = (PreemptedError, NonFiniteError)  # all processes of a run r
 
 _MARKERS = {
     r'(?:.*/)?checkpoints/\d+/': checksums.FILE,
-    r'\.unfinished/[^/]+/\d+/': checksums.FILE,  # checkpoints of the trials of a sweep
+    r'(?:.*/)?\.unfinished/[^/]+/\d+/': checksums.FILE,  # checkpoints of the trials of a sweep
     r'(?:.*/)?(?:store/(?:\d+/)?|heldout/[^/]+/)(?!plans/|\d+/)': 'manifest.json',
     r'(?:.*/)?export/hf/': huggingface.CONFIG,
     r'(?:.*/)?export/orbax/': orbax.MODEL,

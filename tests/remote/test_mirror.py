@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from bertjax.checkpoint import checksums
 from bertjax.errors import UserError
 from bertjax.remote import lease, object_store
 from bertjax.remote.mirror import Mirror, MirrorRules
@@ -230,6 +231,13 @@ def test_a_mirror_and_its_lease_in_google_cloud_storage(google, monkeypatch, tmp
 
 def test_every_format_of_an_export_is_visible_only_when_it_is_complete():
     assert all(mirror._RULES.marker_of(f'export/{name}/README.md') for name in FORMATS)
+
+
+@pytest.mark.parametrize('task', ['', 'cola/'])  # a sweep, and a sweep over a task of a benchmark
+def test_a_checkpoint_of_trials_is_mirrored_only_when_it_is_complete(task: str):
+    names = [f'{task}.unfinished/0a1b/12/{name}' for name in ('state', checksums.FILE)]
+    assert mirror._RULES.split_complete(names) == (names, [])
+    assert mirror._RULES.split_complete(names[:1]) == ([], names[:1])
 
 
 def test_a_ledger_that_grows_during_its_upload_is_published(bucket, monkeypatch, tmp_path):
