@@ -86,12 +86,13 @@ class FinetuningKeys(RunKeys):
         0,
         integer(0, 1000),
         'pad rows to at most this many lengths; 0: the best number up to 8; in sweeps 8',
+        change=STATE,
         trained=RECIPE,
     )
     packing: str = key(
         'auto', one_of(('auto', 'on', 'off')), 'whether to pack rows; `auto`: on CPUs, if faster', change=STATE
     )
-    batch_size: int = key(32, ROWS, 'the number of rows per update, over all devices', change=TRAINING)
+    batch_size: int = key(32, ROWS, 'the number of rows per update, over all devices', change=STATE)
     eval_batch_size: int = key(64, ROWS, 'the number of rows per batch in evaluation', change=MACHINE, trained=RECIPE)
     epochs: float = key(3.0, EPOCHS, 'the number of passes over the training rows')
     steps: int | str = key(

@@ -14,7 +14,8 @@ from bertjax.errors import UserError
 _SILENT = (Change.OUTPUT, Change.VERB)
 # The computed values that depend on the options of the task.
 _MADE_BY_TASK = ('fingerprints.data', 'fingerprints.labels', 'fingerprints.batches')
-_OF_BATCHES = ('seq_len', 'max_train_records', 'batch_size', 'max_padded_lengths')
+# Prefixes of the keys that may change the training rows of a task.
+ROW_KEYS = ('data', 'task.', 'seq_len', 'max_train_records')
 _PHASE_DEFAULTS = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if field.name != 'steps'}
 START_WEIGHTS = ('init', 'embeddings')  # keys that name the weights at step 0
 
@@ -55,7 +56,7 @@ def check_resume(
         Change.TRAINING differs. The error names the first such key.
     """
     reported, changes = [], changed_keys(saved, current)
-    options = ', '.join(place_of(name) for name in changes if name.startswith('task.') or name in _OF_BATCHES)
+    options = ', '.join(place_of(name) for name in changes if name.startswith(ROW_KEYS))
     # Keys are checked before the values that a run computes from them.
     for name, (old, new, change) in sorted(changes.items(), key=lambda item: item[0].startswith(COMPUTED_KEYS)):
         if change is Change.STATE or (finished and change is Change.TRAINING):

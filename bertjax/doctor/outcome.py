@@ -10,7 +10,7 @@ from typing import Any
 
 from bertjax.checkpoint.steps import DAMAGED, finished_steps
 from bertjax.config.plain import flatten, from_plain
-from bertjax.config.resume import check_resume
+from bertjax.config.resume import ROW_KEYS, check_resume
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.doctor.text import learning_obstacles
 from bertjax.errors import UserError
@@ -96,9 +96,18 @@ def with_set_keys(run: Run, config: Mapping[str, Any], set_keys: Collection[str]
 
 @check('resume')
 def resume(run: Run, done: int, config: Mapping[str, Any]) -> Iterator[Check]:
-    """Fails if the run cannot continue after the step `done` with `config`; see `with_set_keys`."""
+    """Fails if the run cannot continue after the step `done` with `config`; see `with_set_keys`.
+
+    Warns if the run continues only with the same training rows, which are not read here.
+    """
     changes = check_resume(run.config, config, str(run.folder), finished=done == config['steps'])
-    yield from [Check('resume', OK, 'changed keys: ' + ', '.join(changes))] if changes else []
+    if not changes:
+        return
+    message, may_change_rows = 'changed keys: ' + ', '.join(changes), any(line.startswith(ROW_KEYS) for line in changes)
+    if run.is_task and may_change_rows:
+        yield Check('resume', WARN, message, 'keep the old values, unless the training rows stay the same')
+    else:
+        yield Check('resume', OK, message)
 
 
 @check('numbers')

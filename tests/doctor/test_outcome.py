@@ -49,6 +49,23 @@ def only(checks) -> Check:
     return check
 
 
+@pytest.mark.parametrize(
+    ('key', 'value', 'status', 'text'),
+    [
+        ('batch_size', 16, FAIL, 'config.batch_size: found 16, expected 32'),
+        ('max_padded_lengths', 3, FAIL, 'config.max_padded_lengths: found 3, expected 8'),
+        ('seq_len', 64, WARN, 'seq_len: 128 -> 64'),
+        ('data', '/new', WARN, 'data:  -> /new'),
+        ('learning_rate', 1e-4, OK, 'learning_rate: 2e-05 -> 0.0001'),
+    ],
+)
+def test_keys_that_change_the_rows_of_a_fine_tuning(tmp_path, key: str, value: Any, status: str, text: str):
+    config = to_plain(finetuning_config('glue', task='rte')) | {'steps': 72, 'max_padded_lengths': 8}
+    run = Run(tmp_path, 'configs/glue.py', config, True, [])
+    check = only(outcome.resume(run, 24, config | {key: value}))
+    assert check.status == status and text in check.message
+
+
 CLEAN = {
     'duplicate_documents': 0, 'documents_read': 100, 'duplicate_lines': 0, 'lines': 900, 'unknown_rate': 0.0,
     'neighbour_likeness': 20.0, 'neighbour_likeness_within': 1.6, 'pieces_per_word': 1.1,
