@@ -56,6 +56,7 @@ def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any], set_keys: Co
     # The saved config of a sweep has unresolved durations.
     per_epoch = run['steps'] / run['epochs'] if is_task and isinstance(run['steps'], int) and run['epochs'] else None
     if per_epoch:
+        per_epoch *= run['batch_size'] / config['batch_size']  # up to the rounding of the last batch
         steps = in_steps(config['steps'], 'steps', steps_per_epoch=per_epoch)
         resolved['steps'] = steps or round(config['epochs'] * per_epoch)
         resolved['epochs'] = steps / per_epoch if steps else config['epochs']

@@ -104,6 +104,13 @@ def test_keys_that_a_pretraining_takes_from_its_model_or_budget_are_no_differenc
     ]  # fmt: skip
 
 
+def test_another_batch_size_changes_the_steps_of_an_epoch():
+    config = to_plain(finetuning_config('glue', task='rte')) | {'epochs': 3.0, 'eval_every': '1epochs'}
+    run = config | {'steps': 234, 'eval_every': 78}
+    resolved = resolve_like(config | {'batch_size': 16}, run)
+    assert (resolved['steps'], resolved['eval_every'], resolved['epochs']) == (468, 156, 3.0)
+
+
 @pytest.mark.parametrize('steps', [0, 100, '2epochs'])
 def test_the_config_of_a_sweep_equals_its_recipe(steps: int | str):
     """A sweep records durations as its config has them."""
