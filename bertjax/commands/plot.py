@@ -15,7 +15,7 @@ from bertjax.files.paths import display_path
 from bertjax.pages.charts import Chart
 from bertjax.pretrain.chance_baselines import ChanceBaselines, read_chance_baselines
 from bertjax.report.curves import main_charts, teacher_charts
-from bertjax.workdir.lock import TRIALS
+from bertjax.workdir.lock import REQUEST, TRIALS
 from bertjax.writers.jsonl import read_rows
 
 VERB = Verb(devices=False, bucket='look')
@@ -41,6 +41,9 @@ def run(config: ConfigDict, workdir: str) -> None:
     if not metrics.exists() and (folder / TRIALS).exists():
         fix = f'use --config.run=report for the whole sweep, or --workdir={folder / TRIALS}/TRIAL for one of its runs'
         raise UserError(str(folder), 'a sweep', 'a single training run', fix)
+    if not metrics.exists() and (folder / REQUEST).exists():
+        fix = f'use --config.run=report for the whole benchmark, or --workdir={folder}/TASK for one of its tasks'
+        raise UserError(str(folder), 'a benchmark', 'a single training run', fix)
     if not metrics.exists():
         raise UserError(str(metrics), 'no such file', 'the metrics of a training run', 'train first, in this --workdir')
     rows = read_rows(metrics)

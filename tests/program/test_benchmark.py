@@ -138,6 +138,8 @@ def test_the_page_links_to_the_pages_of_the_tasks(program: Program, browser: Bro
     (tmp_path / 'cola').mkdir()
     (tmp_path / 'cola' / 'config.json').write_text('{')
     record_request(tmp_path, {'rte': json.loads((tuned / 'config.json').read_text())})
+    line = program.error(f'--workdir={tmp_path}', '--config.run=plot', **ALL)
+    assert 'found a benchmark, expected a single training run; use --config.run=report' in line
     printed = program.run(f'--workdir={tmp_path}', '--config.run=report', **ALL).stdout
     assert 'no page about CoLA' in printed and str(tmp_path / 'rte' / 'report.html') in printed
     score = f'{100 * results(tuned)["splits"]["dev"]["accuracy"]:.1f}'
