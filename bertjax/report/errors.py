@@ -30,7 +30,8 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
       about: A sentence about the trial that made the predictions; '' if `run` itself made them.
     """
     section, path = functools.partial(Section, 'errors', 'Errors on dev'), folder / 'predictions' / 'dev.jsonl'
-    if not path.exists():
+    # The predictions of a run that was extended are from before the extension, as its results are.
+    if not path.exists() or (folder == run.folder and run.results() is None):
         return section(note='There are no predictions for dev yet: a finished run writes them.')
     try:
         with path.open(encoding='utf-8') as file:

@@ -29,7 +29,7 @@ def figures_section(run: Run) -> Section:
     """Returns results.json as a table with a column for each split and a row for each metric."""
     results = run.results()
     if not results:
-        return Section('figures', 'Figures', note='The run is not finished: there is no results.json yet.')
+        return Section('figures', 'Figures', note='The run is not finished: there are no results yet.')
     splits, parts = results['splits'], results.get('parts', {})
     names = list(dict.fromkeys(name for values in splits.values() for name in values))
     table = {

@@ -146,6 +146,10 @@ def test_the_page_of_a_fine_tuning_shows_its_errors(
         assert 'learning_rate' in page.locator('#config table').first.inner_text()
 
     browser.visit(path, look, dark=True)
+    (workdir / 'config.json').write_text(json.dumps(config | {'data': str(data), 'steps': 144}))  # an extended run
+    text = report(program, workdir, **GLUE).read_text(encoding='utf-8')
+    assert 'there are no results yet' in text and 'There are no predictions for dev yet' in text
+    (workdir / 'config.json').write_text(json.dumps(config | {'data': str(data)}))
     shutil.rmtree(data)
     text = report(program, workdir, **GLUE).read_text(encoding='utf-8')
     assert 'can no longer be read' in text and 'id="figures"' in text
