@@ -112,7 +112,8 @@ def evaluate_split(
 
     Returns:
       A dict of results, and {split: predictions}. The results have 'splits', {split: metrics}. With a dev split, they
-      also have 'collapsed'; see `Task.collapsed`. If a split is a sample, they have 'parts'; see `TaskData.parts`.
+      also have 'collapsed'; see `Task.collapsed`. If a split or train is a sample, they have 'parts'; see
+      `TaskData.parts`.
     """
     task, evaluation, figures, predictions = data.task, {}, {}, {}
     for name, rows in outputs.items():
@@ -123,7 +124,7 @@ def evaluate_split(
             evaluation['collapsed'] = task.collapsed(split.records, predictions[name])
         figures[name] = task.metrics(split.records, predictions[name])
         write_predictions(folder, task, name, split, predictions[name])
-    parts = data.parts(outputs)
+    parts = data.parts(['train', *outputs])
     return {**evaluation, 'splits': figures, **({'parts': parts} if parts else {})}, predictions
 
 
@@ -149,6 +150,7 @@ def export_task(
     card |= distillation_facts(config, uses_temperature=loss is not None and loss.uses_temperature)
     card |= data.task.card_facts(data.tokenizer)
     parts = results.get('parts', {})
+    card |= {'training data': parts['train']} if 'train' in parts else {}
     card |= {'stopped at step': results[STOPPED]} if STOPPED in results else {}
     card |= {
         f'Split {name}' + (f', {parts[name]}' if name in parts else ''): {

@@ -5,6 +5,7 @@ import json
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -183,11 +184,15 @@ def test_a_new_kind_is_trained_on_a_sample_of_its_records(
     config: ConfigDict, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ):
     config.max_train_records, config.max_eval_records, config.steps = 20, 5, 1
-    finetune.run(config, str(tmp_path / 'run'))
+    config.export, config.export_formats = True, 'orbax'
+    with mock.patch('bertjax.finetune.results.write_exports') as write_exports:
+        finetune.run(config, str(tmp_path / 'run'))
     output = capsys.readouterr().out
     assert 'train: 20 of 64 records, a fixed random sample (config.max_train_records)' in output
     assert 'vowels: 20 training records in 20 rows; 5 dev' in output
-    assert json.loads((tmp_path / 'run' / 'results.json').read_text())['parts'] == {'dev': '5 of 12 records'}
+    parts = {'train': '20 of 64 records', 'dev': '5 of 12 records'}
+    assert json.loads((tmp_path / 'run' / 'results.json').read_text())['parts'] == parts
+    assert write_exports.call_args.args[0].card['training data'] == '20 of 64 records'
     words = (tmp_path / 'dev.txt').read_text().split()
     chosen = [row['word'] for row in lines(tmp_path / 'run' / 'predictions' / 'dev.jsonl')]
     assert chosen == sample_records(words, 5) and set(chosen) < set(sample_records(words, 8)) != set(words[:8])
