@@ -23,7 +23,7 @@ from bertjax.data.batch import count_batches
 from bertjax.data.length_buckets import MAX_LENGTHS
 from bertjax.errors import PreemptedError, UserError
 from bertjax.files.atomic import write_atomic
-from bertjax.files.small_files import read_json_object, read_json_or_none
+from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.packing import decide_packing
 from bertjax.finetune.results import RESULTS, evaluate_split, export_task
 from bertjax.finetune.settings import FinetuningSettings
@@ -49,7 +49,7 @@ from bertjax.training.state import TrainState, shardings_of
 from bertjax.training.trainer import resume_or_start
 from bertjax.training.vmapped_runs import VmappedRun, select_run, stack_states, stacked_template
 from bertjax.workdir.exports import exported_model, push_export
-from bertjax.workdir.files import read_recorded_results
+from bertjax.workdir.files import read_recorded_config, read_recorded_results
 from bertjax.workdir.lock import EXPORTED, TRIALS, exported_trial
 from bertjax.writers.console import format_value
 
@@ -132,12 +132,21 @@ def _check_same_settings(data: TaskData, folder: pathlib.Path) -> None:
     config = to_plain(dataclasses.replace(data.settings, max_padded_lengths=_length_count(data.settings)))
     config['fingerprints'] = data.fingerprints() | eval_fingerprints
     if path.exists() and (folder / TRIALS).exists():
-        fix = 'restore the file from a copy, or give another --workdir'
-        for key, (old, new, change) in changed_keys(read_json_object(path, fix), config).items():
-            if change not in (MACHINE, VERB) and not key.startswith('sweep.'):
+        for key, (old, new, change) in changed_keys(read_recorded_config(path), config).items():
+            is_moved = key == 'init' and f'../{pathlib.Path(old).name}' == _portable_init(new, folder)
+            if change not in (MACHINE, VERB) and not key.startswith('sweep.') and not is_moved:
                 fix = 'restore the old value to continue the sweep, or give another --workdir'
                 raise UserError(place_of(key), str(new), f'{old}, as in {path}', fix)
     write_atomic(path, dump(config))
+
+
+def _portable_init(init: str, folder: pathlib.Path) -> str:
+    """Returns config.init, relative to the workdir if the two are siblings, as those of a benchmark's tasks are.
+
+    This path stays the same if the common parent is moved, or has another name on the command line.
+    """
+    path = pathlib.Path(init)
+    return f'../{path.name}' if path.resolve().parent == folder.resolve().parent else init
 
 
 def _passes(settings: FinetuningSettings, train: TaskSplit) -> float:
@@ -218,8 +227,11 @@ class TrialGroup(Experiment):
 
     def run(self, interrupt: Interrupt) -> None:
         """Trains and evaluates the trials, and writes their results. An interrupted group is resumed."""
-        # The key identifies the trials and their settings. Checkpoints with another key cannot be resumed.
-        key = hashlib.sha256(json.dumps(self.resolved, sort_keys=True).encode()).hexdigest()[:16]
+        # The key identifies the trials and their settings. Checkpoints with another key cannot be resumed. The paths
+        # are left out if they change with the path of the workdir: a fingerprint identifies the data.
+        init = _portable_init(self.resolved['init'], self._folder)
+        facts = {**self.resolved, 'data': '', 'init': init}
+        key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
         unfinished = self._folder / _UNFINISHED / key
         with contextlib.closing(Checkpoints(unfinished, keep=1)) as checkpoints:
             try:
@@ -228,6 +240,9 @@ class TrialGroup(Experiment):
                 if error.exit_status != UserError.exit_status:
                     raise
                 checkpoint = None  # all checkpoints are damaged, so the trials start again
+            restarted = [path.name for path in self.folders if checkpoint is None and (path / 'ledger.jsonl').exists()]
+            if restarted:
+                print(f'no checkpoint of the same group of runs: {"; ".join(restarted)} start again at step 0')
             state, failed = resume_or_start(self, checkpoints, checkpoint, interrupt)
             interrupt.doing = 'the runs are being evaluated'
             self._finish(state.eval_params, failed)

@@ -23,21 +23,37 @@ from bertjax.parallel.distributed import OtherStoppedError
     ],
 )
 def test_trials_restart_only_after_damage(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, error: Exception, restarts: bool
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys, error: Exception, restarts: bool
 ):
     checkpoints, start = mock.Mock(), mock.Mock(return_value=(mock.Mock(), [False]))
     checkpoints.latest.side_effect = error
     monkeypatch.setattr(sweep, 'Checkpoints', lambda *args, **options: checkpoints)
     monkeypatch.setattr(sweep, 'resume_or_start', start)
-    group = mock.Mock(resolved={}, _folder=tmp_path)
+    folders = [tmp_path / 'trials' / name for name in ('lr=1', 'lr=2')]
+    folders[1].mkdir(parents=True)
+    (folders[1] / 'ledger.jsonl').touch()
+    group = mock.Mock(resolved={'init': 'small'}, folders=folders, _folder=tmp_path)
     if restarts:
         sweep.TrialGroup.run(group, mock.Mock())
-        assert start.call_args.args[2] is None
+        assert start.call_args.args[2] is None and 'runs: lr=2 start again at step 0' in capsys.readouterr().out
     else:
         with pytest.raises(type(error)):
             sweep.TrialGroup.run(group, mock.Mock())
         assert not start.called
     assert checkpoints.close.called
+
+
+def test_a_group_continues_in_a_moved_workdir(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """The rows of a Python program are in the workdir, and the first model of a benchmark is beside it."""
+    checkpoints = mock.MagicMock()
+    monkeypatch.setattr(sweep, 'Checkpoints', checkpoints)
+    monkeypatch.setattr(sweep, 'resume_or_start', mock.Mock(return_value=(mock.Mock(), [False])))
+    monkeypatch.chdir(tmp_path)
+    for parent, init in ((tmp_path / 'old', 'old/mnli'), (tmp_path / 'new', 'new/mnli'), (tmp_path / 'new', 'mnli')):
+        resolved = {'init': init, 'data': f'{parent}/rte/rows/1/rte'}
+        sweep.TrialGroup.run(mock.Mock(resolved=resolved, folders=[], _folder=parent / 'rte'), mock.Mock())
+    first, moved, other = (call.args[0].name for call in checkpoints.call_args_list)
+    assert first == moved != other
 
 
 @pytest.mark.parametrize(('key', 'value'), [('patience', 2), ('use_checkpoint', 'best')])

@@ -8,7 +8,7 @@ import statistics
 from unittest import mock
 
 import pytest
-from running import GLUE, RUN, SWEEP, Program, rows
+from running import GLUE, RUN, SWEEP, Program, copy_workdir, rows
 
 from bertjax.errors import PreemptedError
 from bertjax.finetune.sweep import TrialGroup
@@ -46,12 +46,21 @@ def test_a_trial_agrees_with_a_single_run(swept: pathlib.Path, tuned: pathlib.Pa
     assert trials(swept)[trial.name]['splits']['dev'] == metrics
 
 
-def test_finished_trials_are_not_run_again(program: Program, tune, swept: pathlib.Path, tmp_path: pathlib.Path):
+def test_finished_trials_are_not_run_again(program: Program, tune, trained, rte, swept, tmp_path: pathlib.Path):
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('trials/*/results.json')}
     again = (*tune, *SWEEP, '--config.log_every=7', '--config.hang_minutes=20')  # keys that do not affect the trials
     assert '4 runs, 4 of them already finished' in program.run(f'--workdir={tmp_path}', *again, **GLUE).stdout
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob('trials/*/results.json')}
+    workdir = copy_workdir(swept, tmp_path / 'moved' / 'rte')  # with the rows of a Python program and an earlier task
+    config = json.loads((workdir / 'config.json').read_text()) | {'data': '/old/rte/rows/1/rte', 'init': 'old/mnli'}
+    (workdir / 'config.json').write_text(json.dumps(config))
+    data = copy_workdir(rte, workdir / 'rows' / '1' / 'rte')
+    init = copy_workdir(trained, tmp_path / 'moved' / 'mnli')
+    again = (f'--workdir={workdir}', *tune, *SWEEP, f'--config.data={data}', f'--config.init={init}')
+    assert '4 runs, 4 of them already finished' in program.run(*again, **GLUE).stdout
+    line = program.error(f'--workdir={tmp_path}', *tune, *SWEEP, f'--config.init={init}', **GLUE)
+    assert f'config.init: found {init}, expected {trained}' in line
     line = program.error(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.warmup_fraction=0.2', **GLUE)
     assert 'config.warmup_fraction' in line and 'another --workdir' in line
     for verb, fix in (('plot', 'use --config.run=report for the whole sweep'), ('export', 'use its export/')):
