@@ -28,7 +28,7 @@ from bertjax.terminal import Console
 from bertjax.training.health.gradient_check import training_devices
 from bertjax.training.settings import check_row_count
 from bertjax.workdir.exports import LOADABLE
-from bertjax.workdir.lock import check_workdir_kind, lock_workdir
+from bertjax.workdir.lock import check_workdir_kind, exported_trial, lock_workdir
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.writers.console import print_next_commands, print_output_files
 
@@ -81,6 +81,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
             for each in [trial.settings(one) for trial in make_trials(one)] or [one]:
                 check_row_count(each.batch_size, each.grad_accum_steps, row_shards(mesh))
     for task in order:
+        check_workdir_kind(folder / task, 'a sweep' if make_trials(settings[task]) else 'a fine-tuning')
         if overrides.get(task, {}).get('init') not in TASKS and not is_finished(folder / task):
             huggingface_directory(configs[task].init)  # raises before any task trains
     with lock_workdir(folder):
@@ -88,14 +89,20 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         for task in order:
             if (init := overrides.get(task, {}).get('init')) in TASKS:
                 requests[task]['init'] = init  # the task's name, because its folder may be moved
-        finished = benchmark.record_request(folder, requests)
+        finished, changed_models = benchmark.record_request(folder, requests), set[str]()
         for number, task in enumerate(order, 1):
             title = f'{TASKS[task].title}, {number} of {len(order)}'
             console.print(f'\n{title}' + (': finished already' if task in finished else ''), style='bold')
             task_recipe = benchmark.recipe_of_task(recipe, task)
             if task not in finished:
                 _remove_server_files(folder / task)
+                earlier = exported_trial(folder / task)
                 finetune.run(configs[task], str(folder / task), task_recipe)
+                if exported_trial(folder / task) != earlier:
+                    changed_models.add(task)
+            elif (init := requests[task]['init']) in changed_models:
+                fix = f'move {folder / task} away to train it again'
+                console.print(f'{task} was trained from an earlier model of {init}; {fix}', markup=False)
             _predict(configs[task], folder / task, server_splits[task], replace=task not in finished)
             benchmark.record_result(folder, task, requests[task])
         _finish(folder, missing_data, server_splits, console)
@@ -114,6 +121,8 @@ def _task_config(config: ConfigDict, task: str, overrides: Mapping[str, Any], fo
         values['sweep'] = {**values['sweep'], 'seeds': list(range(seeds))}
     if 'epochs' in overrides:
         values['steps'] = 0
+    if config.tracker:
+        values['tracker_run'] = f'{config.tracker_run or folder.resolve().name}/{task}'
     if overrides.get('init') in TASKS:
         overrides['init'] = str(folder / overrides['init'])
     return from_plain(

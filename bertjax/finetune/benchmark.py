@@ -17,7 +17,7 @@ from bertjax.files.small_files import read_json_object
 from bertjax.finetune.benchmark_table import is_finished
 from bertjax.tasks.sentence.glue import GlueTask
 from bertjax.tasks.sentence.glue_table import TASKS
-from bertjax.workdir.lock import REQUEST
+from bertjax.workdir.lock import REQUEST, TRIALS
 
 ALL = 'all'
 _KEY = 'config.benchmark'
@@ -133,8 +133,9 @@ def read_benchmark_data(tasks: Mapping[str, GlueTask], data: str) -> tuple[dict[
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """Records the config of each task, and returns the finished tasks that need not run again.
 
-    A finished task runs again if one of its sweep or OUTPUT keys has changed. Its old config stays recorded until
-    `record_result` is called, so that a killed process does not hide the change. `folder` is the benchmark's workdir.
+    A finished sweep runs again if one of its sweep keys has changed, a single run if one of its OUTPUT keys has. The
+    old config stays recorded until `record_result` is called, so that a killed process does not hide the change.
+    `folder` is the benchmark's workdir.
 
     Raises:
       UserError: Any other key of a finished task has changed, except MACHINE and VERB keys.
@@ -148,7 +149,8 @@ def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]
         changed = changed_keys(recorded[task], config) if task in recorded else {}
         changed = {key: values for key, values in changed.items() if values[2] not in (MACHINE, VERB)}
         for key, (old, new, change) in changed.items():
-            if change is not OUTPUT and not key.startswith('sweep.'):  # OUTPUT and sweep keys only add work to a task
+            only_adds_work = change is OUTPUT and not (folder / task / TRIALS).exists()  # a sweep refuses OUTPUT keys
+            if not only_adds_work and not key.startswith('sweep.'):
                 fix = f'restore the old value, or move {folder / task} away to run it again'
                 raise UserError(f'config.{key}', f'{new!r} for {task}', f'{old!r}, as when the task was finished', fix)
         (outdated if changed else finished).add(task)

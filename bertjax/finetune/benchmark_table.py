@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from bertjax.files.atomic import write_atomic, write_zip
-from bertjax.files.small_files import read_json_object
+from bertjax.files.small_files import read_json_object, read_json_or_none
 from bertjax.finetune.results import RESULTS, STEP
 from bertjax.finetune.sweep import SWEEP
 from bertjax.metrics import glue
@@ -23,17 +23,18 @@ SUBMISSION = 'submission.zip'
 
 
 def is_finished(folder: pathlib.Path) -> bool:
-    """Returns whether the run or the sweep in the workdir of a task is finished."""
-    if (folder / SWEEP).exists():
-        return True
+    """Returns whether the run, or each run of the sweep, in the workdir of a task is finished."""
     if (folder / TRIALS).exists():  # run=evaluate may write results.json for an unfinished sweep
-        return False
+        done = {path.parent.name for path in folder.glob(f'{TRIALS}/*/{RESULTS}')}
+        count_runs = lambda summary: sum(setting['runs'] for setting in summary['settings'])  # noqa: E731
+        is_complete = lambda summary: summary['best'] in done and count_runs(summary) <= len(done)  # noqa: E731
+        return bool(read_json_or_none(folder / SWEEP, is_complete))
     return (folder / RESULTS).exists() and STEP not in read_recorded_results(folder / RESULTS)
 
 
 def read_task_results(folder: pathlib.Path) -> dict[str, Any]:
     """Reads results.json of a finished run, or of the best run of a sweep."""
-    if (folder / SWEEP).exists():
+    if (folder / TRIALS).exists():
         best = read_json_object(folder / SWEEP, 'start the sweep again')['best']
         return {**read_recorded_results(folder / TRIALS / best / RESULTS), 'best_of_sweep': best}
     return read_recorded_results(folder / RESULTS)

@@ -64,8 +64,8 @@ def check_workdir_kind(workdir: pathlib.Path, kind: str) -> None:
     elif (workdir / REQUEST).exists():
         existing = 'a benchmark'
     if existing not in (None, kind) and {existing, kind} != {'a pre-training', 'a benchmark'}:
-        expected = f'another folder for {kind}'
-        raise UserError('--workdir', f'{workdir}, which has {existing}', expected, 'give a new folder')
+        expected, fix = f'another folder for {kind}', 'give a new folder, or move this one away'
+        raise UserError('--workdir', f'{workdir}, which has {existing}', expected, fix)
 
 
 def has_run(workdir: pathlib.Path) -> bool:

@@ -2,11 +2,13 @@
 
 import json
 import pathlib
+import shutil
 import zipfile
 from unittest import mock
 
 import pytest
 from browsing import Browser
+from ml_collections import ConfigDict
 from running import Program, copy_workdir, results
 
 import bertjax
@@ -98,7 +100,7 @@ def test_finished_tasks_are_recorded_with_their_results(tmp_path: pathlib.Path):
         path.write_text(json.dumps(facts))
 
     write('cola/results.json', splits={'dev': {'matthews': 0.5, 'accuracy': 0.8}})
-    write('rte/sweep.json', best='lr=1')
+    write('rte/sweep.json', best='lr=1', settings=[{'runs': 1}])
     write('rte/trials/lr=1/results.json', splits={'dev': {'accuracy': 0.75}}, parts={'dev': '4 of 9 records'})
     write('wnli/results.json', splits={'dev': {'accuracy': 1.0}}, step=3)
     for split, name in (('test', 'RTE.tsv'), ('old', 'CoLA.tsv')):
@@ -157,6 +159,7 @@ def test_the_page_links_to_the_pages_of_the_tasks(program: Program, browser: Bro
 
 
 def test_mistakes_are_reported_before_the_first_task(program: Program, glue: pathlib.Path, tmp_path: pathlib.Path):
+    glue = copy_workdir(glue, tmp_path / 'glue')
     arguments = (f'--workdir={tmp_path / "out"}', '--config.init=nothing', f'--config.data={glue}')
     line = program.error(f'--workdir={tmp_path / "out"}', f'--config.data={tmp_path}', **ALL)
     assert "', which lacks the training or dev data of CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI," in line
@@ -171,6 +174,45 @@ def test_mistakes_are_reported_before_the_first_task(program: Program, glue: pat
     (glue / 'WNLI' / 'dev.tsv').open('a').write('x\ty\n')
     assert f'{glue / "WNLI" / "dev.tsv"}:35' in program.error(*arguments, **ALL)
     assert not (tmp_path / 'out').exists()
+
+
+def test_a_changed_benchmark_is_checked_before_anything_is_removed(
+    program: Program, trained: pathlib.Path, glue: pathlib.Path, tmp_path: pathlib.Path
+):
+    """The sweep over WNLI is extended; RTE was trained from its model."""
+
+    def train(config: ConfigDict, workdir: str, recipe: str) -> None:
+        """Writes the files of a finished run, or of a finished sweep in which the last run is the best."""
+        trials = [trial.name for trial in make_trials(finetuning_settings(config))]
+        files = {f'trials/{name}/results.json': '{}' for name in trials} or {'results.json': '{}'}
+        if trials:
+            files['sweep.json'] = json.dumps({'best': trials[-1], 'settings': [{'runs': len(trials)}]})
+            files['export/trial.txt'] = trials[-1]
+        for name, text in {**files, 'predictions/test/WNLI.tsv': ''}.items():
+            (pathlib.Path(workdir) / name).parent.mkdir(parents=True, exist_ok=True)
+            (pathlib.Path(workdir) / name).write_text(text)
+
+    arguments = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.data={glue}', *SHORT)
+    with (
+        mock.patch('bertjax.commands.finetune.run', train),
+        mock.patch('bertjax.commands.benchmark._predict'),
+        mock.patch('bertjax.commands.benchmark._finish'),
+    ):
+        program.run(*arguments, '--config.benchmark=wnli:seeds=2;rte:init=wnli', **ALL)
+        out = program.run(*arguments, '--config.benchmark=wnli:seeds=3;rte:init=wnli', **ALL).stdout
+        assert f'rte was trained from an earlier model of wnli; move {tmp_path / "rte"} away to train it again' in out
+        extended = (*arguments, '--config.benchmark=wnli:seeds=3;rte:init=wnli')
+        out = program.run(*extended, **ALL).stdout
+        assert out.count('finished already') == 2 and 'earlier model' not in out
+        line = program.error(*arguments, '--config.benchmark=rte:init=wnli', **ALL)
+        assert f'found {tmp_path / "wnli"}, which has a sweep, expected another folder for a fine-tuning' in line
+        line = program.error(*extended, '--config.export_formats=hf', **ALL)
+        assert "config.export_formats: found 'hf' for wnli, expected 'hf,orbax', as when the task was finished" in line
+        assert (tmp_path / 'wnli' / 'predictions' / 'test' / 'WNLI.tsv').exists()
+        (best,) = (tmp_path / 'wnli').glob('trials/*seed=2')
+        shutil.rmtree(best)  # so that it is run again
+        out = program.run(*extended, **ALL).stdout
+        assert 'WNLI, 1 of 2\n' in out and out.count('finished already') == 1 and best.exists()
 
 
 def test_the_recipe_of_a_single_task(tmp_path: pathlib.Path):
@@ -191,6 +233,12 @@ def test_a_value_for_a_task_replaces_the_values_of_a_sweep(tmp_path: pathlib.Pat
     rte = _task_config(config, 'rte', {'learning_rate': 1e-5, 'epochs': 10.0}, tmp_path)
     assert {trial.learning_rate for trial in make_trials(finetuning_settings(rte))} == {1e-5}
     assert {trial.epochs for trial in make_trials(finetuning_settings(rte))} == {10.0}
+
+
+def test_the_tracker_runs_of_the_tasks_are_named_after_the_benchmark(tmp_path: pathlib.Path):
+    for name, expected in (('', 'big/rte'), ('mine', 'mine/rte')):
+        config = bertjax.recipe('glue:all', tracker='trackio', tracker_run=name).config
+        assert _task_config(config, 'rte', {}, tmp_path / 'big').tracker_run == expected
 
 
 def test_settings_for_single_tasks_are_parsed():
