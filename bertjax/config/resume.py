@@ -14,8 +14,8 @@ from bertjax.errors import UserError
 _SILENT = (Change.OUTPUT, Change.VERB)
 # The computed values that depend on the options of the task.
 _MADE_BY_TASK = ('fingerprints.data', 'fingerprints.labels', 'fingerprints.batches')
-# Prefixes of the keys that may change the training rows of a task.
-ROW_KEYS = ('data', 'task.', 'seq_len', 'max_train_records')
+# Prefixes of the keys that may change the batches of a task.
+ROW_KEYS = ('data', 'task.', 'seq_len', 'max_train_records', 'max_eval_records')
 _PHASE_DEFAULTS = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if field.name != 'steps'}
 START_WEIGHTS = ('init', 'embeddings')  # keys that name the weights at step 0
 
@@ -56,11 +56,14 @@ def check_resume(
         Change.TRAINING differs. The error names the first such key.
     """
     reported, changes = [], changed_keys(saved, current)
-    options = ', '.join(place_of(name) for name in changes if name.startswith(ROW_KEYS))
+    causes = [place_of(name) for name in changes if name.startswith(ROW_KEYS)]
+    # The evaluation splits also decide the padded lengths of the batches.
+    if not causes and [name for name in changes if name.startswith(COMPUTED_KEYS)] == ['fingerprints.batches']:
+        causes = ['a dev or test file']
     # Keys are checked before the values that a run computes from them.
     for name, (old, new, change) in sorted(changes.items(), key=lambda item: item[0].startswith(COMPUTED_KEYS)):
         if change is Change.STATE or (finished and change is Change.TRAINING):
-            cause = f' (also changed: {options})' if options and name in _MADE_BY_TASK else ''
+            cause = f' (also changed: {", ".join(causes)})' if causes and name in _MADE_BY_TASK else ''
             raise UserError(
                 place_of(name),
                 _short(new, old) + cause,

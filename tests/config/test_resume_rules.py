@@ -70,6 +70,18 @@ def test_changed_data_name_the_changed_options_of_the_task():
     longer = changed(changed(config, 'fingerprints.data', 'b' * 64), 'seq_len', 64)
     with pytest.raises(UserError, match=r'the data: found bbbb.*… \(also changed: config.seq_len\), expected aaaa'):
         check_resume(config, longer, 'out')
+    config['fingerprints'] = {'data': 'a' * 64, 'batches': '8 rows of 16 pieces'}
+    batches = changed(config, 'fingerprints.batches', '8 rows of 32 pieces')
+    for key, value, cause in (
+        ('log_every', 7, 'a dev or test file'),
+        ('max_eval_records', 9, 'config.max_eval_records'),
+        ('fingerprints.data', 'b' * 64, None),
+    ):
+        with pytest.raises(UserError) as error:
+            check_resume(config, changed(batches, key, value), 'out')
+        assert error.value.where == 'the batches'
+        assert error.value.found == '8 rows of 32 pieces' + (f' (also changed: {cause})' if cause else '')
+    config['fingerprints'] = {'data': 'a' * 64}
     other['fingerprints'] = config['fingerprints'] | {'encoder': '2/128'}
     with pytest.raises(UserError, match='the encoder: found 2/128, expected None'):
         check_resume(config, other, 'out')
