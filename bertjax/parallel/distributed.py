@@ -29,8 +29,8 @@ from bertjax.parallel.process_flags import ProcessFlags
 HEARTBEAT = 30  # seconds without a heartbeat after which a process counts as lost
 _LEAVING = 60  # seconds that a failed process waits for the others to fail too
 _LONG = 7 * 24 * 3600  # seconds that the other processes wait while the primary builds a corpus or writes a model
-# Words in JAX's messages about a lost process.
-_LOST = ('Gloo', 'coordination service', 'heartbeat', 'UNAVAILABLE', 'DEADLINE_EXCEEDED')
+# Words in JAX's messages about a lost process. NCCL's message for `ncclRemoteError` has the last words.
+_LOST = ('Gloo', 'coordination service', 'heartbeat', 'UNAVAILABLE', 'DEADLINE_EXCEEDED', 'remote process exited')
 
 
 class OtherStoppedError(StoppedError):

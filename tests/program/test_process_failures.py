@@ -43,6 +43,12 @@ def ends(program: Program, folder: pathlib.Path, body: str, *, leaving: int = 60
         ("UserError('a', 'b', 'c', 'd')", 2, 'error: a: found b, expected c; d'),
         ("IndexError('a fault of ours')", 1, 'IndexError: a fault of ours'),
         ('KeyboardInterrupt', 130, 'stopped; '),
+        (
+            "jax.errors.JaxRuntimeError('INTERNAL: NCCL operation ncclCommGetAsyncError failed: '"
+            " 'remote process exited or there was a network error')",
+            4,
+            'another process of this run is lost',
+        ),
     ],
 )
 def test_a_process_that_fails_alone_is_lost_to_the_others(
