@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from bertjax.commands import finetune, predict
 from bertjax.config.plain import from_plain, to_plain
 from bertjax.config.verb import Verb
-from bertjax.errors import UserError
+from bertjax.errors import PreemptedError, UserError
 from bertjax.files.paths import display_path
 from bertjax.finetune import benchmark
 from bertjax.finetune.benchmark_table import (
@@ -25,7 +25,9 @@ from bertjax.finetune.trials import make_trials
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.terminal import Console
+from bertjax.training.caller import CALLER
 from bertjax.training.health.gradient_check import training_devices
+from bertjax.training.health.interrupt import Interrupt
 from bertjax.training.settings import check_row_count
 from bertjax.workdir.exports import LOADABLE
 from bertjax.workdir.lock import check_workdir_kind, exported_trial, lock_workdir
@@ -97,9 +99,13 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
             if task not in finished:
                 _remove_server_files(folder / task)
                 earlier = exported_trial(folder / task)
-                finetune.run(configs[task], str(folder / task), task_recipe)
+                with Interrupt() as interrupt:
+                    finetune.run(configs[task], str(folder / task), task_recipe)
                 if exported_trial(folder / task) != earlier:
                     changed_models.add(task)
+                if interrupt.requested():  # after the last step of the task
+                    word = CALLER.get().word
+                    raise PreemptedError(f'stopped after {title} as asked; the same {word} continues there')
             elif (init := requests[task]['init']) in changed_models:
                 fix = f'move {folder / task} away to train it again'
                 console.print(f'{task} was trained from an earlier model of {init}; {fix}', markup=False)

@@ -15,7 +15,7 @@ _SILENT = (Change.OUTPUT, Change.VERB)
 # The computed values that depend on the options of the task.
 _MADE_BY_TASK = ('fingerprints.data', 'fingerprints.labels', 'fingerprints.batches')
 # Prefixes of the keys that may change the batches of a task.
-ROW_KEYS = ('data', 'task.', 'seq_len', 'max_train_records', 'max_eval_records')
+BATCH_KEYS = ('data', 'task.', 'seq_len', 'max_train_records', 'max_eval_records')
 _PHASE_DEFAULTS = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if field.name != 'steps'}
 START_WEIGHTS = ('init', 'embeddings')  # keys that name the weights at step 0
 
@@ -56,7 +56,7 @@ def check_resume(
         Change.TRAINING differs. The error names the first such key.
     """
     reported, changes = [], changed_keys(saved, current)
-    causes = [place_of(name) for name in changes if name.startswith(ROW_KEYS)]
+    causes = [place_of(name) for name in changes if name.startswith(BATCH_KEYS)]
     # The evaluation splits also decide the padded lengths of the batches.
     if not causes and [name for name in changes if name.startswith(COMPUTED_KEYS)] == ['fingerprints.batches']:
         causes = ['a dev or test file']

@@ -10,7 +10,7 @@ from typing import Any
 
 from bertjax.checkpoint.steps import DAMAGED, finished_steps
 from bertjax.config.plain import flatten, from_plain
-from bertjax.config.resume import ROW_KEYS, check_resume
+from bertjax.config.resume import BATCH_KEYS, check_resume
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.doctor.text import learning_obstacles
 from bertjax.errors import UserError
@@ -103,7 +103,7 @@ def resume(run: Run, done: int, config: Mapping[str, Any]) -> Iterator[Check]:
     changes = check_resume(run.config, config, str(run.folder), finished=done == config['steps'])
     if not changes:
         return
-    message, may_change_rows = 'changed keys: ' + ', '.join(changes), any(line.startswith(ROW_KEYS) for line in changes)
+    message, may_change_rows = 'changed keys: ' + ', '.join(changes), any(line.startswith(BATCH_KEYS) for line in changes)
     if run.is_task and may_change_rows:
         yield Check('resume', WARN, message, 'keep the old values, unless the training rows stay the same')
     else:

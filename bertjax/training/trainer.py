@@ -67,6 +67,7 @@ def fit(
                 print(f'the saved step with the best dev score is {best}')
                 with mesh_context(experiment.setup.mesh):
                     state = checkpoints.restore(best, experiment.template)
+        interrupt.doing = 'the results are being written'
     return state, last
 
 

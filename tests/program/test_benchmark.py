@@ -3,6 +3,7 @@
 import json
 import pathlib
 import shutil
+import signal
 import zipfile
 from unittest import mock
 
@@ -62,8 +63,13 @@ def test_two_tasks_are_tuned_and_tabulated(
     # A task whose export was interrupted is not finished.
     with mock.patch('bertjax.finetune.results.export_task', side_effect=PreemptedError('stopped')):
         program.run(*arguments, status=75, **ALL)
+    # A signal after the last step of a task stops the benchmark at the end of the task.
+    with mock.patch('bertjax.training.trainer.Recorder.check', lambda *_: signal.raise_signal(signal.SIGTERM)):
+        stopped = program.run(*arguments, status=75, **ALL)
+    assert 'stopped after WNLI, 1 of 2 as asked; the same command continues there' in stopped.stderr
+    assert is_finished(tmp_path / 'wnli') and not (tmp_path / 'rte').exists() and 'all 1 steps' in stopped.stdout
     out = program.run(*arguments, **ALL).stdout
-    assert (tmp_path / 'wnli' / 'export' / 'hf').exists() and 'all 1 steps are done' in out
+    assert (tmp_path / 'wnli' / 'export' / 'hf').exists() and 'WNLI, 1 of 2: finished already' in out
     assert 'no data for 7 of 9 tasks' in out and f'QNLI (no train.tsv in {glue / "QNLI"})' in out
     assert out.index('WNLI, 1 of 2') < out.index('RTE, 2 of 2')
     summary = results(tmp_path)

@@ -51,6 +51,14 @@ def test_previous_handlers_are_restored():
     assert signal.set_wakeup_fd(-1) == -1
 
 
+def test_an_outer_context_gets_the_signals():
+    with Interrupt() as outer:
+        with Interrupt() as inner:
+            signal.raise_signal(signal.SIGTERM)
+        assert inner is outer and outer.requested()
+        signal.raise_signal(signal.SIGTERM)
+
+
 def test_the_third_of_signals_in_one_c_call_interrupts_the_call(monkeypatch):
     """Python calls the handler once for equal signals that arrive during a C call; the thread counts each."""
     token = CALLER.set(dataclasses.replace(CALLER.get(), ends_process=False))

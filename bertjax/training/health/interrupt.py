@@ -21,7 +21,8 @@ class Interrupt:
 
     If the third signal ends the process, the exit status is 128 + the number of the signal. A separate thread answers
     signals, even while the main thread runs compiled code or waits for a disk. Outside the main thread, the
-    context records nothing, because Python lets only the main thread set signal handlers.
+    context records nothing, because Python lets only the main thread set signal handlers. Within another `Interrupt`,
+    such as that of a benchmark, the context is the outer one, which then knows of all signals.
 
     Attributes:
       doing: A description of the current activity, for the answer to the second signal.
@@ -39,6 +40,10 @@ class Interrupt:
     def __enter__(self) -> 'Interrupt':
         if not self._handles_signals:
             return self
+        outer = getattr(signal.getsignal(signal.SIGTERM), '__self__', None)
+        if isinstance(outer, Interrupt):
+            self._handles_signals = False
+            return outer
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
