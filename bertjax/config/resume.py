@@ -1,8 +1,8 @@
-"""Decides which config keys may change between a checkpoint and the run that resumes from it."""
+"""Decides which config keys may differ between a checkpoint and the run that resumes from it, or between processes."""
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.config.check import COMPUTED_KEYS, config_keys
@@ -23,11 +23,12 @@ START_WEIGHTS = ('init', 'embeddings')  # keys that name the weights at step 0
 def changed_keys(saved: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, tuple[Any, Any, Change]]:
     """Returns {key: (saved value, current value, its Change)} for the keys that differ between two configs.
 
-    The value of a missing key is None. Values that a run computes, such as its fingerprints, have Change.STATE.
+    The value of a missing key is None. Values that a run computes, such as its fingerprints, have Change.STATE. They
+    come after the keys from which the run computes them.
     """
     known, old, new = config_keys(current), flatten(saved), flatten(current)
     changes = {}
-    for name in sorted({*old, *new}):
+    for name in sorted({*old, *new}, key=lambda name: (name.startswith(COMPUTED_KEYS), name)):
         if old.get(name) != new.get(name):
             default = Change.STATE if name.startswith(COMPUTED_KEYS) else Change.RUN
             change = known[name].change if name in known else default
@@ -60,8 +61,7 @@ def check_resume(
     # The evaluation splits also decide the padded lengths of the batches.
     if not causes and [name for name in changes if name.startswith(COMPUTED_KEYS)] == ['fingerprints.batches']:
         causes = ['a dev or test file']
-    # Keys are checked before the values that a run computes from them.
-    for name, (old, new, change) in sorted(changes.items(), key=lambda item: item[0].startswith(COMPUTED_KEYS)):
+    for name, (old, new, change) in changes.items():
         if change is Change.STATE or (finished and change is Change.TRAINING):
             cause = f' (also changed: {", ".join(causes)})' if causes and name in _MADE_BY_TASK else ''
             raise UserError(
@@ -74,6 +74,29 @@ def check_resume(
             note = ' (no effect: the weights are those of the checkpoint)' if name in START_WEIGHTS else ''
             reported.append(f'{name}: {old} -> {new}{note}')
     return reported
+
+
+def check_processes(configs: Sequence[Mapping[str, Any]]) -> None:
+    """Checks that all processes train the same model, by comparing their resolved configs.
+
+    Keys that may be paths are not compared, because each machine may have its own. The fingerprints compare the data.
+
+    Raises:
+      UserError: The config of a process differs from that of the first process.
+    """
+    for process, config in enumerate(configs):
+        known = config_keys(config)
+        for name, (first, value, change) in changed_keys(configs[0], config).items():
+            # Other keys of free text, such as prompts, have Change.TRAINING.
+            may_be_path = name in known and known[name].allowed.contains('/')
+            may_be_path &= change is Change.RUN or name.startswith('distill.')
+            if change not in (Change.MACHINE, *_SILENT) and not may_be_path:
+                raise UserError(
+                    place_of(name),
+                    f'{_short(value, first)} in process {process}',
+                    f'{_short(first, value)} as in process 0',
+                    'start all processes with the same config and the same data',
+                )
 
 
 def _is_unset_in_phase(name: str, old: Any, new: Any) -> bool:

@@ -104,6 +104,10 @@ class Finetuning(Experiment):
         teacher = {} if self._distillation is None else {'teacher': self._distillation.fingerprint}
         return self.data.fingerprints() | {'batches': f'{self.settings.batch_size} rows of {lengths}', **teacher}
 
+    def eval_fingerprints(self) -> dict[str, str]:
+        """See `Experiment`."""
+        return self.data.eval_fingerprints()
+
     def init_state(self) -> TrainState:
         """Returns the training state at step 0.
 

@@ -46,7 +46,7 @@ from bertjax.training.health.interrupt import Interrupt
 from bertjax.training.phase import Experiment, Phase
 from bertjax.training.settings import resolve_durations
 from bertjax.training.state import TrainState, shardings_of
-from bertjax.training.trainer import resume_or_start
+from bertjax.training.trainer import check_same_training, resume_or_start
 from bertjax.training.vmapped_runs import VmappedRun, select_run, stack_states, stacked_template
 from bertjax.workdir.exports import exported_model, push_export
 from bertjax.workdir.files import read_recorded_config, read_recorded_results
@@ -128,9 +128,8 @@ def _check_same_settings(data: TaskData, folder: pathlib.Path) -> None:
     config.sweep may change, because trials may be added to a sweep. MACHINE and VERB keys may change too.
     """
     path = folder / 'config.json'
-    eval_fingerprints = {name: data.split(name).features.fingerprint for name in data.eval_splits}
     config = to_plain(dataclasses.replace(data.settings, max_padded_lengths=_length_count(data.settings)))
-    config['fingerprints'] = data.fingerprints() | eval_fingerprints
+    config['fingerprints'] = data.fingerprints() | data.eval_fingerprints()
     if path.exists() and (folder / TRIALS).exists():
         for key, (old, new, change) in changed_keys(read_recorded_config(path), config).items():
             is_moved = key == 'init' and f'../{pathlib.Path(old).name}' == _portable_init(new, folder)
@@ -206,6 +205,10 @@ class TrialGroup(Experiment):
         # The list of trials is left out, because trials may be added to a sweep.
         return [without(to_plain(settings), 'sweep', MACHINE, VERB) | shared for settings in self._settings]
 
+    def eval_fingerprints(self) -> dict[str, str]:
+        """See `Experiment`."""
+        return self.task_model.data.eval_fingerprints()
+
     @functools.cached_property
     def template(self) -> TrainState:
         """The shapes, dtypes and shardings of the training states of all trials, stacked."""
@@ -227,6 +230,7 @@ class TrialGroup(Experiment):
 
     def run(self, interrupt: Interrupt) -> None:
         """Trains and evaluates the trials, and writes their results. An interrupted group is resumed."""
+        check_same_training(self)
         # The key identifies the trials and their settings. Checkpoints with another key cannot be resumed. The paths
         # are left out if they change with the path of the workdir: a fingerprint identifies the data.
         init = _portable_init(self.resolved['init'], self._folder)

@@ -194,6 +194,10 @@ class TaskData:
         facts = {'encoder': '/'.join(map(str, sizes)), 'tokenizer': self.tokenizer.fingerprint}
         return facts | {'labels': ', '.join(self.task.labels), 'data': rows.fingerprint}
 
+    def eval_fingerprints(self) -> dict[str, str]:
+        """Returns the fingerprints of the evaluation splits."""
+        return {name: self.split(name).features.fingerprint for name in self.eval_splits}
+
     def task_json(self, *, finished: bool = True) -> str:
         """Returns the text of task.json. For `finished`, see `make_task_json`."""
         return make_task_json(

@@ -263,6 +263,15 @@ def check_shared_folder(folder: pathlib.Path) -> None:
         raise UserError('--workdir', found, 'one folder for all processes', 'give a folder on a shared file system')
 
 
+def gather_texts(text: str) -> list[str]:
+    """Returns the texts of all processes, in their order. Each of several processes must call this."""
+    wait_for_all()
+    array = np.frombuffer(text.encode(), np.uint8)
+    size = multihost_utils.process_allgather(np.int32(array.size)).max()
+    padded = multihost_utils.process_allgather(np.pad(array, (0, size - array.size)))
+    return [row.tobytes().rstrip(b'\0').decode() for row in padded]
+
+
 def fetch_to_all_hosts(tree: Any) -> Any:
     """Fetches the full arrays of a tree to all hosts, one array at a time. A single process returns the same tree."""
     return jax.tree.map(_fetch, tree) if is_multiprocess() else tree

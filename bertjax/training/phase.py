@@ -182,6 +182,10 @@ class Experiment(abc.ABC):
         """The resolved settings of each run, in the order of `folders`."""
         return [self.resolved]
 
+    def eval_fingerprints(self) -> dict[str, str]:
+        """Returns {split: fingerprint} of the evaluation data, which must be the same in all processes."""
+        return {}
+
     @property
     def template(self) -> TrainState:
         """The abstract state: the shapes, dtypes and shardings of its arrays."""

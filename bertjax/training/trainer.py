@@ -1,6 +1,7 @@
 """Starts or resumes a training of any kind. Its records and checkpoints go to a workdir."""
 
 import contextlib
+import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +11,11 @@ from absl import logging
 from bertjax.checkpoint.checkpoints import Checkpoints, SavedCheckpoint
 from bertjax.checkpoint.position import Position
 from bertjax.config.plain import dump
-from bertjax.config.resume import START_WEIGHTS, check_resume
+from bertjax.config.resume import START_WEIGHTS, check_processes, check_resume
 from bertjax.config.run import RunKeys
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
-from bertjax.parallel.distributed import is_primary
+from bertjax.parallel.distributed import gather_texts, is_multiprocess, is_primary
 from bertjax.parallel.partition import mesh_context
 from bertjax.training.early_stopping import STATE_KEY, EarlyStopping
 from bertjax.training.health.goodput_clock import RESTORE, SAVE, GoodputClock
@@ -42,10 +43,11 @@ def fit(
       The state and the number of the last trained step, which is below config.steps if config.patience ended the run.
 
     Raises:
-      UserError: The checkpoints are from another or a longer run, all of them are damaged, or config.profile ends after
-        the last step.
+      UserError: The checkpoints are from another or a longer run, all of them are damaged, config.profile ends after
+        the last step, or the processes have different configs or data.
       PreemptedError, PhaseTimeError, NonFiniteError: See `training.loop.Loop.run`.
     """
+    check_same_training(experiment)
     resolved, keep = experiment.resolved, experiment.settings.checkpoint_keep
     # The checkpoints close before the signal handlers are removed, so that a signal cannot interrupt the last save.
     with Interrupt() as interrupt, contextlib.closing(Checkpoints(folder / 'checkpoints', keep=keep)) as checkpoints:
@@ -69,6 +71,14 @@ def fit(
                     state = checkpoints.restore(best, experiment.template)
         interrupt.doing = 'the results are being written'
     return state, last
+
+
+def check_same_training(experiment: Experiment) -> None:
+    """Raises a UserError in all processes if their configs or data differ. All processes must call this."""
+    if is_multiprocess():
+        fingerprints = experiment.resolved['fingerprints'] | experiment.eval_fingerprints()
+        texts = gather_texts(dump({**experiment.resolved, 'fingerprints': fingerprints}))
+        check_processes([json.loads(text) for text in texts])
 
 
 def _check_same_run(

@@ -1,15 +1,18 @@
 """Tests which config keys may change when a run continues."""
 
+import contextlib
 import copy
 import pathlib
+import re
 
 import pytest
 
+import bertjax
 from bertjax.checkpoint.checkpoints import SavedCheckpoint
 from bertjax.checkpoint.position import Position
 from bertjax.config.plain import from_plain, to_plain
 from bertjax.config.recipes import finetuning_config, phase, pretraining_config
-from bertjax.config.resume import check_resume
+from bertjax.config.resume import check_processes, check_resume
 from bertjax.errors import UserError
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.training.trainer import _check_same_run
@@ -198,6 +201,30 @@ def test_several_changes_are_all_reported_and_a_refusal_wins(saved):
     assert len(check_resume(saved, now, 'out')) == 2
     with pytest.raises(UserError, match=r'config\.model\.width'):
         check_resume(saved, changed(now, 'model.width', 64), 'out')
+
+
+@pytest.mark.parametrize(
+    ('key', 'value', 'words'),
+    [
+        ('optimizer.weight_decay', 0.1, 'config.optimizer.weight_decay: found 0.1 in process 2, expected 0.01 as in'),
+        ('model.dtype', 'bfloat16', 'config.model.dtype: found bfloat16 in process 2'),
+        ('phases', [], 'config.phases: found [] in process 2, expected None as in process 0; start all'),
+        ('fingerprints.tokenizer', 'd' * 64, f'the tokenizer: found {"d" * 16}… in process 2'),
+        *((key, 'other/path', None) for key in ('init', 'corpus', 'tracker_run', 'heldout_texts')),
+        ('log_every', 7, None),
+    ],
+)
+def test_processes_with_different_configs_are_refused(saved, key, value, words):
+    configs = [saved, copy.deepcopy(saved), changed(saved, key, value)]
+    with pytest.raises(UserError, match=re.escape(words)) if words else contextlib.nullcontext():
+        check_processes(configs)
+
+
+def test_the_teacher_of_each_process_may_have_another_path():
+    config = to_plain(bertjax.recipe('distilbert:glue:rte').config)
+    check_processes([config, changed(config, 'distill.teacher', 'other/path')])
+    with pytest.raises(UserError, match=r'config\.distill\.temperature: found 7'):
+        check_processes([config, changed(config, 'distill.temperature', 7)])
 
 
 def test_a_key_that_the_checkpoint_lacks_counts_as_changed(saved):

@@ -163,17 +163,20 @@ class Program:
         )
 
     def start_together(
-        self, count: int, *changes: str, caches: Sequence[pathlib.Path] = (), **options
+        self, count: int, *changes: str, last: str = '', caches: Sequence[pathlib.Path] = (), **options
     ) -> list[subprocess.Popen]:
         """Starts several processes with one device each, which compute one run together.
 
-        With `caches`, each process has its own cache, as if it were on its own machine.
+        With `caches`, each process has its own cache, as if it were on its own machine. Only the last process has the
+        flag `last`.
         """
         common = (f'--coordinator_address=127.0.0.1:{reserve_port()}', f'--num_processes={count}')
         programs = [self] * count
         if caches:
             programs = [self.with_environment({'BERTJAX_CACHE': str(cache)}) for cache in caches]
-        return [one.start(*changes, *common, f'--process_id={i}', **options) for i, one in enumerate(programs)]
+        flags = [[*changes, *common, f'--process_id={i}'] for i in range(count)]
+        flags[-1] += [last] if last else []
+        return [one.start(*own, **options) for one, own in zip(programs, flags, strict=True)]
 
     def without_forks(self) -> 'Program':
         """Returns a program whose processes are not forks; each has its own hash seed."""

@@ -211,6 +211,26 @@ def test_a_mistake_ends_all_processes(program: Program, tmp_path: pathlib.Path):
     assert 'stopped: see the message of the first process' in second.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('case', ['pre-training', 'fine-tuning', 'sweep'])
+def test_processes_that_would_train_different_models_are_refused(
+    program: Program, tmp_path: pathlib.Path, rte: pathlib.Path, tune: tuple[str, ...], case: str
+):
+    """One process has another option, or a file with other labels. The path of the file may differ."""
+    flags, options, last, words = RUN, {}, '--config.masking.rate=0.3', 'config.masking.rate: found 0.3 in process 1'
+    if case != 'pre-training':
+        split, sweep = ('train', ()) if case == 'fine-tuning' else ('dev', ('--config.sweep.seeds=(0,1)',))
+        flags, options, words = (*tune, *sweep), GLUE, f'the {split}: found '.replace('train', 'data')
+        path = copy_workdir(rte, tmp_path / 'rte') / f'{split}.tsv'
+        header, record, *others = path.read_text().splitlines(keepends=True)
+        label = 'entailment' if 'not_entailment' in record else 'not_entailment'
+        path.write_text(''.join([header, '\t'.join([*record.split('\t')[:-1], f'{label}\n']), *others]))
+        last = f'--config.data={tmp_path / "rte"}'
+    for process in program.start_together(2, f'--workdir={tmp_path / "run"}', *flags, last=last, **options):
+        line = assert_one_line(wait_for_exit(process, status=2))
+        assert words in line and ' as in process 0; start all processes with the same config' in line
+
+
 @pytest.mark.parametrize(
     ('flags', 'words'),
     [
