@@ -2,7 +2,7 @@
 
     python benchmarks/adapt.py --data=DIR --out=out/adapt
 
-DIR contains corpus/ with enwiki-*.txt.gz and enwiki-validation.txt, and domain/ with chemprot/ and PubMedQA's labelled
+DIR contains corpus/ with enwiki-*.txt.gz and enwiki-validation.txt, and domain/ with chemprot/ and PubMedQA's labeled
 abstracts (pubmedqa_ori_pqal.json). Each run is a command of bertjax, so an interrupted benchmark can be continued:
 
 1. `start`: configs/pretrain_mini.py on Wikipedia.

@@ -11,7 +11,7 @@ from bertjax.files.atomic import write_atomic
 
 # Two single-seed results count as different if they differ by more points than this. Seeds of a task differ by less.
 NOTABLE = 2.0
-COLOURS = {'bertjax': '#1f4e9c', 'trainer': '#b2452b'}
+COLORS = {'bertjax': '#1f4e9c', 'trainer': '#b2452b'}
 NAMES = {'bertjax': 'bertjax', 'trainer': 'transformers Trainer'}
 # The table is written between these marks in a page.
 BEGIN, END = '<!-- made by benchmarks/results.py --report -->', '<!-- to here -->'
@@ -130,7 +130,7 @@ def _draw(results: Sequence[tuple[Experiment, Results]], path: pathlib.Path) -> 
         for framework, shift in zip(NAMES, (-0.14, 0.14), strict=True):
             values = scores(next(iter(experiment.figures)), each.get(framework, []))
             label = NAMES[framework] if not row else None
-            axis.plot(values, [row + shift] * len(values), 'o', color=COLOURS[framework], alpha=0.75, label=label)
+            axis.plot(values, [row + shift] * len(values), 'o', color=COLORS[framework], alpha=0.75, label=label)
     labels = [f'{experiment.title}\n{next(iter(experiment.figures))[1]}' for experiment, _ in results]
     axis.set_yticks(range(len(results)), labels, fontsize=8)
     axis.set_ylim(len(results) - 0.5, -0.5)

@@ -3,9 +3,9 @@
     python benchmarks/scaling.py out/rows32/compile.json out/rows64/compile.json
 
 The reports must be of one model on one slice with two or more batch sizes (`--config.batch_size=…`), data parallel and
-with grad_accum_steps 1. The computation time of a chip is modelled as a + b x (rows per chip), fitted to the reports.
+with grad_accum_steps 1. The computation time of a chip is modeled as a + b x (rows per chip), fitted to the reports.
 The communication time follows from the link bandwidths of docs/performance.md. Slices communicate over the data
-centre's network: after a reduction inside each slice, a chip exchanges its share with the corresponding chips of the
+center's network: after a reduction inside each slice, a chip exchanges its share with the corresponding chips of the
 other slices. The exposed fraction of the communication is taken from the last report.
 
 The model ignores latency and waiting for the slowest chip. The script measures nothing.

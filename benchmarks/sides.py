@@ -1,6 +1,6 @@
 """The two sides of benchmarks/quality.py: a pre-training of bertjax and one of transformers' BertForPreTraining.
 
-Both train on bertjax's rows with the batch size, schedule and optimiser of one phase. Their dropout masks differ. A
+Both train on bertjax's rows with the batch size, schedule and optimizer of one phase. Their dropout masks differ. A
 Hugging Face directory transfers parameters between the two.
 """
 
@@ -71,7 +71,7 @@ class Theirs:
       seed: The seed of dropout.
 
     Raises:
-      NotImplementedError: The settings have another optimiser or schedule, or accumulate gradients.
+      NotImplementedError: The settings have another optimizer or schedule, or accumulate gradients.
     """
 
     def __init__(self, source: pathlib.Path, setup: Setup, settings: Any, steps: int, mode: str, seed: int):

@@ -30,7 +30,7 @@ _NUMBER = flags.DEFINE_integer('process_id', None, 'The index of this process, f
 _KEY_VALUE = re.compile(r'[\w.\[\]]+=')
 _VALUE_FLAGS = ('config', 'workdir', 'coordinator_address', 'num_processes', 'process_id', 'flagfile', 'verbosity')
 _NEEDS_VALUE = re.compile(rf'--?({"|".join(_VALUE_FLAGS)}|config\.[^=]+)')
-# The flags that KEY=VALUE may set, and that errors suggest for misspelt flags.
+# The flags that KEY=VALUE may set, and that errors suggest for misspelled flags.
 _FLAGS = (*_VALUE_FLAGS, 'help', 'helpfull', 'version')
 
 

@@ -102,7 +102,7 @@ def pretraining_losses(outputs: Arrays, batch: Arrays) -> Losses:
 
 
 def pretraining_weights(batch: Arrays) -> dict[str, jax.Array]:
-    """Computes the weights of the minimised losses from the batch alone: {name: float32 scalar}."""
+    """Computes the weights of the minimized losses from the batch alone: {name: float32 scalar}."""
     return {'mlm_loss': batch['masked_weights'].sum(), 'nsp_loss': batch['nsp_weights'].sum()}
 
 
@@ -128,10 +128,10 @@ class Objective:
     Attributes:
       inputs: The batch arrays that the model takes, in the order of its arguments.
       losses: (outputs, batch) -> {name: (sum, weight)}, the reported losses and accuracies of a batch.
-      weights: batch -> {name: weight} for the losses that are minimised. Training minimises Σ factor · sum / weight
+      weights: batch -> {name: weight} for the losses that are minimized. Training minimizes Σ factor · sum / weight
         over these losses.
       distill_loss: The loss between the outputs of student and teacher; None if the head does not support one.
-      factors: {name: factor} of the minimised losses; the default factor is 1.
+      factors: {name: factor} of the minimized losses; the default factor is 1.
       capture: The intermediate values to capture (model/capture.py). They are passed to `losses` among the outputs.
       teacher_fn: (teacher parameters, batch) -> teacher outputs. They are passed to `losses` as `batch['teacher']`.
       init_aux: PRNG key -> boxed parameters of the objective. They are trained with the parameters of the model, stored
@@ -184,9 +184,9 @@ def with_z_loss(objective: Objective, factor: float) -> Objective:
         return objective
 
     def losses(outputs: Any, batch: Arrays) -> Losses:
-        normaliser = jax.nn.logsumexp(outputs['mlm_logits'].astype(jnp.float32), axis=-1)  # [B, P]
+        normalizer = jax.nn.logsumexp(outputs['mlm_logits'].astype(jnp.float32), axis=-1)  # [B, P]
         weights = batch['masked_weights'].astype(jnp.float32)
-        z_loss = ((jnp.square(normaliser) * weights).sum(), weights.sum())
+        z_loss = ((jnp.square(normalizer) * weights).sum(), weights.sum())
         return {**objective.losses(outputs, batch), 'z_loss': z_loss}
 
     def weights(batch: Arrays) -> dict[str, jax.Array]:

@@ -22,7 +22,7 @@ from rich.text import Text
 WIDE = 4096  # A width in characters that is enough for every table, even with the longest paths.
 _NOTEBOOK = 'JPY_PARENT_PID'  # An environment variable of Jupyter kernels and of the programs that their cells start.
 _DUMB = ('dumb', 'unknown')  # the values of TERM for which rich draws no bars
-# Control characters may move the cursor or change colours, so all except tab and line ends are written as escapes.
+# Control characters may move the cursor or change colors, so all except tab and line ends are written as escapes.
 _ESCAPES = {code: f'\\x{code:02x}' for code in (*range(32), *range(127, 160)) if chr(code) not in '\t\n\r'}
 # Characters that reorder the text around them (Unicode's Bidi_Control), and line separators, are also escaped.
 _BIDI = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -30,7 +30,7 @@ _ESCAPES |= {code: f'\\u{code:04x}' for code in (*_BIDI, 0x2028, 0x2029)}
 
 
 class Console(rich.console.Console):
-    """A console that escapes the control characters of printed strings, but keeps its own colours.
+    """A console that escapes the control characters of printed strings, but keeps its own colors.
 
     In a notebook, the console prints plain text. With force_jupyter=None, it would display each line as HTML.
     """

@@ -11,7 +11,7 @@ forgets.
 Hardware: depends on the checkpoint; benchmarks/adapt.py adapts a BERT-mini on 2 CPU cores (docs/performance.md).
 google-research/bert's README recommends the learning rate 2e-5 for additional steps from a checkpoint. The useful
 number of steps depends on the text; arXiv 2004.10964 uses 12,500 steps of 2,048 sequences. A checkpoint without an MLM
-head, such as a sentence encoder, gets a randomly initialised head and needs a higher learning rate.
+head, such as a sentence encoder, gets a randomly initialized head and needs a higher learning rate.
 """
 
 from ml_collections import ConfigDict

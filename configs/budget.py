@@ -8,7 +8,7 @@ the measured speed of this machine. The learning rate reaches 0 when the time or
 evaluation and the export follow. Without config.corpus, the run reads the documentation of Python.
 
 The architecture is ModernBERT's without local attention: pre-norm, rotary positions, gated MLPs, no biases. The
-optimiser is Muon with AdamW. Rows are contiguous text, and 40 % of their tokens are masked. docs/pretraining.md gives
+optimizer is Muon with AdamW. Rows are contiguous text, and 40 % of their tokens are masked. docs/pretraining.md gives
 the reasons for these choices.
 
 Hardware: any machine. A minute on two CPU cores gives 2 layers of width 128.

@@ -21,7 +21,7 @@ Arguments, as in --config=configs/embed.py:stsb
 | pairs    | default: pairs, with or without negatives (configs/mine_negatives.py finds some); batches of 64         |
 | stsb     | GLUE's STS-B, a TSV with the columns sentence1, sentence2 and score                                     |
 | nli      | NLI triplets in the columns anchor, positive, negative; batches of 128                                  |
-| simcse   | unlabelled text: one epoch, batches of 64, learning rate 3e-5 (arXiv 2104.08821)                        |
+| simcse   | unlabeled text: one epoch, batches of 64, learning rate 3e-5 (arXiv 2104.08821)                        |
 | pool=HOW | mean, cls, max …; the default is mean, or the pooling of a sentence-transformers CHECKPOINT             |
 | seq=N    | maximum number of tokens in a text; default: 128                                                        |
 

@@ -14,7 +14,7 @@ WORKDIR/negatives/pairs.jsonl has the pairs with a list `negative`, and the cosi
     python -m bertjax.main --config=configs/embed.py:pairs --workdir=out/embed --config.init=CHECKPOINT \
         --config.data=out/mined/negatives/pairs.jsonl
 
-A text that is more similar to the anchor than the positive is often an unlabelled positive.
+A text that is more similar to the anchor than the positive is often an unlabeled positive.
 --config.mine_negatives.range_min=10 skips the 10 most similar texts. --config.mine_negatives.relative_margin=0.05 keeps
 only negatives whose cosine is at least 5 % below the positive's.
 

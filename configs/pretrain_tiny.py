@@ -5,12 +5,12 @@
 The corpus is the documentation that comes with Python (pydoc_data.topics), and the vocabulary is trained on it. The run
 goes from text to export in 90 seconds on 2 idle CPU cores. Use your own text with --config.corpus=PATH.
 
-The architecture and the sentence pairs are BERT's. In 1,500 steps, a model trained with BERT's optimiser learns only
+The architecture and the sentence pairs are BERT's. In 1,500 steps, a model trained with BERT's optimizer learns only
 the frequencies of the pieces. This recipe therefore uses Muon and more masks (docs/pretraining.md).
 
 | argument | meaning                                                                    |
 |----------|----------------------------------------------------------------------------|
-| adam     | BERT's optimiser (learning rate 1e-3) and its share of masks, 15 per cent  |
+| adam     | BERT's optimizer (learning rate 1e-3) and its share of masks, 15 per cent  |
 """
 
 from ml_collections import ConfigDict

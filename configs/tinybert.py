@@ -12,7 +12,7 @@ states to the teacher's width. There is no MLM loss, so the export has no MLM he
 three passes over the corpus, with batches of 256 sequences of 128.
 
 The second command is the task distillation. The text after the colon is a recipe of a task with its argument. For 20
-epochs, the student minimises the same losses with a learning rate of 5e-5. For 3 more epochs, it learns the teacher's
+epochs, the student minimizes the same losses with a learning rate of 5e-5. For 3 more epochs, it learns the teacher's
 outputs with 2e-5, without labels. --config.distill.augment=20 --config.distill.augment_model=CHECKPOINT adds the
 paper's augmentation, 20 copies of each row; docs/distillation.md lists the differences.
 

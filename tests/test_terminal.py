@@ -18,7 +18,7 @@ PROGRAM = """
 import sys
 from bertjax.terminal import Console, data_output, guard_streams
 guard_streams()
-console = Console(soft_wrap=True, highlight=False, force_terminal='--colours' in sys.argv)
+console = Console(soft_wrap=True, highlight=False, force_terminal='--colors' in sys.argv)
 print('first \\u2026 \\u2500\\u2500')
 console.print('second \\x1b[2J', style='bold')
 print('third \\x1b[31m\\x07 \\u202e caf\\xe9 \\udce9')
@@ -103,7 +103,7 @@ def test_output_to_ascii_streams(repository):
 
 
 def test_rich_keeps_its_colors(repository):
-    assert b'\x1b[1msecond \\x1b[2J' in run(repository, '', '--colours').stdout
+    assert b'\x1b[1msecond \\x1b[2J' in run(repository, '', '--colors').stdout
 
 
 def test_output_is_escaped_beside_a_progress_bar(repository):

@@ -172,7 +172,7 @@ class Peer:
         return value + [filling] * (self._config.seq_len - len(value))
 
     def results(self) -> dict[str, Any]:
-        """Returns `splits`, the metrics of every labelled split, and `collapsed`, as in results.json."""
+        """Returns `splits`, the metrics of every labeled split, and `collapsed`, as in results.json."""
         task, results = self._data.task, {'collapsed': None, 'splits': {}}
         for name in self._data.eval_splits:
             split = self._data.split(name)

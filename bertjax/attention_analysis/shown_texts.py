@@ -66,6 +66,6 @@ def encode_for_page(text: Attention) -> dict[str, Any]:
 
     The byte of a weight w is 255·√w, rounded. The error of w is at most 0.004, and smaller for small weights.
     """
-    quantised = np.rint(255 * np.sqrt(text.weights)).clip(0, 255).astype(np.uint8)
-    data = gzip.compress(quantised.tobytes(), mtime=0)
+    quantized = np.rint(255 * np.sqrt(text.weights)).clip(0, 255).astype(np.uint8)
+    data = gzip.compress(quantized.tobytes(), mtime=0)
     return {'units': text.pieces, 'weights': base64.b64encode(data).decode('ascii')}

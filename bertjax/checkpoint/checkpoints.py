@@ -173,7 +173,7 @@ class Checkpoints:
     def restore_params(self, saved: SavedCheckpoint, template: Any) -> Any:
         """Restores only the parameters in the abstract `template`, from the part `saved.eval_params` of the state.
 
-        The state may have further parameters and any optimiser.
+        The state may have further parameters and any optimizer.
         """
         state = {saved.eval_params: template}
         restore_args = ocp.checkpoint_utils.construct_restore_args(state)
@@ -191,7 +191,7 @@ class Checkpoints:
         """Starts to save a step, and returns when the arrays may be overwritten. A finished step is not saved again.
 
         Args:
-          cost: The value that `best` minimises; None if it was not measured.
+          cost: The value that `best` minimizes; None if it was not measured.
         """
         self.wait()
         step = position.step

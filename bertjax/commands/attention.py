@@ -49,7 +49,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     texts = [parse_texts(options.texts, 'config.attention.texts')] if options.texts else []
     if not path and not texts:
         fix = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'
-        raise UserError('config.input', 'nothing', 'texts to analyse', fix)
+        raise UserError('config.input', 'nothing', 'texts to analyze', fix)
     if texts and not path and (options.field != 'text' or options.pair_field):
         where, found = 'config.attention.field, pair_field', 'names of fields'
         expected = 'the defaults, because config.attention.texts has no fields'

@@ -28,7 +28,7 @@ BASELINES = 'baseline.json'
 
 
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
-    """Trains simple methods on the training records, and scores them on every other labelled split.
+    """Trains simple methods on the training records, and scores them on every other labeled split.
 
     The metrics are written to WORKDIR/baseline.json, and printed in a table per split. If results.json has metrics of
     the workdir's model on these data, the tables show them too. The verb needs neither a model nor config.init. The
@@ -48,7 +48,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     task.learn(train)
     names = [name for name in task.splits() if name != 'train']
     if not names:
-        raise UserError('config.data', 'no labelled split except train', 'a split to score on', 'add a dev file')
+        raise UserError('config.data', 'no labeled split except train', 'a split to score on', 'add a dev file')
     train = sample_records(train, settings.max_train_records)
     splits = {name: sample_records(task.records(name), settings.max_eval_records) for name in names}
     print(f'training simple methods on {len(train):,} records; with many records, TF-IDF takes minutes …', flush=True)

@@ -130,6 +130,6 @@ def _format_result(result: dict[str, Any]) -> str:
     return (
         f'phase {result["phase"]}, batch {result["batch_size"]} x {result["seq_len"]}{parts}: {_fits(result)}, '
         f'{_gib(result["hbm_bytes_per_chip"])} per chip of {_gib(result["hbm_bytes_available"])} '
-        f'(parameters {_gib(result["parameters_bytes"])}, optimiser {_gib(result["optimizer_bytes"])}, '
+        f'(parameters {_gib(result["parameters_bytes"])}, optimizer {_gib(result["optimizer_bytes"])}, '
         f'temporary {_gib(result["temporary_bytes"])}), collectives {collectives}'
     )

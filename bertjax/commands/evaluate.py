@@ -1,4 +1,4 @@
-"""run=evaluate: compute all metrics of a fine-tuned model on a labelled split."""
+"""run=evaluate: compute all metrics of a fine-tuned model on a labeled split."""
 
 import json
 import pathlib
@@ -45,7 +45,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     request = [(evaluation_settings(config, one, command_line_keys), one) for one in folders]
     with lock_workdir(folder, *folders):
         names = request[0][0].split.split(',')
-        tuned = load_models(request, lambda data: {name: _labelled(data, name) for name in names})
+        tuned = load_models(request, lambda data: {name: _labeled(data, name) for name in names})
         data, task, path = tuned.data, tuned.data.task, folder / RESULTS
         facts = _model_facts(request[0][0], folder, tuned)
         results = {'task': task.name, 'score': task.score, **_read_earlier_results(path, facts)}
@@ -106,7 +106,7 @@ def _read_earlier_results(path: pathlib.Path, model: dict[str, Any]) -> dict[str
     return {**results, **model} if same else model
 
 
-def _labelled(data: TaskData, name: str) -> TaskSplit:
+def _labeled(data: TaskData, name: str) -> TaskSplit:
     if name not in data.task.splits():
         data.task.records(name)  # raises if there is no such split
         expected = ', '.join(data.task.splits()) or 'a split with labels'

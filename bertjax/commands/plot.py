@@ -21,7 +21,7 @@ from bertjax.writers.jsonl import read_rows
 VERB = Verb(devices=False, bucket='look')
 
 _STYLES = {'line': '-', 'dots': 'o-', 'level': '--'}
-# Matplotlib has the other colours under the same names with the prefix tab:.
+# Matplotlib has the other colors under the same names with the prefix tab:.
 _COLORS = {'pale': '#b8c4d6', 'teal': 'tab:cyan'}
 
 

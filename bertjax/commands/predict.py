@@ -117,7 +117,7 @@ def _split(data: TaskData, items: Sequence[Any], *, is_stream: bool = False) -> 
     records = [item for item in items if not isinstance(item, Blank)]
     if not records:
         raise UserError('config.input', 'no record', 'at least one record', 'give some input')
-    split = data.tokenise(records, cache=False)  # a user's texts are not cached on disk
+    split = data.tokenize(records, cache=False)  # a user's texts are not cached on disk
     for note in split.features.notes:
         print(note)
     return dataclasses.replace(split, is_stream=is_stream)
@@ -130,8 +130,8 @@ def _predict_stream(request: EnsembleRequest, out: TextIO) -> None:
 
     def read(data: TaskData) -> dict[str, TaskSplit]:
         nonlocal first, batches
-        if data.task.needs_neighbours:
-            found, fix = "'-' with config.task.context", 'give a file, so that all neighbours of a sentence are known'
+        if data.task.needs_neighbors:
+            found, fix = "'-' with config.task.context", 'give a file, so that all neighbors of a sentence are known'
             raise UserError('config.input', found, 'a file', fix)
         batches = stream_batches(data.task.parse(standard_input(where), where), settings.eval_batch_size)
         first = next(batches, [])

@@ -13,7 +13,7 @@ from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import display_path
 from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.benchmark import recipe_of_task
-from bertjax.finetune.benchmark_table import SUBMISSION, averages, summarise
+from bertjax.finetune.benchmark_table import SUBMISSION, averages, summarize
 from bertjax.finetune.results import RESULTS
 from bertjax.metrics.glue import OFFICIAL
 from bertjax.pages.charts import check_plotly
@@ -66,7 +66,7 @@ def _write_task_pages(config: Mapping[str, Any], folder: pathlib.Path, recipe: s
 def _benchmark_page(folder: pathlib.Path, linked: Collection[str]) -> str:
     """Returns the page of a benchmark, with all its tasks. `linked` are the tasks with a page TASK/report.html."""
     missing = read_json_or_none(folder / RESULTS, lambda summary: dict(summary['missing_data'])) or {}
-    summary, rows = summarise(folder, missing)
+    summary, rows = summarize(folder, missing)
     count = summary['averaged_tasks']
     tiles = {'tasks': (count, f'finished, of {len(OFFICIAL)}')}
     tiles |= {name: (value, 'of 100') for name, value in averages(summary) if count}

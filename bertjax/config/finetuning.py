@@ -49,7 +49,7 @@ class FinetuningKeys(RunKeys):
     """The base of every recipe for a task.
 
     The defaults follow BERT's GLUE runs (arXiv 1810.04805, section 4.1; google-research/bert, run_classifier.py): batch
-    32, 3 epochs, warm-up over 10 % of the steps. The optimiser is AdamW as in transformers.
+    32, 3 epochs, warm-up over 10 % of the steps. The optimizer is AdamW as in transformers.
 
     Attributes:
       task: The group config.task as a dict: `kind`, and the options of this kind (bertjax/tasks/).

@@ -61,7 +61,7 @@ class PhaseKeys:
     steps: int | str = key(
         '100%', duration('%'), 'the length in steps, or as a percentage of the run; the phases add up to 100%'
     )
-    reset_optimizer: bool = key(False, about='reset the moments of the optimiser at the start')
+    reset_optimizer: bool = key(False, about='reset the moments of the optimizer at the start')
     seq_len: int = _inherited(_LENGTH, 0)
     max_predictions: int = _inherited(ROWS, 0)
     batch_size: int = _inherited(ROWS, 0)
@@ -145,7 +145,7 @@ class PretrainingKeys(RunKeys):
     z_loss: float = key(
         0.0,
         number(0, 1),
-        'the weight of the z-loss, (log of the softmax normaliser)², which keeps logits small',
+        'the weight of the z-loss, (log of the softmax normalizer)², which keeps logits small',
         change=TRAINING,
     )
     packing: bool = key(False, about='pack several examples into a row, for less padding', change=STATE)

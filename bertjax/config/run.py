@@ -67,7 +67,7 @@ class Optimizer:
     """The group config.optimizer: the keyword arguments of `optim.optimizers.make_optimizer`."""
 
     name: str = key(
-        'adamw', one_of(OPTIMIZERS), "the optimiser; `bert_adam` is BERT's Adam without bias correction", change=STATE
+        'adamw', one_of(OPTIMIZERS), "the optimizer; `bert_adam` is BERT's Adam without bias correction", change=STATE
     )
     b1: float = key(0.9, _BETA, 'the decay of the first moment')
     b2: float = key(0.999, _BETA, 'the decay of the second moment')
@@ -185,7 +185,7 @@ class RunKeys:
 
     @property
     def moments(self) -> int:
-        """The minimal number of additional arrays per parameter: the optimiser's moments and the weight average."""
+        """The minimal number of additional arrays per parameter: the optimizer's moments and the weight average."""
         return (1 if self.optimizer.name == 'muon' else 2) + (self.ema_decay > 0)
 
     @property

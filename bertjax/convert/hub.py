@@ -11,7 +11,7 @@ from bertjax.errors import UserError
 from bertjax.files.disk import annotate_write_errors, explain_os_error
 
 _NAME = re.compile(r'([\w.-]+/[\w.-]+)(?:@([\w./-]+))?')
-# {pattern of a short model name: the organisation that the model moved to}.
+# {pattern of a short model name: the organization that the model moved to}.
 _MOVED = {
     r'bert-(base|large)-(un)?cased(-whole-word-masking)?(-finetuned-(squad|mrpc))?': 'google-bert',
     r'bert-base-(chinese|german-cased|multilingual-(un)?cased)': 'google-bert',
@@ -108,7 +108,7 @@ def pull(name: str, where: str) -> str:
 
 
 def check_push(name: str) -> None:
-    """Checks that a repository belongs to the user of the hub token, or to one of this user's organisations.
+    """Checks that a repository belongs to the user of the hub token, or to one of this user's organizations.
 
     Raises:
       UserError: The token is missing, rejected or read-only, the hub is not available, or others own the repository.

@@ -1,6 +1,6 @@
 """Loads saved models as initial weights for pre-training or for a task's model.
 
-A format is a module with two functions. `recognises(directory)` returns whether a directory has the file names of the
+A format is a module with two functions. `recognizes(directory)` returns whether a directory has the file names of the
 format. `read(directory)` reads the description of a model as a `CheckpointSource`, and raises a UserError if the
 description is damaged or not supported.
 """
@@ -75,19 +75,19 @@ class ImportedModel:
 
 
 def is_model(directory: epath.PathLike) -> bool:
-    """Returns whether any format recognises a directory."""
-    return any(model_format.recognises(epath.Path(directory)) for model_format in FORMATS)
+    """Returns whether any format recognizes a directory."""
+    return any(model_format.recognizes(epath.Path(directory)) for model_format in FORMATS)
 
 
 def read_source(directory: epath.PathLike) -> CheckpointSource:
-    """Reads a model with the first format that recognises its directory.
+    """Reads a model with the first format that recognizes its directory.
 
     Raises:
-      UserError: No format recognises the directory, or the model cannot be read.
+      UserError: No format recognizes the directory, or the model cannot be read.
     """
     path = epath.Path(directory)
     for model_format in FORMATS:
-        if model_format.recognises(path):
+        if model_format.recognizes(path):
             return model_format.read(path)
     fix = "give a directory that transformers' save_pretrained, google-research/bert or an export of bertjax wrote"
     raise UserError(str(path), f'no {huggingface.CONFIG} or {google.CONFIG}', 'the directory of a model', fix)
@@ -153,7 +153,7 @@ def load_task_model(
     source = read_source(directory)
     theirs, ours = label_names(source.values.get('id2label')), label_names(id2label)
     path = epath.Path(directory)
-    if sorted(ours) == [*MNLI_LABELS] and google.recognises(path) and not huggingface.recognises(path):
+    if sorted(ours) == [*MNLI_LABELS] and google.recognizes(path) and not huggingface.recognizes(path):
         theirs = MNLI_LABELS
     same_class = head.name in (source.values.get('architectures') or ())
     reordered = sorted(theirs) == sorted(ours) and len({*ours}) == len(ours)

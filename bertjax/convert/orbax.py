@@ -69,7 +69,7 @@ def _save(params: Any, directory: pathlib.Path) -> None:
         checkpointer.save(directory, args=ocp.args.PyTreeSave(params, ocdbt_target_data_file_size=_FILE_BYTES))
 
 
-def recognises(directory: epath.Path) -> bool:
+def recognizes(directory: epath.Path) -> bool:
     """Returns whether a directory has model.json and params/."""
     return (directory / MODEL).exists() and (directory / PARAMS).is_dir()
 

@@ -1,6 +1,6 @@
 """Problems of a corpus and their fixes: broken input, the warnings of the report, and shuffled sentences.
 
-In running text, neighbouring sentences share far more rare words than sentences of different documents do. If they do
+In running text, neighboring sentences share far more rare words than sentences of different documents do. If they do
 not, the sentences were shuffled, and sentence pairs teach a model nothing. `coherence` measures this overlap.
 """
 
@@ -31,7 +31,7 @@ MANY_SENTENCES = 2000  # in a document; the longest articles of Wikipedia have f
 
 # The sample of `coherence`.
 DOCUMENTS = 1000  # the maximum number of documents, evenly spaced over the split
-SENTENCES = 12  # the number of neighbouring sentences from each document; a shorter document gives all its sentences
+SENTENCES = 12  # the number of neighboring sentences from each document; a shorter document gives all its sentences
 TOTAL = 4000  # the target number of sentences; if there are few documents, each gives more than SENTENCES
 # The minimum numbers of pairs for the first and for the second ratio of `coherence`. The second ratio is noisier.
 MIN_PAIRS, MIN_FAR = 200, 1000
@@ -86,7 +86,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
     repeated = facts['duplicate_lines'] / max(1, facts['lines'])
     if repeated > DUPLICATE_LINES:
         warnings.append(
-            f'{repeated:.0%} of the lines are copies of another line: headings, menus and boilerplate are learnt by '
+            f'{repeated:.0%} of the lines are copies of another line: headings, menus and boilerplate are learned by '
             'heart; clean them away before training.'
         )
     if facts['unknown_rate'] > UNKNOWN:
@@ -105,12 +105,12 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
     likeness, within = facts['neighbour_likeness'], facts['neighbour_likeness_within']
     if likeness is not None and likeness < LIKENESS:
         warnings.append(
-            f'The text looks shuffled by sentence: neighbours share only {likeness:.1f} times as many rare words '
+            f'The text looks shuffled by sentence: neighbors share only {likeness:.1f} times as many rare words '
             'as sentences of different documents (running text: 2.5 and more). Sentence pairs will teach nothing.'
         )
     elif within is not None and within < LIKENESS_WITHIN:
         warnings.append(
-            'The sentences within documents look shuffled: neighbours are no more alike than sentences further apart '
+            'The sentences within documents look shuffled: neighbors are no more alike than sentences further apart '
             f'({within:.2f} times; running text: 1.4 and more). Sentence order (SOP) will teach nothing.'
         )
     if facts['tokens_per_sentence'] > LONG_SENTENCE:
@@ -155,7 +155,7 @@ def warn_long_documents(store: TokenStore) -> list[str]:
 
 
 def _sample(split: StoreSplit) -> list[list[np.ndarray]]:
-    """Returns neighbouring sentences (arrays of ids) of each sampled document that has two sentences or more."""
+    """Returns neighboring sentences (arrays of ids) of each sampled document that has two sentences or more."""
     # Sample more than DOCUMENTS, because documents of one sentence are removed next.
     sampled = np.unique(np.linspace(0, max(0, split.num_documents - 1), 8 * DOCUMENTS).astype(np.int64))
     begins, ends = split.document_offsets[sampled], split.document_offsets[np.minimum(sampled + 1, split.num_documents)]
@@ -176,14 +176,14 @@ def _overlap(a: set[int], b: set[int]) -> float:
 
 
 def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
-    """Measures the overlap of rare words between neighbouring sentences, relative to other sentences.
+    """Measures the overlap of rare words between neighboring sentences, relative to other sentences.
 
     Examples of the two returned ratios: Wikipedia has (28, 1.6), novels (8, 4.4), and novels cut into documents of 20
     sentences (2.6, 1.5). Shuffled Wikipedia has (0.9, 1.0), and Wikipedia shuffled within each document (20, 1.0).
 
     Returns:
-      Two ratios. The first is the overlap of neighbours divided by the overlap of sentences of different documents; it
-      is about 1 if all sentences were shuffled. The second is the overlap of neighbours divided by the overlap of
+      Two ratios. The first is the overlap of neighbors divided by the overlap of sentences of different documents; it
+      is about 1 if all sentences were shuffled. The second is the overlap of neighbors divided by the overlap of
       distant sentences of the same document; it is about 1 if sentences were shuffled within documents. The second is
       None if there are too few pairs for it. The result is None if there are too few pairs for the first.
     """

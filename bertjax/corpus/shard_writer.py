@@ -46,7 +46,7 @@ DOCUMENT = np.dtype(
 class _Draft:
     """A document that is not yet completely written."""
 
-    text: object  # the hash object of the normalised text
+    text: object  # the hash object of the normalized text
     lines: bytearray  # uint64 hashes of the lines, little-endian
     segments: array.array  # uint8, the segment types of the sentences, if the data has segment types
     batch: list = dataclasses.field(default_factory=list)  # the next sentences to encode: texts, or arrays of ids

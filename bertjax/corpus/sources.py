@@ -42,7 +42,7 @@ class CorpusOptions:
 
     Attributes:
       format: The format of the files. 'text' has blank lines between documents; 'files' has one document in each file.
-        'ids' and 'symbols' are JSON lines of sequences that are not text (see `sequences`). 'auto' recognises
+        'ids' and 'symbols' are JSON lines of sequences that are not text (see `sequences`). 'auto' recognizes
         WikiExtractor and JSON lines in each file, and chooses 'text' or 'files' for all other files of a component.
       text_key: The JSON field or tfds feature that contains the text or the sequences.
       segments: The number of segment types in the field `segments` of sequences; 0 ignores the field.
@@ -95,7 +95,7 @@ class TextSource:
       size: The number of bytes of a file, or of records of a dataset.
       stamp: A value that changes if the content may have changed: a file's modification time in ns, or the version of
         an object or dataset.
-      single: Whether the whole file is one document, if its format is 'auto' and not recognised. `resolve_sources` sets
+      single: Whether the whole file is one document, if its format is 'auto' and not recognized. `resolve_sources` sets
         True for files of directories. `reading.choose_readings` can replace it with a value based on the content.
       inode: The inode of a local file; otherwise 0.
       component: The directory or glob that matched the file; '' if the corpus names the file itself.

@@ -31,7 +31,7 @@ class Collective:
       sent: The bytes that each chip sends in one execution.
       chips: The number of chips in a group, or the number of slices for a collective between slices.
       first, last: The names of the first and last instruction. They differ only if the collective is asynchronous.
-      network: Whether the collective uses the data centre network between slices.
+      network: Whether the collective uses the data center network between slices.
       seconds: The transfer time in seconds; set by `estimate`.
       exposed: The seconds for which the chip waits for the end of the transfer; set by `estimate`.
       count: The number of executions per step; set by `estimate`.

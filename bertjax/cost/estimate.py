@@ -1,4 +1,4 @@
-"""Estimates the time of a compiled step from the compiler's cycles. Instructions without cycles are modelled."""
+"""Estimates the time of a compiled step from the compiler's cycles. Instructions without cycles are modeled."""
 
 import collections
 import dataclasses
@@ -27,7 +27,7 @@ _MODULES = {
     **dict.fromkeys(('mlm', 'nsp', 'pooler'), 'head'),
 }
 # All parts of a step: the rows of the table in docs/performance.md.
-PARTS = {*_MODULES.values(), 'optimiser', 'stacks', 'casts', 'copies', 'collectives', 'other'}
+PARTS = {*_MODULES.values(), 'optimizer', 'stacks', 'casts', 'copies', 'collectives', 'other'}
 _PRODUCTS = {'dot', 'convolution'}
 _MOVES = {'copy', 'transpose', 'reshape', 'slice', 'concatenate', 'pad', 'reverse', 'copy-start', 'copy-done'}
 _SCAN_STACK = r'dynamic_(update_)?(slice|index_in_dim)'  # the operations that store and read the residuals of a scan
@@ -59,7 +59,7 @@ class Estimate:
 
     Attributes:
       times: {(source, part of the step): seconds}. Times from the compiler's cycles have the source 'compiler'.
-        Modelled times have the source 'kernel', 'other' or 'exposed' (collectives).
+        Modeled times have the source 'kernel', 'other' or 'exposed' (collectives).
       collectives: The collectives with their seconds.
       unknown_loops: The names of the loops with an unknown trip count. Their bodies count once.
       silent_kernels: The names of kernels that state no FLOPs. Only their bytes count, so their time may be too low.
@@ -106,7 +106,7 @@ def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
 
     A chip executes the instructions one after the other, in the order of the text. The time of a loop is its trip count
     (1 if unknown) times the time of its body. A conditional counts as its slowest branch. Most instructions take the
-    cycles that the compiler reports. Kernels, collectives and other instructions without cycles are modelled:
+    cycles that the compiler reports. Kernels, collectives and other instructions without cycles are modeled:
 
     * kernels: max(FLOPs / peak, bytes / HBM bandwidth) / EFFICIENCY;
     * collectives: bytes sent / bandwidth, minus the time of the work between their start and their end. The links of a
@@ -231,5 +231,5 @@ def _part_of_name(op_name: str) -> str:
     if len(path) == 1:
         return ''
     if not re.search(r'\bjvp\(', op_name):
-        return 'optimiser'
+        return 'optimizer'
     return 'stacks' if 'encoder' in path else 'head'

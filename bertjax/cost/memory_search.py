@@ -102,7 +102,7 @@ class MemorySearch:
             'hbm_bytes_available': self._available,
             'parameters_bytes': _shard_bytes(setup.state.params),
             'optimizer_bytes': _shard_bytes(setup.state.opt_state),
-            # By formula, without rematerialisation and padding.
+            # By formula, without rematerialization and padding.
             'flops': flops * phase.batch_size / len(self.devices),
             'peak_flops': peak_flops(self.devices[0].device_kind),
             'collectives': {},
@@ -133,7 +133,7 @@ class MemorySearch:
     ) -> Iterator[tuple[MemoryPlan, CompileResult]]:
         """Compiles other ways to compute a phase that does not fit.
 
-        There are three ways: more accumulation steps, more rematerialisation, and weights split over more chips. Each
+        There are three ways: more accumulation steps, more rematerialization, and weights split over more chips. Each
         way is tried until a plan fits, with at most TRIES compiles. If no plan fits, the next plan combines the first
         two ways. If that plan does not fit either and the weights can be split over more chips, the last plan combines
         all three.
@@ -168,7 +168,7 @@ class MemorySearch:
         return [{'grad_accum_steps': phase.grad_accum_steps * n} for n in counts[first:]]
 
     def _remat_plans(self) -> list[MemoryPlan]:
-        """Returns plans with more rematerialisation, in the order of REMAT_BY_MEMORY."""
+        """Returns plans with more rematerialization, in the order of REMAT_BY_MEMORY."""
         remat = resolve_remat(self.setup({}).module.config, self.devices[0].platform)
         return [{'model.remat': more} for more in REMAT_BY_MEMORY[REMAT_BY_MEMORY.index(remat) + 1 :]]
 
@@ -236,7 +236,7 @@ def _needed_bytes(result: CompileResult) -> int:
 
 
 def _fixed_bytes(result: CompileResult) -> int:
-    """Returns the bytes of parameters, optimiser state and gradients, which do not depend on the batch."""
+    """Returns the bytes of parameters, optimizer state and gradients, which do not depend on the batch."""
     return 2 * result['parameters_bytes'] + result['optimizer_bytes']
 
 

@@ -1,4 +1,4 @@
-"""The tokenised sequences of a task. They are stored ragged, padded batch by batch, and cached on disk."""
+"""The tokenized sequences of a task. They are stored ragged, padded batch by batch, and cached on disk."""
 
 import dataclasses
 import hashlib

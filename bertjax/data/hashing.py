@@ -3,7 +3,7 @@
 A stateful generator must draw n - 1 numbers before number n. With hashes, any process can make any example directly,
 and a whole batch takes a few array operations.
 
-The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators")
+The mixer is the finalizer of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators")
 with the constants of Stafford's "Mix13". The numbers of (seed, stream, n) at positions 0, 1, 2, ... are a SplitMix64
 sequence, which starts at a key mixed from (seed, stream, n).
 """

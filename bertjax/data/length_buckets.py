@@ -21,7 +21,7 @@ def best_length_count(
     max_count: int = MAX_LENGTHS,
     multiple: int = 4,
 ) -> int:
-    """Returns the number of padded lengths, at most `max_count`, that minimises the cost of computing and compiling.
+    """Returns the number of padded lengths, at most `max_count`, that minimizes the cost of computing and compiling.
 
     Args:
       lengths, max_length, multiple: See `choose_lengths`.
@@ -37,7 +37,7 @@ def best_length_count(
 
 
 def choose_lengths(lengths: np.ndarray, *, count: int, max_length: int, multiple: int = 4) -> tuple[int, ...]:
-    """Chooses at most `count` padded lengths, ascending, that minimise the number of padding tokens.
+    """Chooses at most `count` padded lengths, ascending, that minimize the number of padding tokens.
 
     Args:
       lengths: int [N], the lengths of the rows, at most `max_length`.

@@ -64,7 +64,7 @@ def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertC
 
 
 def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> Teacher:
-    """Loads and checks the teacher for a task, before any record is tokenised.
+    """Loads and checks the teacher for a task, before any record is tokenized.
 
     `data` must have the encoder config of the student, and `data.task` must know the labels.
 

@@ -103,8 +103,8 @@ def resume(run: Run, done: int, config: Mapping[str, Any]) -> Iterator[Check]:
     changes = check_resume(run.config, config, str(run.folder), finished=done == config['steps'])
     if not changes:
         return
-    message, may_change_rows = 'changed keys: ' + ', '.join(changes), any(line.startswith(BATCH_KEYS) for line in changes)
-    if run.is_task and may_change_rows:
+    message = 'changed keys: ' + ', '.join(changes)
+    if run.is_task and any(line.startswith(BATCH_KEYS) for line in changes):
         yield Check('resume', WARN, message, 'keep the old values, unless the training rows stay the same')
     else:
         yield Check('resume', OK, message)

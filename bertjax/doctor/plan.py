@@ -181,7 +181,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
         rows, seconds = _time_task(data, mesh)
     hours = max(steps - done, 0) * seconds * settings.batch_size / rows / 3600
     per_run = f'; for one of {len(runs)} runs' if len(runs) > 1 else ''
-    sample = train if data.task.needs_neighbours else min(_RECORDS, train)
+    sample = train if data.task.needs_neighbors else min(_RECORDS, train)
     longest = f'{rows} rows padded to the longest of {sample:,} records'
     yield _hours(hours, steps, f'from steps timed on this machine, {longest} in {seconds:.3g} s{per_run}')
 
@@ -217,7 +217,7 @@ def _time_task(data: TaskData, mesh: Mesh) -> tuple[int, float]:
     if is_cpu(mesh):
         rows = _round_to_shards(min(rows, _CPU_ROWS), row_shards(mesh))
     limits = {'batch_size': rows, 'grad_accum_steps': 1}
-    if not data.task.needs_neighbours:  # a sample would lack the neighbours
+    if not data.task.needs_neighbors:  # a sample would lack the neighbors
         limits |= {'max_train_records': _RECORDS, 'max_eval_records': 1}
     with tempfile.TemporaryDirectory() as scratch:
         part = data_from_source(dataclasses.replace(settings, **limits), pathlib.Path(scratch))

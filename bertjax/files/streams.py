@@ -153,7 +153,7 @@ class CountedFile(io.RawIOBase):
 def read_range(path: str, file, begin: int, end: int, progress=None, digest=None) -> Iterator[bytes]:
     """Yields the decompressed bytes of a range of an open file. A compressed file is always read to its end.
 
-    All chunks except the last have at least CHUNK bytes, so that the first chunk is enough to recognise a format. For
+    All chunks except the last have at least CHUNK bytes, so that the first chunk is enough to recognize a format. For
     `begin`, `end`, `progress` and `digest`, see `CountedFile`.
     """
     compression = detect_compression(path, file.read(8) if begin == 0 else b'text')

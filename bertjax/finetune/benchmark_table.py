@@ -65,8 +65,8 @@ def write_submission(folder: pathlib.Path, server_splits: Mapping[str, Sequence[
 
 
 def write_summary(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[dict[str, Any], list[list[str]]]:
-    """Writes the summary to results.json and table.md in the workdir. Returns the result of `summarise`."""
-    summary, rows = summarise(folder, missing_data)
+    """Writes the summary to results.json and table.md in the workdir. Returns the result of `summarize`."""
+    summary, rows = summarize(folder, missing_data)
     write_atomic(folder / RESULTS, json.dumps(summary, indent=2) + '\n')
     lines = ['| task | dev | figures | score |', '|---|---|---|---|']
     lines += [f'| {" | ".join(row)} |' for row in rows]
@@ -75,8 +75,8 @@ def write_summary(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tupl
     return summary, rows
 
 
-def summarise(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[dict[str, Any], list[list[str]]]:
-    """Summarises the metrics of all finished tasks.
+def summarize(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[dict[str, Any], list[list[str]]]:
+    """Summarizes the metrics of all finished tasks.
 
     Returns:
       The content of results.json, and a table row for each of the nine tasks. A row has the title of the task, its

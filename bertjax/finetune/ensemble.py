@@ -91,13 +91,13 @@ class Ensemble:
         return all(member.finished for member in self.members.values())
 
     def _pair_members(self, split: TaskSplit) -> list[tuple[EvaluatedTask, TaskSplit]]:
-        """Returns (member, split) for all members. Each split has the same records, tokenised for its member."""
+        """Returns (member, split) for all members. Each split has the same records, tokenized for its member."""
         members = list(self.members.values())
         for name, other in self.splits.items():
             if other is split:
                 return [(member, member.splits[name]) for member in members]
-        # Any other split is a batch of a stream, which only the first member has tokenised.
-        splits = [split, *(member.data.tokenise(split.records, cache=False) for member in members[1:])]
+        # Any other split is a batch of a stream, which only the first member has tokenized.
+        splits = [split, *(member.data.tokenize(split.records, cache=False) for member in members[1:])]
         return list(zip(members, splits, strict=True))
 
     def predictions(self, split: TaskSplit) -> list[Any]:
@@ -135,7 +135,7 @@ def load_models(
         def same_records(data: TaskData, path: pathlib.Path = other) -> dict[str, TaskSplit]:
             _check_same_task(first.data.task, folder, data.task, path)
             return {
-                name: dataclasses.replace(split, features=data.tokenise(split.records, cache=False).features)
+                name: dataclasses.replace(split, features=data.tokenize(split.records, cache=False).features)
                 for name, split in first.splits.items()
             }
 

@@ -48,7 +48,7 @@ _FACTS += ('batch_size', 'seq_len', 'learning_rate', 'layer_decay', 'use_checkpo
 def finish_task(
     folder: pathlib.Path, config: Mapping[str, Any], task_model: TaskModel, params: Any, last: int, recipe: str
 ) -> None:
-    """Evaluates every labelled split, writes results.json, the predictions and the export, and prints a summary.
+    """Evaluates every labeled split, writes results.json, the predictions and the export, and prints a summary.
 
     `config` is the resolved config, `last` is the last step of the training, and `recipe` is the value of --config.
     """
@@ -106,7 +106,7 @@ def finish_task(
 def evaluate_split(
     data: TaskData, outputs: Mapping[str, Outputs], folder: pathlib.Path
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Computes the metrics and predictions of labelled splits, and tunes the thresholds of the task on dev.
+    """Computes the metrics and predictions of labeled splits, and tunes the thresholds of the task on dev.
 
     The predictions are also written to `folder`. `outputs` is {split: the outputs of the model}.
 

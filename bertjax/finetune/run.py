@@ -181,7 +181,7 @@ class Finetuning(Experiment):
             )
         lines += [
             f'{data.task.name}: {len(self._train.records):,} training records in {len(self._train.features):,} rows; '
-            + (splits or 'NO labelled split: nothing will be evaluated'),
+            + (splits or 'NO labeled split: nothing will be evaluated'),
             f'{encoder.num_layers} layers, width {encoder.width}, {encoder.num_heads} heads: '
             f'{count:,} parameters, {num_trained:,} of them trained (trainable={settings.trainable})',
             f'{self.settings.steps:,} steps of {settings.batch_size}, learning rate {settings.learning_rate:g} '

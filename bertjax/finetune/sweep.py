@@ -29,7 +29,7 @@ from bertjax.finetune.results import RESULTS, evaluate_split, export_task
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit
 from bertjax.finetune.task_model import TaskModel, prepare
-from bertjax.finetune.trials import Trial, dev_score, make_trials, summarise, sweep_table
+from bertjax.finetune.trials import Trial, dev_score, make_trials, summarize, sweep_table
 from bertjax.metrics.rows import task_values
 from bertjax.parallel.distributed import (
     OtherStoppedError,
@@ -110,7 +110,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
                     raise PreemptedError(f'stopped on request; the same {word} continues with the remaining runs')
                 TrialGroup(members[first : first + size], task_model, train, folder).run(interrupt)
     remove_on_all(folder / _UNFINISHED)  # left if an earlier process was killed after its last result
-    summary = summarise([(trial, _read_results(folder, trial)) for trial in trials], data.task.score)
+    summary = summarize([(trial, _read_results(folder, trial)) for trial in trials], data.task.score)
     write_atomic(folder / SWEEP, json.dumps(summary, indent=2) + '\n')
     console.print(sweep_table(summary))
     console.print(f'the best on dev: {summary["best"]}, in {folder / TRIALS}', markup=False)

@@ -51,7 +51,7 @@ class TaskSplit:
 
 
 class TaskData:
-    """The data of a task. Splits are read and tokenised on demand.
+    """The data of a task. Splits are read and tokenized on demand.
 
     Attributes:
       source: The directory of the initial or final weights; the workdir if only checkpoints have the weights.
@@ -79,7 +79,7 @@ class TaskData:
             self.task.adopt(source)
         self._cache = folder / 'features'
         self._splits: dict[str, TaskSplit] = {}
-        self._records: dict[str, Sequence[Any]] = {}  # records that are read but not tokenised yet
+        self._records: dict[str, Sequence[Any]] = {}  # records that are read but not tokenized yet
         for trainable in settings.trained_parts:
             make_selection(trainable, encoder.num_layers)  # raises a UserError if the encoder lacks these blocks
         pieces, rows = tokenizer.vocab_size, encoder.vocab_size
@@ -97,7 +97,7 @@ class TaskData:
 
     @functools.cached_property  # cached because `Task.splits` reads the test file to check whether it has labels
     def eval_splits(self) -> list[str]:
-        """The names of the labelled splits to evaluate on. Only 'dev' is used for model selection."""
+        """The names of the labeled splits to evaluate on. Only 'dev' is used for model selection."""
         return [name for name in self.task.splits() if name != 'train']
 
     def learn(self) -> None:
@@ -116,7 +116,7 @@ class TaskData:
         return other
 
     def split(self, name: str, *, training: bool = False, all_records: bool = False) -> TaskSplit:
-        """Returns a split, which the first call reads and tokenises. Later calls ignore all arguments but `name`.
+        """Returns a split, which the first call reads and tokenizes. Later calls ignore all arguments but `name`.
 
         The task must already know its labels.
 
@@ -130,10 +130,10 @@ class TaskData:
             key = 'max_train_records' if name == 'train' else 'max_eval_records'
             limit = 0 if all_records else getattr(self.settings, key)
             part = sample_records(records, limit)
-            if len(part) < len(records) and self.task.needs_neighbours:
+            if len(part) < len(records) and self.task.needs_neighbors:
                 fix = 'set it to 0, or remove documents from the file'
                 raise UserError(f'config.{key}', f'{limit} with config.task.context', 'whole documents', fix)
-            split = self.tokenise(part, training=training)
+            split = self.tokenize(part, training=training)
             if len(part) < len(records):
                 split = dataclasses.replace(split, population=len(records))
                 print(f'{name}: {len(part):,} of {len(records):,} records, a fixed random sample (config.{key})')
@@ -152,8 +152,8 @@ class TaskData:
         samples = {name: split for name in names if (split := self.split(name)).population}
         return {name: f'{len(split.records):,} of {split.population:,} records' for name, split in samples.items()}
 
-    def tokenise(self, records: Sequence[Any], *, training: bool = False, cache: bool = True) -> TaskSplit:
-        """Tokenises records, and caches their features in WORKDIR/features if `cache` is True."""
+    def tokenize(self, records: Sequence[Any], *, training: bool = False, cache: bool = True) -> TaskSplit:
+        """Tokenizes records, and caches their features in WORKDIR/features if `cache` is True."""
         options = (to_plain(self.settings.task), list(self.task.labels), self.settings.seq_len, training)
         if self.tokenizer.separators > 1:  # the fingerprint of a tokenizer does not depend on its separators
             options += (self.tokenizer.separators,)
@@ -170,7 +170,7 @@ class TaskData:
         return choose_lengths(lengths, count=count, max_length=self.encoder.max_positions)
 
     def best_length_count(self, splits: Sequence[TaskSplit], passes: float, *, training: bool) -> int:
-        """Returns the number of padded lengths that minimises the cost of computation and compilation.
+        """Returns the number of padded lengths that minimizes the cost of computation and compilation.
 
         Args:
           passes: The number of passes over the splits.

@@ -177,7 +177,7 @@ class TaskEvaluator:
 def prepare(
     data: TaskData, mesh: Mesh, length_count: int, *, layout: PackedLayout | None = None, selection_key: str = ''
 ) -> tuple[TaskSplit, TaskModel]:
-    """Builds the model and tokenises the splits that the run needs, so that errors are reported before training.
+    """Builds the model and tokenizes the splits that the run needs, so that errors are reported before training.
 
     Args:
       length_count: The maximum number of padded lengths.

@@ -82,8 +82,8 @@ def dev_score(results: Mapping[str, Any]) -> float:
     return -np.inf if value is None else value
 
 
-def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> dict[str, Any]:
-    """Summarises finished runs as the content of sweep.json. `score` is the dev metric that ranks the runs.
+def summarize(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> dict[str, Any]:
+    """Summarizes finished runs as the content of sweep.json. `score` is the dev metric that ranks the runs.
 
     Returns:
       A dict with `score`, `settings` and `best`, the name of the best run. `settings` has an entry for each group of

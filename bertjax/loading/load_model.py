@@ -187,7 +187,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
         found, expected = f'{tokenizer.vocab_size:,} pieces in the tokenizer', f'at most {config.vocab_size:,}'
         fix = 'copy the tokenizer and the model from the same source'
         raise UserError(where, found, f'{expected}, the rows of the embedding', fix)
-    is_huggingface = huggingface.recognises(epath.Path(directory))
+    is_huggingface = huggingface.recognizes(epath.Path(directory))
     task, task_text = _read_task(pathlib.Path(directory), config)
     if task is None:
         imported = load_pretraining_model(directory, dtype=dtype)

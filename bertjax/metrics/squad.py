@@ -1,7 +1,7 @@
 """Exact match and F1 of SQuAD, as in the two official evaluation scripts.
 
 The scripts are evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar.github.io/SQuAD-explorer. Only v2.0 drops gold
-answers that are empty after normalisation, and only v2.0 gives two empty answers an F1 of 1. The scripts print
+answers that are empty after normalization, and only v2.0 gives two empty answers an F1 of 1. The scripts print
 percentages; the values of this module are in [0, 1].
 """
 
@@ -25,12 +25,12 @@ def normalize(text: str) -> str:
 
 
 def exact_match(gold: str, answer: str) -> float:
-    """Returns 1 if both texts are equal after normalisation, else 0."""
+    """Returns 1 if both texts are equal after normalization, else 0."""
     return float(normalize(gold) == normalize(answer))
 
 
 def overlap_f1(gold: str, answer: str, *, empty_equal: bool) -> float:
-    """Returns the F1 of the two bags of normalised words.
+    """Returns the F1 of the two bags of normalized words.
 
     Args:
       gold, answer: The texts.

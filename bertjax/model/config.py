@@ -57,7 +57,7 @@ def _field(kind: FieldKind, default: Any, allowed: Range | None = None) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """Shape and behaviour of a BERT.
+    """Shape and behavior of a BERT.
 
     Attributes:
       vocab_size: Number of pieces in the tokenizer. The token embedding has `padded_vocab_size` rows.
@@ -79,11 +79,11 @@ class BertConfig:
       layer_norm_eps: Number added to the variance in LayerNorm, and to the mean square in RMSNorm.
       projection_bias: Whether the encoder's projections, the MLM head's transform and a 'transform' pooler have a bias.
       norm_bias: Whether the norms have a bias.
-      pre_norm: Whether to normalise the encoder's output and the inputs of attention and MLP, instead of the residual
+      pre_norm: Whether to normalize the encoder's output and the inputs of attention and MLP, instead of the residual
         sums.
-      first_attention_norm: Whether `pre_norm` also normalises the input of the first block's attention. ModernBERT does
-        not, because the embeddings are already normalised.
-      qk_norm: Whether to normalise the queries and keys of each head separately, before the scores (arXiv 2302.05442).
+      first_attention_norm: Whether `pre_norm` also normalizes the input of the first block's attention. ModernBERT does
+        not, because the embeddings are already normalized.
+      qk_norm: Whether to normalize the queries and keys of each head separately, before the scores (arXiv 2302.05442).
       position: 'learned', a table of `max_positions` rows, or 'rope', rotary embeddings (model/rotary.py).
       rope_theta: The base of the rotation's frequencies in layers that attend to all positions.
       rope_local_theta: The base of the rotation's frequencies in layers with an attention window.

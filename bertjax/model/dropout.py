@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-_GOLDEN = 0x9E3779B9  # 2^32 / the golden ratio: multiplication by it spreads neighbouring integers
+_GOLDEN = 0x9E3779B9  # 2^32 / the golden ratio: multiplication by it spreads neighboring integers
 # "lowbias32": the 32-bit mixer with two multiplications and the least bias in the search of C. Wellons
 # ("Prospecting for hash functions", 2018).
 _SHIFTS, _MULTIPLIERS = (16, 15, 16), (0x7FEB352D, 0x846CA68B)

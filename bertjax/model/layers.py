@@ -248,7 +248,7 @@ _NORM_FUNCTIONS = {'layernorm': layer_norm, 'rmsnorm': rms_norm}
 
 
 class Norm(nn.Module):
-    """Normalisation by `config.norm` over the last dimension, with a scale and, if `config.norm_bias`, a bias."""
+    """Normalization by `config.norm` over the last dimension, with a scale and, if `config.norm_bias`, a bias."""
 
     config: BertConfig
     axis: str = 'norm'  # the logical name of the last dimension

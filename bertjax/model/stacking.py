@@ -37,9 +37,9 @@ def stack_layers(params: dict) -> dict:
 
 
 def init_params(model: nn.Module, key: jax.Array) -> dict:
-    """Initialises the boxed parameters of a model that has a `config`, an `encoder` and `smallest_inputs`.
+    """Initializes the boxed parameters of a model that has a `config`, an `encoder` and `smallest_inputs`.
 
-    The layers are initialised as a stack. If the config unrolls the layers, the stack is then split, so both layouts
+    The layers are initialized as a stack. If the config unrolls the layers, the stack is then split, so both layouts
     have the same initial values.
     """
     scanned = model.clone(config=dataclasses.replace(model.config, scan_layers=True))

@@ -31,7 +31,7 @@ def is_block_kernel(names: tuple[str, ...]) -> bool:
 
 
 def scale_by_muon(momentum: float, b1: float, b2: float, eps: float, dtype: str) -> optax.GradientTransformation:
-    """Scales the updates of block kernels by Muon (orthogonalised Nesterov momentum), and all other updates by Adam.
+    """Scales the updates of block kernels by Muon (orthogonalized Nesterov momentum), and all other updates by Adam.
 
     The update of a matrix with I inputs and O outputs is multiplied by sqrt(max(1, O / I)), as in optax.contrib.muon.
     The factors of the matrix products have `dtype`; the reference implementation uses bfloat16.
@@ -53,7 +53,7 @@ def scale_by_muon(momentum: float, b1: float, b2: float, eps: float, dtype: str)
 
 
 def orthogonalize_kernels(kernels: Any, dtype: str = 'float32') -> Any:
-    """Orthogonalises each matrix in the tree of kernels and multiplies it by sqrt(max(1, O / I)).
+    """Orthogonalizes each matrix in the tree of kernels and multiplies it by sqrt(max(1, O / I)).
 
     Query, key and value of each layer are separate matrices. Matrices with more inputs than outputs are transposed. All
     matrices of one shape form one array, so the iteration compiles once per shape. The array is split over the devices.

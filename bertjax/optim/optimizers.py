@@ -1,7 +1,7 @@
-"""The optimisers: Adam as in BERT's original code, AdamW, StableAdamW, LAMB with a trust ratio per layer, and Muon.
+"""The optimizers: Adam as in BERT's original code, AdamW, StableAdamW, LAMB with a trust ratio per layer, and Muon.
 
-Each optimiser is an optax transformation that returns a direction, which the train step multiplies by -learning_rate.
-The learning rate depends on the step of the run, not on the optimiser's count, which skipped updates do not advance.
+Each optimizer is an optax transformation that returns a direction, which the train step multiplies by -learning_rate.
+The learning rate depends on the step of the run, not on the optimizer's count, which skipped updates do not advance.
 """
 
 import functools

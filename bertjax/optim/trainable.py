@@ -1,7 +1,7 @@
 """Selects the parameters to train, and computes a learning rate factor for each layer.
 
 The train step differentiates and updates only the sub-tree of trained parameters. Frozen parameters need neither
-gradients nor optimiser moments.
+gradients nor optimizer moments.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """XLA flags for machines with GPUs, set before JAX starts. Flags that XLA_FLAGS already contains are not changed.
 
-Other flags, and all flags for TPUs, keep XLA's defaults, because we have no measurements in favour of other values.
+Other flags, and all flags for TPUs, keep XLA's defaults, because we have no measurements in favor of other values.
 """
 
 import os

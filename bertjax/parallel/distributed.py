@@ -89,7 +89,7 @@ def broadcast_from_primary(value: int) -> int:
     return int(multihost_utils.broadcast_one_to_all(np.int32(value))) if is_multiprocess() else value
 
 
-# A function that returns a context that synchronises separate workdirs. On entry, the primary process publishes its
+# A function that returns a context that synchronizes separate workdirs. On entry, the primary process publishes its
 # files and the other processes fetch them. The primary leaves the context after all others have fetched the files.
 WorkdirSync = Callable[[], contextlib.AbstractContextManager[None]]
 _workdir_sync: WorkdirSync | None = None
@@ -97,7 +97,7 @@ _workdir_sync: WorkdirSync | None = None
 
 @contextlib.contextmanager
 def separate_workdirs(workdir_sync: WorkdirSync) -> Iterator[None]:
-    """A context in which each process has a separate workdir, synchronised by `workdir_sync`."""
+    """A context in which each process has a separate workdir, synchronized by `workdir_sync`."""
     global _workdir_sync
     _workdir_sync = workdir_sync
     try:

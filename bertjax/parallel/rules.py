@@ -32,7 +32,7 @@ AXIS_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ('act_head_dim', None),
     ('act_mlp', 'tensor'),
     ('act_vocab', 'tensor'),
-    # the matrices of one shape that Muon orthogonalises together
+    # the matrices of one shape that Muon orthogonalizes together
     ('act_matrices', MESH_AXES),
 )
 

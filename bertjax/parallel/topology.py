@@ -22,11 +22,11 @@ class Generation:
     Attributes:
       hbm_bytes: High-bandwidth memory in bytes.
       hbm_bandwidth: Memory bandwidth in bytes per second.
-      link_bandwidth: Bandwidth of one link to a neighbour in one direction, in bytes per second.
+      link_bandwidth: Bandwidth of one link to a neighbor in one direction, in bytes per second.
       closed: A side of a slice is a ring if its length is a multiple of this number. On v4 and v5p, either
         all sides longer than 1 are rings, or none is.
       clock_hz: The clock of a TensorCore.
-      network_bandwidth: Bandwidth of a chip in the data centre network between slices, in bytes per second; 0 if it is
+      network_bandwidth: Bandwidth of a chip in the data center network between slices, in bytes per second; 0 if it is
         not published.
     """
 
@@ -102,7 +102,7 @@ def topology_devices(name: str) -> list[Any]:
 
     Args:
       name: A TPU slice such as 'v5e:4x4' or 'v5p:2x2x4' (chips along each side), several slices connected by the
-        data centre network such as '2*v5e:16x16', or a machine with GPUs such as 'h200:8'.
+        data center network such as '2*v5e:16x16', or a machine with GPUs such as 'h200:8'.
 
     Raises:
       UserError: The compiler is missing, the name is unknown, or `network_bandwidth` is 0 for several slices.

@@ -6,7 +6,7 @@ computes with its rows and the full parameters, inside `jax.shard_map`. Without 
 products of the model by these shardings.
 
 If `fsdp` or `tensor` already split the weights, `shard_map` fails (jaxlib 0.10.2), so the data axis shards only the
-moments of the optimiser. The gradients are constrained to the shardings of the moments. Each device updates its shard
+moments of the optimizer. The gradients are constrained to the shardings of the moments. Each device updates its shard
 of the parameters and gathers the others.
 """
 
@@ -47,7 +47,7 @@ def shard_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """Shards an abstract array over the data axis. The array must be replicated over this axis.
 
     A dimension fits if its size per device is a multiple of the size of the data axis. The largest dimension that fits
-    is split, but the last dimension only if no other fits, so that neighbours in memory stay on one device. Arrays with
+    is split, but the last dimension only if no other fits, so that neighbors in memory stay on one device. Arrays with
     fewer than SMALL elements per device, or without a dimension that fits, are returned unchanged.
     """
     mesh = x.sharding.mesh

@@ -152,7 +152,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
         'sequence length': config['seq_len'],
         **({'packing': 'several examples in a row'} if config.get('packing') else {}),
         'learning rate': config['learning_rate'],
-        'optimiser': f'{optimizer["name"]}, weight decay {optimizer["weight_decay"]}',
+        'optimizer': f'{optimizer["name"]}, weight decay {optimizer["weight_decay"]}',
         **({'weights': f'moving average, decay {config["ema_decay"]}'} if config.get('ema_decay') else {}),
         'pairs': config['pairs']['mode'],
         'masks': f'{rate:.0%}{final} of positions{evaluated}, unit {masking["unit"]}',

@@ -21,7 +21,7 @@ _RATES = (
     ('real tokens a second', 'tokens_per_s', ',.0f', 1),
     ('seconds a step', 'seconds_per_step', '.4f', 1),
     ('waited for data', 'data_wait', '.1%', 1),
-    ('model FLOPs utilisation', 'mfu', '.1%', 1),
+    ('model FLOPs utilization', 'mfu', '.1%', 1),
     ('host memory, GiB', 'host_memory', '.2f', _GIB),
     ('device memory, GiB', 'device_memory', '.2f', _GIB),
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.finetune.results import RESULTS
-from bertjax.finetune.trials import Trial, dev_score, summarise, sweep_table
+from bertjax.finetune.trials import Trial, dev_score, summarize, sweep_table
 from bertjax.pages.charts import COLORS, Chart, Curve
 from bertjax.pages.page import Section, link
 from bertjax.report.curves import make_curves
@@ -80,7 +80,7 @@ def sweep_section(run: Run, finished: Finished) -> Section:
     if not finished:
         return Section('sweep', 'Sweep', note='No run of the sweep is finished yet.')
     score = finished[0][1]['score']
-    summary = summarise(finished, score)
+    summary = summarize(finished, score)
     ordered = sorted(finished, key=lambda item: -dev_score(item[1]))
     scores = {trial: dev_score(results) for trial, results in finished}
     best = ordered[0][0]

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertjax.errors import UserError
 from bertjax.tasks.choice.files import ChoiceQuestion
-from bertjax.tasks.sentence.labels import LabelledRecord
+from bertjax.tasks.sentence.labels import LabeledRecord
 from bertjax.tasks.tagging.columns import Sentence
 
 MEAN, MOST_FREQUENT, TFIDF, OVERLAP = 'mean', 'most frequent', 'TF-IDF', 'TF-IDF overlap'
@@ -23,7 +23,7 @@ _MIN_DF_TEXTS = 1000  # with at least this many texts, a term must occur in at l
 
 
 def class_baselines(
-    train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord], classes: int
+    train: Sequence[LabeledRecord], targets: np.ndarray, records: Sequence[LabeledRecord], classes: int
 ) -> dict[str, np.ndarray]:
     """Returns the logits, float64 [M, C], from the class frequencies and from logistic regression on TF-IDF features.
 
@@ -43,7 +43,7 @@ def class_baselines(
 
 
 def label_baselines(
-    train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord]
+    train: Sequence[LabeledRecord], targets: np.ndarray, records: Sequence[LabeledRecord]
 ) -> dict[str, np.ndarray]:
     """Returns sigmoid logits, float64 [M, C], from the label frequencies and from logistic regression.
 
@@ -59,7 +59,7 @@ def label_baselines(
 
 
 def score_baselines(
-    train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord]
+    train: Sequence[LabeledRecord], targets: np.ndarray, records: Sequence[LabeledRecord]
 ) -> dict[str, np.ndarray]:
     """Returns scores, float64 [M, 1], from the mean of the targets [N] and from ridge regression on TF-IDF features."""
     train_inputs, inputs = tfidf_features(train, records)
@@ -112,7 +112,7 @@ def tag_baselines(train: Sequence[Sentence], records: Sequence[Sentence]) -> dic
     }
 
 
-def tfidf_features(train: Sequence[LabelledRecord], records: Sequence[LabelledRecord]) -> tuple[Any, Any]:
+def tfidf_features(train: Sequence[LabeledRecord], records: Sequence[LabeledRecord]) -> tuple[Any, Any]:
     """Returns TF-IDF features, sparse float32: [N, F] of the N training records, and [M, F] of the M `records`.
 
     The features of a pair are the features of both texts, the absolute difference of these features, and their cosine.
@@ -122,7 +122,7 @@ def tfidf_features(train: Sequence[LabelledRecord], records: Sequence[LabelledRe
     return _inputs(vectors, train), _inputs(vectors, records)
 
 
-def _inputs(vectors: Any, records: Sequence[LabelledRecord]) -> Any:
+def _inputs(vectors: Any, records: Sequence[LabeledRecord]) -> Any:
     from scipy import sparse
 
     first = vectors.transform([record.first for record in records])

@@ -71,7 +71,7 @@ Outputs = Mapping[str, Sequence[np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Judgment:
-    """A labelled record and its prediction in readable form, for the error report.
+    """A labeled record and its prediction in readable form, for the error report.
 
     Attributes:
       texts: the texts of the record, {name: text}.
@@ -104,7 +104,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
       score: the name of the metric that selects the best run and the best checkpoint; higher is better.
       thresholds: the names of the entries of `metrics` that are thresholds, not measurements.
       same_rows: whether the features have the same rows for any tokenizer and sequence length.
-      needs_neighbours: whether the rows of a record also contain neighbouring records, which a sample would lack.
+      needs_neighbors: whether the rows of a record also contain neighboring records, which a sample would lack.
       has_baselines: whether the task implements `baselines`.
       adopts: whether `adopt` changes `learned_state`.
       learned: the attributes to save with the model, {key in task.json: attribute}.
@@ -120,7 +120,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     score: str
     thresholds: Collection[str] = ()
     same_rows: bool = False
-    needs_neighbours: bool = False
+    needs_neighbors: bool = False
     has_baselines: bool = False
     adopts: bool = False
     learned: Mapping[str, str] = {}
@@ -134,7 +134,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
             raise UserError('config.seq_len', str(self.seq_len), f'at least {self.min_seq_len}', 'use 128')
 
     def splits(self) -> Sequence[str]:
-        """Returns the names of the labelled splits. At the end of a run, all of them except 'train' are evaluated.
+        """Returns the names of the labeled splits. At the end of a run, all of them except 'train' are evaluated.
 
         The usual names are 'train', 'dev' and 'test'. MNLI also has 'dev_mismatched'. A subclass without `_files`
         overrides this method.
@@ -153,7 +153,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     @abc.abstractmethod
     def features(self, records: Sequence[Record], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """Tokenises records. Without `training`, records need no labels, and no record is skipped."""
+        """Tokenizes records. Without `training`, records need no labels, and no record is skipped."""
 
     def fixed_tokens(self, records: Sequence[Record], features: Features, tokenizer: Tokenizer) -> np.ndarray:
         """Returns bool [T] for the T tokens of all rows: True for the tokens that augmentation must not replace."""
@@ -211,13 +211,13 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     @abc.abstractmethod
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Record | Blank]:
-        """Yields unlabelled records from the lines of an input file, each as soon as its lines are read.
+        """Yields unlabeled records from the lines of an input file, each as soon as its lines are read.
 
         Yields a `Blank` for each blank line or empty record that needs a row in the output.
         """
 
     def from_rows(self, rows: Iterator[layout.Record]) -> Iterator[Record | Blank]:
-        """Yields unlabelled records from the rows of a Parquet or Arrow file; by default, raises a UserError."""
+        """Yields unlabeled records from the rows of a Parquet or Arrow file; by default, raises a UserError."""
         raise UserError(next(rows).where, 'a row of fields', 'a text file', 'see docs/finetuning.md')
 
     @abc.abstractmethod
@@ -252,10 +252,10 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     @abc.abstractmethod
     def metrics(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> dict[str, float | None]:
-        """Returns all metrics on labelled records, {name: value}. The value of an undefined metric is None."""
+        """Returns all metrics on labeled records, {name: value}. The value of an undefined metric is None."""
 
     def has_score(self, records: Sequence[Record]) -> bool:
-        """Whether the score is defined on labelled records, for predictions that are not all equal."""
+        """Whether the score is defined on labeled records, for predictions that are not all equal."""
         return True
 
     @abc.abstractmethod
@@ -267,7 +267,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Yields the prediction for each record as a JSON object."""
 
     def judgments(self, records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """Yields a judgment for each labelled record and its object in `rows`; by default, yields nothing."""
+        """Yields a judgment for each labeled record and its object in `rows`; by default, yields nothing."""
         return iter(())
 
     def tune(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> None:

@@ -71,10 +71,10 @@ def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], 
     """Returns a copy of `settings` whose BertNormalizer has the options of `config`, a tokenizer_config.json.
 
     As in transformers, if `config` names one of BERT_CLASSES, the options that it lacks get the defaults of the class.
-    Only `do_lower_case` has no default: without it, the normaliser keeps its value.
+    Only `do_lower_case` has no default: without it, the normalizer keeps its value.
 
     Raises:
-      UserError: `settings` has no BertNormalizer, and its normaliser contradicts `do_lower_case` in `config`.
+      UserError: `settings` has no BertNormalizer, and its normalizer contradicts `do_lower_case` in `config`.
     """
     lowercase, normalizer = config.get('do_lower_case'), copy.deepcopy(settings.get('normalizer'))
     options = {
@@ -89,14 +89,14 @@ def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], 
     for node in nodes:
         node.update({name: value for name, value in options.items() if value is not None})
     if not nodes and lowercase is not None and lowercase != lowercases(normalizer):
-        found = f'a custom normaliser that {"keeps" if lowercase else "lowers"} case'
+        found = f'a custom normalizer that {"keeps" if lowercase else "lowers"} case'
         fix = 'correct or remove do_lower_case'
         raise UserError(where, found, f'do_lower_case={not lowercase} in the tokenizer_config.json beside it', fix)
     return {**settings, 'normalizer': normalizer}
 
 
 def _nodes(node: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """Yields `node`, a normaliser or pre-tokenizer, and all nodes below it if it is a Sequence."""
+    """Yields `node`, a normalizer or pre-tokenizer, and all nodes below it if it is a Sequence."""
     if node:
         yield node
         for child in node.get('normalizers', node.get('pretokenizers', ())):

@@ -15,7 +15,7 @@ def learn_merges(
 
     The method comes from Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units
     (2016), section 3.2. It starts from the characters of words in WordPiece's form: `word` is `w ##o ##r ##d`. Each
-    step merges the most frequent pair of neighbours into one piece. Among equally frequent pairs, it merges the first
+    step merges the most frequent pair of neighbors into one piece. Among equally frequent pairs, it merges the first
     in code point order, so that the same words always give the same list.
 
     Args:

@@ -1,4 +1,4 @@
-"""Computes the offsets of pieces in the text before normalisation, in Python characters (code points)."""
+"""Computes the offsets of pieces in the text before normalization, in Python characters (code points)."""
 
 import re
 import unicodedata
@@ -67,7 +67,7 @@ def trim_spans(
     """Returns ids and spans as arrays, after correcting the spans.
 
     A span loses the spaces at both ends, and gains the characters after it that no span covers, up to a space or
-    control character. For example, no span covers a combining mark if normalisation removed it or composed it with the
+    control character. For example, no span covers a combining mark if normalization removed it or composed it with the
     letter before it.
 
     Args:
@@ -97,7 +97,7 @@ def _is_gap(character: str, space: str) -> bool:
 
 
 class CharacterMap:
-    """Maps spans of a normalised text to spans of the original text."""
+    """Maps spans of a normalized text to spans of the original text."""
 
     def __init__(self, normalizer: normalizers.Normalizer):
         # Every character becomes a token, so that `tokenizers` reports its offsets.
@@ -106,7 +106,7 @@ class CharacterMap:
         self._tokenizer.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r'[\s\S]'), 'isolated')
 
     def spans(self, text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Converts spans of the normalised text to spans of the original text."""
+        """Converts spans of the normalized text to spans of the original text."""
         characters = self._tokenizer.encode(text, add_special_tokens=False).offsets
         original = []
         for start, end in spans:

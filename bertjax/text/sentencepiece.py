@@ -192,7 +192,7 @@ def _replace(old: str, new: str) -> dict[str, Any]:
 def _merges(pieces: Sequence[str], scores: Sequence[float], special: set[int]) -> list[list[str]]:
     """Returns the merges of a BPE model, by descending priority.
 
-    SentencePiece has no list of merges. Each of its steps joins the two neighbours that form the piece with the highest
+    SentencePiece has no list of merges. Each of its steps joins the two neighbors that form the piece with the highest
     score. So every way to cut a piece into two pieces is a merge. The result differs from SentencePiece's only where
     merges for the same piece overlap in a text, as in `ababa`. SentencePiece applies the left merge first, but a
     tokenizer.json applies the merge with the longer left half first, because this merge is earlier in the list.

@@ -27,8 +27,8 @@ class ModelSettings:
       byte_fallback: Whether unknown characters become bytes.
       usual_spaces: Whether the model has the default treatment of spaces: a space is put before the text, repeated
         spaces are removed, and each space becomes SPACE.
-      rule: The name of the normalisation, such as 'nmt_nfkc'.
-      charsmap: The compiled character map of the normalisation.
+      rule: The name of the normalization, such as 'nmt_nfkc'.
+      charsmap: The compiled character map of the normalization.
     """
 
     kind: int
@@ -53,11 +53,11 @@ def read_settings(model: bytes) -> ModelSettings:
 
 
 def unicode_steps(rule: str) -> list[str]:
-    """Returns the normalisers (names in `tokenizers.normalizers`) to apply before the character map of a model.
+    """Returns the normalizers (names in `tokenizers.normalizers`) to apply before the character map of a model.
 
     The character map is a fixed table of short sequences. SentencePiece applies it to the text, but `tokenizers`
     applies it to each grapheme, so the results differ for decomposed Vietnamese or Korean. After the returned
-    normalisers, the results are equal. These normalisers change SentencePiece's own result only for U+FF5E, U+0344 and,
+    normalizers, the results are equal. These normalizers change SentencePiece's own result only for U+FF5E, U+0344 and,
     with case folding, U+0130.
     """
     return {
@@ -69,7 +69,7 @@ def unicode_steps(rule: str) -> list[str]:
 
 
 def unicode_normalizer(rule: str) -> normalizers.Sequence:
-    """Returns the steps of `unicode_steps` as one normaliser."""
+    """Returns the steps of `unicode_steps` as one normalizer."""
     return normalizers.Sequence([getattr(normalizers, name)() for name in unicode_steps(rule)])
 
 

@@ -115,7 +115,7 @@ class Tokenizer(abc.ABC):
         """Returns the ids of `encode`, and the span of each piece: `text[start:end]` is the text of the piece.
 
         This method is slower than `encode`. A span excludes the space before the piece, and includes combining marks
-        that normalisation removed. A piece that is only a space has an empty span. If one character became several
+        that normalization removed. A piece that is only a space has an empty span. If one character became several
         pieces, these pieces have the same span.
 
         Returns:

@@ -41,7 +41,7 @@ class JsonTokenizer(Tokenizer):
     white space (symbols.py). The ids equal those of transformers, so the name of a special token in a text becomes the
     token. If the vocabulary has no unknown token, [MASK] serves as one.
 
-    The arguments are those of `Tokenizer`. RoBERTa's names of special tokens are recognised if BERT's are absent.
+    The arguments are those of `Tokenizer`. RoBERTa's names of special tokens are recognized if BERT's are absent.
 
     Raises:
       UserError: The model is of another type, its ids are damaged, or BERT's special tokens are missing. Or a WordLevel
@@ -104,7 +104,7 @@ class JsonTokenizer(Tokenizer):
         self.fingerprint = hash_settings({'family': self.family, **hashed})
 
     def _prepare(self, word: str) -> str:
-        """Returns the word after normalisation and pre-tokenisation."""
+        """Returns the word after normalization and pre-tokenization."""
         normalizer, splitter = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
         text = word if normalizer is None else normalizer.normalize_str(word)
         return text if splitter is None else ''.join(part for part, _ in splitter.pre_tokenize_str(text))

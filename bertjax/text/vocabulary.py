@@ -93,7 +93,7 @@ def count_words(texts: Iterable[str], lowercase: bool, strip_accents: bool | Non
     If there are more than MAX_WORDS distinct words, the rarest are dropped. See `bert_settings` for `strip_accents`.
 
     A chunk is the text between ASCII white space, which always separates words. Equal chunks give equal words, because
-    BERT's normaliser works on single characters. Short chunks are counted first and split later, which is much faster.
+    BERT's normalizer works on single characters. Short chunks are counted first and split later, which is much faster.
     """
     normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -189,7 +189,7 @@ def build_sentencepiece(
 ) -> SentencePieceTokenizer:
     """Trains a SentencePiece model on a random sample of sentences.
 
-    The normalisation is SentencePiece's nmt_nfkc, or nmt_nfkc_cf with case folding if `lowercase` is True. The special
+    The normalization is SentencePiece's nmt_nfkc, or nmt_nfkc_cf with case folding if `lowercase` is True. The special
     tokens and [unusedN] slots are the first pieces, in BERT's order. All but [UNK] are control symbols, which no text
     produces. If the sample is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
 

@@ -43,7 +43,7 @@ class WordPieceTokenizer(Tokenizer):
     """Converts text to ids. Each word is split by greedy longest match, as in BERT.
 
     The ids equal the ids of transformers' fast tokenizers, so the name of a special token in a text, such as '[MASK]',
-    becomes this token. Published checkpoints were fine-tuned with this behaviour.
+    becomes this token. Published checkpoints were fine-tuned with this behavior.
 
     The arguments are those of `Tokenizer`; `bert_settings.py` makes the settings.
 
@@ -119,7 +119,7 @@ class WordPieceTokenizer(Tokenizer):
         return (self._fast or self._reference).decode([int(index) for index in ids], skip_special_tokens=False)
 
     def normalize(self, text: str) -> str:
-        """Returns the normalised text. `is_bert` must be True."""
+        """Returns the normalized text. `is_bert` must be True."""
         options = {name: value for name, value in self._settings['normalizer'].items() if name != 'type'}
         return tokenizers.normalizers.BertNormalizer(**options).normalize_str(text)
 
@@ -144,7 +144,7 @@ class WordPieceTokenizer(Tokenizer):
         # BertTokenizer rebuilds all settings from vocab.txt and this file, which is possible only if `is_bert`.
         options: dict[str, Any] = {'tokenizer_class': 'BertTokenizer' if self.is_bert else 'PreTrainedTokenizerFast'}
         normalizer = self._settings.get('normalizer') or {}
-        # If the normaliser is a Sequence, these options would change the BertNormalizer inside it at the next load.
+        # If the normalizer is a Sequence, these options would change the BertNormalizer inside it at the next load.
         if normalizer.get('type') == 'BertNormalizer':
             options['do_lower_case'], options['strip_accents'] = self.lowercase, self.strip_accents
             options['tokenize_chinese_chars'] = normalizer.get('handle_chinese_chars', True)

@@ -72,7 +72,7 @@ def check_memory(
       model: The config of the model; the parameters of heads are not counted.
       rows, parts: The number of rows and the number of parts of a batch.
       seq_len, predictions: The sequence length, and the number of predictions per row.
-      moments: The number of optimiser arrays for each parameter; 0 if the encoder is not trained.
+      moments: The number of optimizer arrays for each parameter; 0 if the encoder is not trained.
       zero1: Whether to shard the parameters and moments over the data axis: 'auto', 'on' or 'off'.
       key: The config key of `rows`, for the message.
     """

@@ -1,4 +1,4 @@
-"""The setup of a training: model, objective and optimiser on a mesh, without arrays."""
+"""The setup of a training: model, objective and optimizer on a mesh, without arrays."""
 
 import dataclasses
 import functools
@@ -40,7 +40,7 @@ class PhaseSettings:
       batch_size: Rows per update, over all devices.
       grad_accum_steps: The number of parts of a batch, which are processed one after the other.
       schedule, warmup_fraction, power, decay, decay_fraction: See `optim.schedules.make_schedule`.
-      reset_optimizer: Whether the phase begins with a fresh optimiser.
+      reset_optimizer: Whether the phase begins with a fresh optimizer.
       layout: The arrangement of packed sequences if it is the same in every batch, else None.
       schedule_steps: The steps of the run at which the schedule begins and ends; None for `first_step` and `last_step`.
         It is set if these settings describe only a part of a phase.
@@ -111,13 +111,13 @@ class Setup:
 
     def describe(self) -> str:
         """Describes the devices and the arrays that are sharded over the data axis."""
-        sharded = 'parameters and optimiser' if self.exchange is not None and self.exchange.is_sharded else ''
-        sharded = 'the optimiser' if self.moment_params is not None else sharded
+        sharded = 'parameters and optimizer' if self.exchange is not None and self.exchange.is_sharded else ''
+        sharded = 'the optimizer' if self.moment_params is not None else sharded
         return describe_mesh(self.mesh) + (f', each device keeps a shard of {sharded}' if sharded else '')
 
     @functools.cached_property
     def create(self) -> Callable[[int], TrainState]:
-        """A function from a seed to the state of step 0. Each device initialises its shard."""
+        """A function from a seed to the state of step 0. Each device initializes its shard."""
         create = jax.jit(lambda key: nn.unbox(self.init(key)), out_shardings=shardings_of(self.state))
         return lambda seed: create(jax.random.key(seed))
 
@@ -144,7 +144,7 @@ class Setup:
 
     @functools.cached_property
     def reset_optimizer(self) -> Callable[[TrainState], TrainState]:
-        """A function that replaces the optimiser state of a TrainState (donated) by a fresh one."""
+        """A function that replaces the optimizer state of a TrainState (donated) by a fresh one."""
         return jax.jit(
             lambda state: state.replace(opt_state=self.optimizer.init(partition(state.params, self.trained)[0])),
             donate_argnums=0,

@@ -24,8 +24,8 @@ class TrainState(struct.PyTreeNode):
     Attributes:
       step: int32, the number of batches seen, including skipped batches.
       params: The parameters of the model and, under AUX, of the objective.
-      opt_state: The state of the optimiser. Its count is the number of applied updates since the last reset.
-      skipped: int32, the number of non-finite steps, which left parameters and optimiser unchanged.
+      opt_state: The state of the optimizer. Its count is the number of applied updates since the last reset.
+      skipped: int32, the number of non-finite steps, which left parameters and optimizer unchanged.
       skipped_in_row: int32, the number of skipped steps since the last applied step.
     """
 
@@ -95,7 +95,7 @@ def make_init(
     """Builds a function from a key to a fresh state. The parameters in this state are in boxes with their logical axes.
 
     Args:
-      trained: Selects the parameters for which the optimiser has moments.
+      trained: Selects the parameters for which the optimizer has moments.
       init_aux: See `losses.Objective`.
     """
 
@@ -109,14 +109,14 @@ def make_init(
 
 
 def init_aux_params(init_aux: Callable[[jax.Array], Any], key: jax.Array) -> dict[str, Any]:
-    """Returns {AUX: initial parameters of the objective}. `key` also initialises the model."""
+    """Returns {AUX: initial parameters of the objective}. `key` also initializes the model."""
     return {AUX: init_aux(jax.random.fold_in(key, 1))}
 
 
 def fresh_state(
     optimizer: optax.GradientTransformation, params: Any, trained: Selection, *, ema: bool = False
 ) -> TrainState:
-    """Creates the state of step 0 with these parameters. The optimiser has moments for the `trained` parameters."""
+    """Creates the state of step 0 with these parameters. The optimizer has moments for the `trained` parameters."""
     trained_params, _ = partition(params, trained)
     zero = jnp.zeros([], jnp.int32)
     fields = (zero, params, optimizer.init(trained_params), zero, zero)

@@ -32,7 +32,7 @@ class Gradients(struct.PyTreeNode):
 
     Attributes:
       grads: The gradients, in the tree of the trained parameters.
-      loss: float32 scalar, the minimised loss.
+      loss: float32 scalar, the minimized loss.
       sums: {name: (sum, weight)} of the losses and accuracies; sum / weight is the mean.
       counts: {name: int32 scalar}: `tokens`, and `sequences` for packed rows.
     """
@@ -70,7 +70,7 @@ def make_gradients(
     seed of all dropout in the phase, a uint32 scalar. `teacher` has the teacher's parameters if the objective has a
     `teacher_fn`, else it is empty. For `grad_accum_steps` and `layout`, see `PhaseSettings`.
 
-    Each loss is a weighted mean over the whole batch. The minimised loss is the sum of the losses times their factors.
+    Each loss is a weighted mean over the whole batch. The minimized loss is the sum of the losses times their factors.
     To save memory, the `grad_accum_steps` parts of a batch are processed one after the other. Their gradients add up to
     the gradients of the batch, because each loss is divided by the weight of the whole batch. If an objective compares
     the rows of a batch, whole_batch.py computes the gradients. With `setup.exchange`, each device computes the
@@ -129,7 +129,7 @@ def make_gradients(
 def mean_loss(
     objective: Objective, outputs: Any, rows: Batch, weights: Mapping[str, jax.Array]
 ) -> tuple[jax.Array, Sums]:
-    """Computes the contribution of rows to the minimised loss of their batch, and the (sum, weight) of each loss.
+    """Computes the contribution of rows to the minimized loss of their batch, and the (sum, weight) of each loss.
 
     `weights` are the weights of the losses in the whole batch, float32 scalars.
     """

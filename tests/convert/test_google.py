@@ -58,7 +58,7 @@ def file_hashes(folder: pathlib.Path) -> dict[str, str]:
 
 @pytest.fixture(scope='session')
 def published(shared: pathlib.Path) -> pathlib.Path:
-    """Returns the folder of a checkpoint of the original code, including the optimiser's variables."""
+    """Returns the folder of a checkpoint of the original code, including the optimizer's variables."""
     return shared / 'checkpoints' / 'tf1-tiny-keras-bert'
 
 
@@ -79,7 +79,7 @@ def test_values_of_a_published_checkpoint_equal_tensorflows(published):
 
 def test_a_published_checkpoint_starts_a_run(published):
     imported = load_pretraining_model(published)
-    assert imported.missing == [] and imported.unused == ['93 variables of the optimiser']
+    assert imported.missing == [] and imported.unused == ['93 variables of the optimizer']
     assert imported.config.mlp == 'gelu_tanh' and (imported.config.num_layers, imported.config.width) == (2, 4)
     query = imported.params['encoder']['layers']['attention']['query']['kernel'][1]  # [D, H, K]
     first = [0.01196587, -0.00060704, 0.0129872, 0.00267312]  # The first row of both kernels.
@@ -181,7 +181,7 @@ def test_tensors_equal_those_of_the_hugging_face_export(tokenizer, small_config,
         assert from_google(to_google(name)) == name
 
 
-def test_variables_of_optimisers_are_recognised():
+def test_variables_of_optimizers_are_recognized():
     slots = [
         'global_step',
         'bert/pooler/dense/kernel/adam_m',

@@ -100,13 +100,13 @@ def test_hub_names_are_parsed():
         ('all-MiniLM-L6-v2', 'sentence-transformers/all-MiniLM-L6-v2'),
     ],
 )
-def test_a_well_known_name_without_its_organisation_is_completed_in_the_error(short: str, name: str):
+def test_a_well_known_name_without_its_organization_is_completed_in_the_error(short: str, name: str):
     for function in (bertjax.load, huggingface_directory):
         with pytest.raises(UserError, match=rf'found {short}, .*; did you mean {name}\?$'):
             function(short)
 
 
-def test_an_unknown_name_without_an_organisation_gets_no_suggestion(tmp_path, monkeypatch):
+def test_an_unknown_name_without_an_organization_gets_no_suggestion(tmp_path, monkeypatch):
     for name in ('bert-mine', 'bert', 'all-texts', 'gpt2'):
         with pytest.raises(UserError, match=f'found {name}, which does not exist, .*; name one of these'):
             huggingface_directory(name)

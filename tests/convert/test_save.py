@@ -35,7 +35,7 @@ CLASSES = {
 
 @pytest.fixture(scope='module')
 def sources(tmp_path_factory, small_config, tokenizer):
-    """sources(name, module, **options) -> the Hugging Face directory of a randomly initialised model.
+    """sources(name, module, **options) -> the Hugging Face directory of a randomly initialized model.
 
     The tests of this module share the directory and do not change it.
     """
@@ -87,7 +87,7 @@ def in_bfloat16(source, target, prefix=''):
 def assert_same(bert, other):
     """Checks that two models have the same tokenizer, labels and parameters, and lacked the same parameters.
 
-    Missing parameters are always initialised with the same values.
+    Missing parameters are always initialized with the same values.
     """
     assert other.missing == bert.missing
     assert jax.tree.all(jax.tree.map(np.array_equal, bert.params, other.params))
@@ -120,10 +120,10 @@ def test_other_formats_keep_the_names_of_outputs(regression, tmp_path):
         assert facts['problem_type'] == 'regression' and facts['torch_dtype'] == 'float32'
 
 
-def test_a_randomly_initialised_head_is_not_saved(pretrained, tmp_path, monkeypatch):
+def test_a_randomly_initialized_head_is_not_saved(pretrained, tmp_path, monkeypatch):
     tensors = in_bfloat16(pretrained, tmp_path / 'source')
     bert = bertjax.load(tmp_path / 'source')
-    # A slow test loads a bare encoder, which compiles a model to initialise the heads. This test only pretends to.
+    # A slow test loads a bare encoder, which compiles a model to initialize the heads. This test only pretends to.
     monkeypatch.setattr(bert, '_model', dataclasses.replace(bert._model, missing=('mlm/bias', 'nsp/bias')))
     bert.save(tmp_path / 'hf')
     assert json.loads((tmp_path / 'hf' / 'config.json').read_text())['architectures'] == ['BertModel']

@@ -218,7 +218,7 @@ def test_the_outputs_of_a_head_are_matched_by_name(tokenizer, small_config, make
 
 
 @pytest.mark.slow
-def test_layers_between_encoder_and_head_are_randomly_initialised(tokenizer, small_config, make_params, tmp_path):
+def test_layers_between_encoder_and_head_are_randomly_initialized(tokenizer, small_config, make_params, tmp_path):
     config = small_config(num_layers=4)
     trained = make_params(BertForTokens(config, 5))
     head = TOKEN_CLASSIFICATION

@@ -77,7 +77,7 @@ class Harmful:
         ({'pooler.dense.bias': 'int8'}, 'bin: pooler.dense.bias: found type int8'),
         ({'pooler.dense.bias': 'sparse'}, "found 'pooler.dense.bias', expected a state dict"),
     ],
-    ids=['damaged', 'pickle', 'numbers', 'list', 'quantised', 'sparse'],
+    ids=['damaged', 'pickle', 'numbers', 'list', 'quantized', 'sparse'],
 )
 def test_an_invalid_state_dict_is_refused(saved, content, message, capfd):
     torch = pytest.importorskip('torch', reason="needs the extra 'test'")

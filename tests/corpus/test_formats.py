@@ -66,7 +66,7 @@ def test_each_text_file_of_a_directory_is_a_document(suffix, tmp_path, vocabular
 
 
 @pytest.mark.parametrize('layout', [_wiki, _jsonl])
-def test_the_layout_of_a_directory_is_recognised_by_content(layout, tmp_path, vocabulary, tokenizer):
+def test_the_layout_of_a_directory_is_recognized_by_content(layout, tmp_path, vocabulary, tokenizer):
     for index in range(3):
         path = tmp_path / 'in' / 'AA' / f'wiki_{index:02d}'
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def test_the_layout_of_a_directory_is_recognised_by_content(layout, tmp_path, vo
     ('line', 'suffix', 'documents'),
     [('{ "text": "%s"}', '', 5), ('{ "text": "%s"}', '.gz', 5), ('{"%s" was said.', '.gz', 1)],
 )
-def test_a_long_first_line_is_recognised(line, suffix, documents, tmp_path, vocabulary):
+def test_a_long_first_line_is_recognized(line, suffix, documents, tmp_path, vocabulary):
     """The first line is JSON longer than the inspected bytes, or text longer than a decompressor's first output."""
     noise = random.Random(0).randbytes(50_000 if documents == 5 else 30_000).hex()  # It compresses badly.
     text = ''.join(line % f'{noise}{index}' + '\n' for index in range(5))

@@ -77,7 +77,7 @@ CHANGES = {
 
 @pytest.mark.parametrize('change', CHANGES)
 @pytest.mark.parametrize('spec', ['{}', '{}/*'])
-def test_the_same_text_is_recognised_after_a_change_of_path_or_dates(spec, change, corpus, build, tmp_path):
+def test_the_same_text_is_recognized_after_a_change_of_path_or_dates(spec, change, corpus, build, tmp_path):
     built, _ = build(spec.format(corpus))
     before = directory_bytes(tmp_path / 'store')
     apply_change, must_read = CHANGES[change]

@@ -135,5 +135,5 @@ def test_lines_that_differ_only_in_white_space_and_case_are_duplicates(tmp_path,
     path.write_text('\n\n'.join(lines), encoding='utf-8')
     report = build_store(str(path), tmp_path / 'store', str(vocabulary), progress=False)
     assert (report['duplicate_lines'], report['duplicate_documents']) == (4, 4)
-    # Printable lines skip the normalisation of white space, because no white space except ' ' is printable.
+    # Printable lines skip the normalization of white space, because no white space except ' ' is printable.
     assert not any(char.isprintable() for char in map(chr, range(1 << 16)) if char.isspace() and char != ' ')

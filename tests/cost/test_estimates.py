@@ -80,7 +80,7 @@ def test_a_program_without_cycles_has_no_estimate():
     assert found.step_s is None and found.modelled_share is None
 
 
-def test_an_instruction_without_an_estimate_is_modelled_by_its_bytes():
+def test_an_instruction_without_an_estimate_is_modeled_by_its_bytes():
     found = _estimate(straight(WORK, f'ROOT %r = f32[2000000]{{0}} negate(%a), {NO_ESTIMATE}'))
     assert found.seconds('other') == pytest.approx(16e6 / 80e6 / 0.6)
     assert found.modelled_share == pytest.approx(found.seconds('other') / (1 + found.seconds('other')))

@@ -29,7 +29,7 @@ def _part(line: str, computations: str = '') -> str:
         ('jit(step)/jvp(Bert)/encoder/broadcast_in_dim', 'stacks'),
         ('jit(step)/transpose(jvp(Bert))/mlm/dot_general', 'head'),
         ('jit(step)/jvp()/reduce_max', 'head'),  # The loss.
-        ('jit(step)/sqrt', 'optimiser'),
+        ('jit(step)/sqrt', 'optimizer'),
     ],
 )
 def test_the_name_of_an_operation_decides_its_part(path: str, part: str):

@@ -27,10 +27,10 @@ def english(shared: pathlib.Path) -> Tokenizer:
 
 @pytest.fixture(scope='session')
 def wikipedia(shared: pathlib.Path, english: Tokenizer) -> MemorySplit:
-    """Returns the first 600 articles of the shared English Wikipedia, tokenised sentence by sentence."""
+    """Returns the first 600 articles of the shared English Wikipedia, tokenized sentence by sentence."""
     with gzip.open(shared / 'corpus' / 'enwiki-00.txt.gz', 'rt', encoding='utf-8') as file:
         articles = file.read().split('\n\n')[:600]
     documents = [[s for line in article.splitlines() for s in split_sentences(line)] for article in articles]
     ids = iter(english.encode([sentence for document in documents for sentence in document]))
-    tokenised = [[s for s in (next(ids) for _ in document) if len(s)] for document in documents]
-    return MemorySplit([document for document in tokenised if document])
+    tokenized = [[s for s in (next(ids) for _ in document) if len(s)] for document in documents]
+    return MemorySplit([document for document in tokenized if document])

@@ -29,7 +29,7 @@ def padded(lengths, shapes):
 
 
 @pytest.mark.parametrize('count', [1, 2, 3])
-def test_the_chosen_lengths_minimise_padding(count):
+def test_the_chosen_lengths_minimize_padding(count):
     lengths = LENGTHS[:60]
     chosen = choose_lengths(lengths, count=count, max_length=1000, multiple=8)
     assert len(chosen) <= count and all(length % 8 == 0 for length in chosen) and max(chosen) >= max(lengths)
@@ -58,7 +58,7 @@ def epoch(data, number):
     return [data.batch(first + i + np.arange(data.batch_size)) for i in range(0, data.cycle_length, data.batch_size)]
 
 
-def test_the_number_of_lengths_minimises_the_total_cost():
+def test_the_number_of_lengths_minimizes_the_total_cost():
     lengths = np.array([8] * 50 + [16] * 30 + [64] * 20)
 
     def best_count(compile_cost):

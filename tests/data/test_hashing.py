@@ -50,7 +50,7 @@ def test_consecutive_values_of_each_argument_give_uniform_bytes(axis):
     ],
     ids=['next n', 'next position', 'next stream', 'next seed', 'n and position swapped'],
 )
-def test_neighbours_are_not_correlated(other):
+def test_neighbors_are_not_correlated(other):
     n, position = np.divmod(np.arange(N), 128)
     n = n + 1000
     first, second = uniform(1, 2, n, position), other(n, position)

@@ -114,7 +114,7 @@ def test_all_positions_are_equally_likely():
     assert not counts[~maskable[0]].any()
     deviation = (counts[maskable[0]] - 40_000 * share) / np.sqrt(40_000 * share * (1 - share))
     assert np.abs(deviation).max() < 5
-    # Neighbours are independent: if 19 of 125 are drawn, two given positions are both drawn with the probability
+    # Neighbors are independent: if 19 of 125 are drawn, two given positions are both drawn with the probability
     # 19 x 18 / (125 x 124).
     chosen = chosen_of(mask(ids, maskable)[1], 128)
     both = (chosen[:, 10:40] & chosen[:, 11:41]).mean()

@@ -38,7 +38,7 @@ WIDER = BertConfig(
 )
 
 
-def test_layers_for_initialisation_and_distillation():
+def test_layers_for_initialization_and_distillation():
     assert evenly_spaced_layers(6, 12) == (0, 2, 4, 7, 9, 11)  # The layers of DistilBERT.
     assert [evenly_spaced_layers(n, 6) for n in (1, 2, 3, 6)] == [(0,), (0, 5), (0, 3, 5), (0, 1, 2, 3, 4, 5)]
     assert uniform_layers(4, 12) == (2, 5, 8, 11) and uniform_layers(6, 12) == (1, 3, 5, 7, 9, 11)  # TinyBERT.

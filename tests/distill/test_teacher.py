@@ -1,4 +1,4 @@
-"""Tests students that are initialised with blocks of a teacher, and the checks of a teacher."""
+"""Tests students that are initialized with blocks of a teacher, and the checks of a teacher."""
 
 import dataclasses
 import types

@@ -31,7 +31,7 @@ def test_the_error_of_a_full_disk_names_folder_and_bytes(tmp_path):
         safetensors.SafetensorError('Error while serializing: I/O error: No space left on device (os error 28)'),
     ],
 )
-def test_errors_of_native_code_about_a_full_disk_are_recognised(tmp_path, raised):
+def test_errors_of_native_code_about_a_full_disk_are_recognized(tmp_path, raised):
     with pytest.raises(OSError, match='No space left') as error, disk.annotate_write_errors(tmp_path, 3_000_000):
         raise raised
     assert '3,000,000 bytes' in explanation(error.value, '/')

@@ -107,7 +107,7 @@ def test_patterns_match_at_any_depth(pattern, names, folder):
     assert [path.relative_to(folder).as_posix() for path in found] == names
 
 
-def test_pipes_sockets_and_devices_are_recognised(folder):
+def test_pipes_sockets_and_devices_are_recognized(folder):
     os.mkfifo(folder / 'pipe')
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(folder / 'socket'))

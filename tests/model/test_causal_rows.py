@@ -21,7 +21,7 @@ B, S, H, K = 3, 160, 2, 16
 @pytest.mark.parametrize('name', IMPLEMENTATIONS)
 @pytest.mark.parametrize('window', [0, 20])
 @pytest.mark.parametrize('packed', [False, True])
-def test_causal_queries_are_honoured_or_refused(name, window, packed):
+def test_causal_queries_are_honored_or_refused(name, window, packed):
     rng = np.random.default_rng(0)
     query, key, value = (rng.standard_normal((B, S, H, K)).astype(np.float32) for _ in range(3))
     ids = np.repeat([[1, 2], [1, 2], [1, 2]], S // 2, axis=1).astype(np.int32)

@@ -161,7 +161,7 @@ def test_the_initial_scale_of_projections_into_the_residual_stream(make_params, 
 
 
 @pytest.mark.parametrize('name', IMPLEMENTATIONS)
-def test_a_window_is_honoured_or_refused(name):
+def test_a_window_is_honored_or_refused(name):
     rng = np.random.default_rng(0)
     length = 160
     query, key, value = (rng.standard_normal((2, length, 2, 16)).astype(np.float32) for _ in range(3))

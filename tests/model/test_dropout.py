@@ -53,7 +53,7 @@ def test_a_key_gives_the_same_mask_with_64_bit_types():
     assert 0.3 < (expected == 0).mean() < 0.7
 
 
-def test_neighbouring_values_are_independent():
+def test_neighboring_values_are_independent():
     mask = dropped_mask((128, 64, 64))
     for axis in range(3):  # Example, position, dimension.
         for distance in (1, 2, 32):
@@ -68,7 +68,7 @@ def test_neighbouring_values_are_independent():
 
 
 def test_no_row_is_a_shifted_copy_of_another():
-    """If the words of a row were only added to the counters, the counters of neighbouring rows would overlap."""
+    """If the words of a row were only added to the counters, the counters of neighboring rows would overlap."""
     rows = dropped_mask((512, 4, 64)).reshape(512, -1)
     spectrum = np.fft.rfft(rows - RATE, axis=1)
     for i in range(0, 512, 64):

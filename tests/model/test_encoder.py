@@ -182,7 +182,7 @@ def test_layer_norm_is_accurate_for_a_large_mean():
 
 
 @SCAN
-def test_pre_norm_normalises_the_inputs_of_sublayers_and_the_final_output(make_model, inputs, scan):
+def test_pre_norm_normalizes_the_inputs_of_sublayers_and_the_final_output(make_model, inputs, scan):
     model, params = make_model(pre_norm=True, scan_layers=scan)
     zeroed = jax.tree_util.tree_map_with_path(
         lambda path, x: jnp.zeros_like(x) if {'output', 'down'} & {key.key for key in path} else x, params

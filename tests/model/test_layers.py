@@ -16,8 +16,8 @@ EPSILON = 1e-12
 
 def _plain_norm(x, scale, bias):
     x = x.astype(jnp.float32)
-    centred = x - x.mean(-1, keepdims=True)
-    y = centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + EPSILON)
+    centered = x - x.mean(-1, keepdims=True)
+    y = centered * jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + EPSILON)
     return y * scale + bias
 
 

@@ -43,7 +43,7 @@ def test_pretraining_losses_equal_the_formula_in_float64():
         assert float(correct) == ((logits.argmax(-1) == labels) * weights).sum() and float(weight) == weights.sum()
 
 
-def test_the_z_loss_is_the_mean_squared_log_of_the_normaliser():
+def test_the_z_loss_is_the_mean_squared_log_of_the_normalizer():
     rng = np.random.default_rng(0)
     batch, logits = _batch(rng), 3 * rng.standard_normal((4, 3, 11))
     objective = with_z_loss(PRETRAINING, 1e-4)

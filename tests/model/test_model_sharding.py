@@ -52,7 +52,7 @@ def test_every_parameter_has_the_expected_sharding(small_config, inputs, scan):
     mesh = make_mesh(MESHES['fsdp_tensor'])
     with mesh_context(mesh):
         shardings = state_shardings(jax.eval_shape(_init(model), jax.random.key(0)), mesh)
-        # Initialises under the mesh, as a run does. A name on the wrong dimension would raise an error.
+        # Initializes under the mesh, as a run does. A name on the wrong dimension would raise an error.
         init = jax.jit(lambda key: nn.unbox(_init(model)(key)), out_shardings=shardings)
         params = init(jax.random.key(0))
     expected = dict(OTHERS)

@@ -13,7 +13,7 @@ DIMS = dict(vocab_size=200, num_layers=3, width=16, num_heads=2, mlp_dim=32, max
 
 
 def boxed_params(**changes):
-    """Returns shapes in `nn.Partitioned` boxes with axis names, as the optimiser gets them to create its state."""
+    """Returns shapes in `nn.Partitioned` boxes with axis names, as the optimizer gets them to create its state."""
     model = BertForPreTraining(BertConfig(**{**DIMS, **changes}))
     return jax.eval_shape(lambda key: init_params(model, key), jax.random.key(0))
 

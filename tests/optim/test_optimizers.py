@@ -1,4 +1,4 @@
-"""Tests optimisers against NumPy, optax and PyTorch."""
+"""Tests optimizers against NumPy, optax and PyTorch."""
 
 import math
 

@@ -81,12 +81,12 @@ def test_soft_targets_of_every_head_equal_the_formula():
     assert losses['soft_loss'] == pytest.approx(mean(np.array([*spans, 0])), rel=1e-5)
 
 
-def test_the_label_loss_uses_only_labelled_rows():
+def test_the_label_loss_uses_only_labeled_rows():
     ours, labels = draw(B, 3), np.array([0, 2, 1, 1], np.int32)
     batch = {'weights': np.ones(B, np.float32), 'labels': labels, 'attention_mask': MASK}
-    labelled = np.array([1, 0, 1, 0], np.float32)
+    labeled = np.array([1, 0, 1, 0], np.float32)
     outputs = {'logits': ours}
-    losses = distill_losses(CLASSIFICATION, outputs, outputs, {**batch, 'labelled': labelled}, soft=1.0, hard=1.0)
+    losses = distill_losses(CLASSIFICATION, outputs, outputs, {**batch, 'labelled': labeled}, soft=1.0, hard=1.0)
     log = ours - np.log(np.exp(ours.astype(np.float64)).sum(1, keepdims=True))
     assert losses['label_loss'] == pytest.approx(-(log[[0, 2], labels[[0, 2]]]).mean(), rel=1e-5)
     assert losses['soft_loss'] == pytest.approx(0, abs=1e-6)

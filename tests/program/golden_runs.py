@@ -228,10 +228,10 @@ def _columns(count: int) -> str:
     return '\n'.join(lines) + '\n'
 
 
-def _choice(i: int, *, labelled: bool) -> dict[str, object]:
+def _choice(i: int, *, labeled: bool) -> dict[str, object]:
     endings = [f'runs to the {PLACES[(i + j) % 5]}' for j in range(3)]
     question = {'prompt': f'the wind falls on the {PLACES[i % 5]}.', 'start': 'the bird', 'endings': endings}
-    return question | ({'label': i % 3} if labelled else {})
+    return question | ({'label': i % 3} if labeled else {})
 
 
 def write_data(folder: pathlib.Path) -> None:
@@ -252,7 +252,7 @@ def write_data(folder: pathlib.Path) -> None:
         rows = [['index', 'sentence1', 'sentence2', *([] if split == 'test' else ['score'])]]
         _table(folder / 'STS-B' / f'{split}.tsv', rows + [[i, *pairs[i], *scores[i]] for i in range(count)])
         (folder / 'columns' / f'{split}.txt').write_text(_columns(count))
-        questions = [json.dumps(_choice(i, labelled=split != 'test')) for i in range(count)]
+        questions = [json.dumps(_choice(i, labeled=split != 'test')) for i in range(count)]
         (folder / 'choice' / f'{split}.jsonl').write_text('\n'.join(questions) + '\n')
     texts = [' '.join([*(COLORS[(i + j * j) % 5] for j in range(10 + i)), PLACES[i % 5], str(i)]) for i in range(60)]
     kinds = [('rare', 'often', 'often')[i % 3] for i in range(60)]

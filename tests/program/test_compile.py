@@ -187,7 +187,7 @@ def test_the_estimated_time_is_marked_as_an_estimate(
     assert report['modelled_share'] == pytest.approx(6e-4, rel=1e-2)
     assert report['mfu_estimate'] == pytest.approx(report['flops'] / 197e12 / report['estimated_step_s'])
     assert {row['group']: round(row['seconds'], 4) for row in report['groups']} == {
-        'mlp': 0.01, 'optimiser': 0.01, 'collectives': 0,
+        'mlp': 0.01, 'optimizer': 0.01, 'collectives': 0,
     }  # fmt: skip
     assert report['collectives'] == {'all-reduce': 1}
     assert 'estimated, not measured: 20.0 ms per step' in result.stdout

@@ -80,12 +80,12 @@ def test_text_that_begins_like_a_number_is_text(tmp_path: pathlib.Path):
     assert (config.init, config.learning_rate) == ('1e3/model', 2e-5)
 
 
-def test_a_recipe_imports_its_neighbours_and_names_its_line(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_recipe_imports_its_neighbors_and_names_its_line(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr('sys.path', [*sys.path])
-    pathlib.Path('neighbour_of_mine.py').write_text('from bertjax.config.recipes import finetuning_config as make\n')
+    pathlib.Path('neighbor_of_mine.py').write_text('from bertjax.config.recipes import finetuning_config as make\n')
     pathlib.Path('mine.py').write_text(
-        'from neighbour_of_mine import make\n\ndef get_config():\n    return make("glue")\n'
+        'from neighbor_of_mine import make\n\ndef get_config():\n    return make("glue")\n'
     )
     assert bertjax.recipe('mine.py').config.task.kind == 'glue'
     pathlib.Path('mine.py').write_text('def get_config():\n    return 1 / 0\n')

@@ -96,26 +96,26 @@ def test_an_ensemble_has_the_mean_threshold_and_members_keep_theirs():
     assert [task.null_threshold for task in tasks] == [1, 4]
 
 
-def test_every_member_tokenises_a_later_batch(tokenizer: Tokenizer, tmp_path):
-    """The first batch was tokenised when the models were loaded."""
+def test_every_member_tokenizes_a_later_batch(tokenizer: Tokenizer, tmp_path):
+    """The first batch was tokenized when the models were loaded."""
     task = ClassificationTask(str(tmp_path), 16, labels=('x', 'y'))
     calls = []
 
     def member(name: str, logit: float) -> EvaluatedTask:
-        def tokenise(records, cache):
+        def tokenize(records, cache):
             calls.append((name, len(records), cache))
             return TaskSplit(records, task.features(records, tokenizer, training=False))
 
         def outputs(params, split):
             return {'logits': [np.array([logit, 0], np.float32)] * len(split.features)}
 
-        data = SimpleNamespace(task=task, tokenise=tokenise)
-        first = {'': tokenise([Example('a', None, None)], False)}
+        data = SimpleNamespace(task=task, tokenize=tokenize)
+        first = {'': tokenize([Example('a', None, None)], False)}
         return EvaluatedTask(SimpleNamespace(data=data, outputs=outputs), None, first, None, True)
 
     members = {pathlib.Path(name): member(name, logit) for name, logit in (('one', 1.0), ('other', 3.0))}
     ensemble = Ensemble(members, next(iter(members.values())).splits)
     calls.clear()
     assert [scores.logits.tolist() for scores in ensemble.predictions(ensemble.splits[''])] == [[2, 0]] and not calls
-    later = ensemble.data.tokenise([Example('b', None, None), Example('c', None, None)], cache=False)
+    later = ensemble.data.tokenize([Example('b', None, None), Example('c', None, None)], cache=False)
     assert len(ensemble.predictions(later)) == 2 and calls == [('one', 2, False), ('other', 2, False)]

@@ -1,4 +1,4 @@
-"""Mails labelled as ham or spam, and helpers for the tests of tasks on texts."""
+"""Mails labeled as ham or spam, and helpers for the tests of tasks on texts."""
 
 import numpy as np
 

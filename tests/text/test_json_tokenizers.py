@@ -58,7 +58,7 @@ def _assert_same(ours, theirs, texts):
             if ours.pieces[index] == SPACE:  # The space that the tokenizer adds before the text has no characters.
                 right = left
             assert start == left and end >= right, ascii(text)
-            # Our span of a letter includes the marks composed with it by normalisation; no span of theirs has them.
+            # Our span of a letter includes the marks composed with it by normalization; no span of theirs has them.
             assert covered.isdisjoint(range(right, end)) and ' ' not in text[right:end], ascii(text)
 
 

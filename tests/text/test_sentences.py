@@ -38,7 +38,7 @@ CASES = [
     '「行こう。」と言った。|次の日だった。',
     'यह एक वाक्य है।| यह दूसरा है।',
     'هل أنت بخير؟| نعم.',
-    'Tokenised text works too .| It has spaces before stops .',
+    'Tokenized text works too .| It has spaces before stops .',
     'In 1990.| 20 people came.',
     'One line\nwrapped in two.| Next.',
     'No stop at all',

@@ -89,17 +89,17 @@ def test_an_empty_directory_is_an_error(tmp_path):
         load_tokenizer(tmp_path)
 
 
-def test_a_case_that_contradicts_the_normaliser_is_an_error(tmp_path):
+def test_a_case_that_contradicts_the_normalizer_is_an_error(tmp_path):
     WordPieceTokenizer(bert_settings([*SPECIAL, 'a'], lowercase=True)).save(tmp_path)
     settings = json.loads((tmp_path / 'tokenizer.json').read_text())
     (tmp_path / 'tokenizer.json').write_text(json.dumps({**settings, 'normalizer': {'type': 'Lowercase'}}))
     assert load_tokenizer(tmp_path / 'tokenizer.json').lowercase
     (tmp_path / 'tokenizer_config.json').write_text('{"do_lower_case": false}')
-    with pytest.raises(UserError, match='a custom normaliser that lowers case, expected do_lower_case=True'):
+    with pytest.raises(UserError, match='a custom normalizer that lowers case, expected do_lower_case=True'):
         load_tokenizer(tmp_path / 'tokenizer.json')
 
 
-def test_a_sequence_of_normalisers_is_saved_without_changes(tmp_path):
+def test_a_sequence_of_normalizers_is_saved_without_changes(tmp_path):
     pieces = [*SPECIAL, '\u4f60\u597d', '\u4f60', '##\u597d', '\u597d', 'caf\u00e9', 'cafe']
     WordPieceTokenizer(bert_settings(pieces, lowercase=False)).save(tmp_path)
     settings = json.loads((tmp_path / 'tokenizer.json').read_text())

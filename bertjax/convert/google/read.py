@@ -22,7 +22,7 @@ _ACTIVATIONS = {'gelu': 'gelu_pytorch_tanh', 'relu': 'relu'}
 _AGAIN = 'copy the folder again'
 
 
-def recognises(path: epath.Path) -> bool:
+def recognizes(path: epath.Path) -> bool:
     """Returns whether a path is the prefix of a checkpoint, or a folder with bert_config.json."""
     return (path / CONFIG).exists() or _is_prefix(path)
 
@@ -48,7 +48,7 @@ def read(path: epath.Path) -> CheckpointSource:
         values,
         functools.partial(_tensors, bundle, names),
         format_names={from_google(name): name for name in names},
-        unused_content=f'{slots} variables of the optimiser' if slots else '',
+        unused_content=f'{slots} variables of the optimizer' if slots else '',
     )
 
 

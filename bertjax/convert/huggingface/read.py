@@ -28,7 +28,7 @@ _WITH_SEGMENTS = ('BertTokenizer', 'ElectraTokenizer')
 _WITHOUT_SEGMENTS = ('DistilBertTokenizer', 'RobertaTokenizer', 'XLMRobertaTokenizer', 'CamembertTokenizer')
 
 
-def recognises(directory: epath.Path) -> bool:
+def recognizes(directory: epath.Path) -> bool:
     """Returns whether a directory has config.json."""
     return (directory / CONFIG).exists()
 

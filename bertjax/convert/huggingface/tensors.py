@@ -62,7 +62,7 @@ def read_tensors(
             if parts[0] in _BUFFERS:
                 continue
             if kind not in _DTYPES:
-                fix = 'save it in float32: quantised weights cannot start a run'
+                fix = 'save it in float32: quantized weights cannot start a run'
                 raise UserError(f'{file}: {theirs}', f'type {kind}', 'one of ' + ', '.join(_DTYPES), fix)
             if x.ndim == 0 or len(x) % len(parts):
                 parts = (theirs,)  # Later, the tensor is reported as unused, or its shape as wrong.

@@ -45,27 +45,25 @@ class ChoiceQuestion:
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
-def read_table(files: Files, layout: str, *, labelled: bool = True) -> list[ChoiceQuestion]:
+def read_table(files: Files, layout: str, *, labeled: bool = True) -> list[ChoiceQuestion]:
     """Reads the questions of tables.
 
     Args:
       layout: 'swag' for the format of github.com/rowanz/swagaf, where test.csv has no `label`; 'codah' for the format
         of github.com/Websail-NU/CODAH, which has no header and no quoting.
     """
-    optional = {'gold-source'} if labelled else {'gold-source', 'label'}
+    optional = {'gold-source'} if labeled else {'gold-source', 'label'}
     columns = tuple(Column((name,), required=name not in optional) for name in _COLUMNS[layout])
     questions = []
     for row in read_rows(files, TableLayout(columns, _COLUMNS[layout] if layout == 'codah' else ())):
         _check_endings(row.fields, row.where)
         group, context, *start, a, b, c, d, label = row.values
-        known = (label or '') if labelled else None
+        known = (label or '') if labeled else None
         questions.append(_question(row.where, context, ''.join(filter(None, start)), (a, b, c, d), known, group or ''))
     return questions
 
 
-def parse_questions(
-    records: Iterable[Record], *, labelled: bool, keep_fields: bool = False
-) -> Iterator[ChoiceQuestion]:
+def parse_questions(records: Iterable[Record], *, labeled: bool, keep_fields: bool = False) -> Iterator[ChoiceQuestion]:
     """Yields the questions of objects with SWAG's columns, or {"prompt": text, "endings": [texts], "label": number}.
 
     An object may also have "start", the common start of all endings. The number of endings may vary between questions.
@@ -86,7 +84,7 @@ def parse_questions(
             raise UserError(line, f'{len(endings)} endings', 'two or more', 'add endings to choose from')
         for text in (prompt, start, *endings):
             check_text(text, line)
-        label = json.dumps(record.get('label')) if labelled else None
+        label = json.dumps(record.get('label')) if labeled else None
         yield _question(line, prompt, start, endings, label, '', record if keep_fields else None)
 
 

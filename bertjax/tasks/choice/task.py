@@ -21,7 +21,7 @@ from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.pairs import pair_features
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import FORMATS, TEXT_FORMATS, parse_records, read_records
-from bertjax.tasks.reading.splits import STEMS, SplitFiles, always_labelled, check_split, describe_files
+from bertjax.tasks.reading.splits import STEMS, SplitFiles, always_labeled, check_split, describe_files
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.sentence.task import Scores
 from bertjax.tasks.task import Judgment, Outputs, Task, option
@@ -63,7 +63,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         if self.dev_share + self.test_share >= 1:
             found, expected = f'{self.test_share} with dev_share={self.dev_share}', 'a sum below 1'
             raise UserError('config.task.test_share', found, expected, 'leave both at 0.1')
-        has_labels = files.has_labels if self.layout != 'codah' else always_labelled
+        has_labels = files.has_labels if self.layout != 'codah' else always_labeled
         fix = 'give --config.data=DIR; tensorflow-datasets does not have these datasets'
         self._files = SplitFiles(self.data, has_labels, files.LAYOUTS[self.layout], fix)
         self._mixed = False
@@ -93,10 +93,10 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         if self._one_file:
             return self._split_single_file(split)
         paths = self._files.require(split)
-        labelled = self._files.is_labelled(split)
+        labeled = self._files.is_labeled(split)
         if self.layout == 'jsonl':
-            return list(files.parse_questions(read_records(paths), labelled=labelled))
-        return files.read_table(paths, self.layout, labelled=labelled)
+            return list(files.parse_questions(read_records(paths), labeled=labeled))
+        return files.read_table(paths, self.layout, labeled=labeled)
 
     def _split_single_file(self, split: str) -> Questions:
         tables = sorted(self._files.folder.glob('*.tsv'))
@@ -116,7 +116,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         return self.from_rows(parse_records(lines, where, kind if kind in TEXT_FORMATS else 'jsonl'))
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion]:
-        return files.parse_questions(rows, labelled=False, keep_fields=True)
+        return files.parse_questions(rows, labeled=False, keep_fields=True)
 
     def learn(self, records: Questions) -> None:
         """Prints statistics. If the number of endings varies, the loss masks missing endings.
@@ -135,7 +135,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         """See Task. Each row has C sequences, where C is the largest number of endings of a record.
 
         Empty sequences pad the row of a record with fewer endings. The row array `labels` is int32. The row of an
-        unlabelled record has weight 0.
+        unlabeled record has weight 0.
         """
         groups = [
             (record.context, [f'{record.start} {ending}'.strip() for ending in record.endings]) for record in records
@@ -171,7 +171,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
     def rows(self, records: Questions, predictions: Choices) -> Iterator[dict[str, Any]]:
         """Yields an object for each question: `prompt`, `start`, `endings`, `prediction`, `ending`, `probabilities`.
 
-        `prediction` and `ending` are the index and the text of the selected ending. The object of a labelled question
+        `prediction` and `ending` are the index and the text of the selected ending. The object of a labeled question
         also has `true`, the index of the correct ending.
         """
         for record, choice in zip(records, predictions, strict=True):

@@ -144,7 +144,7 @@ def max_sim_of_pair(query: np.ndarray, document: np.ndarray) -> float:
 
 
 class Tokenization:
-    """The tokenisation of ColBERT (arXiv 2004.12832, section 3.2).
+    """The tokenization of ColBERT (arXiv 2004.12832, section 3.2).
 
     Args:
       settings: The lengths, the prompts, the pieces to skip, and whether to fill queries with [MASK].

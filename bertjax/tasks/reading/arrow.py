@@ -18,7 +18,7 @@ from bertjax.tasks.reading.layout import Record
 
 _ROWS = 1024  # the number of rows that are converted to Python objects at a time
 _FIX = 'save the dataset again'
-UNLABELLED = -1  # the class label of unlabelled records, as in GLUE's test splits
+UNLABELED = -1  # the class label of unlabeled records, as in GLUE's test splits
 
 
 def is_saved_dataset(path: epath.Path) -> bool:
@@ -29,7 +29,7 @@ def is_saved_dataset(path: epath.Path) -> bool:
 def read_arrow(path: epath.Path) -> Iterator[Record]:
     """Yields the records ('file[index]', fields) of a Parquet or Arrow file, or of a saved dataset.
 
-    Class labels become their names, and the label -1 of an unlabelled record becomes None. float32 numbers are rounded
+    Class labels become their names, and the label -1 of an unlabeled record becomes None. float32 numbers are rounded
     to their shortest decimal form.
 
     Raises:
@@ -166,13 +166,13 @@ def shorten_float32(value: float) -> float:
 
 
 def _class_name(names: list[str], value: int | None, at: str) -> str | int | None:
-    if value is None or value == UNLABELLED:
+    if value is None or value == UNLABELED:
         return None
     if not names:
         return value
     if not 0 <= value < len(names):
         fix = 'correct the record, or name the classes in the features'
-        raise UserError(at, f'the class {value}', f'0 to {len(names) - 1}, or {UNLABELLED} for no label', fix)
+        raise UserError(at, f'the class {value}', f'0 to {len(names) - 1}, or {UNLABELED} for no label', fix)
     return names[value]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.files.tfds import Dataset
-from bertjax.tasks.reading.arrow import UNLABELLED, shorten_float32
+from bertjax.tasks.reading.arrow import UNLABELED, shorten_float32
 from bertjax.tasks.reading.layout import Record
 
 
@@ -22,7 +22,7 @@ def dataset_splits(name: str) -> dict[str, int]:
 def read_dataset(name: str, split: str) -> Iterator[Record]:
     """Yields the records ('name@split:index', fields) of a split such as 'validation', in order.
 
-    Values are converted to Python types. A class label becomes its name, or None if the record is unlabelled.
+    Values are converted to Python types. A class label becomes its name, or None if the record is unlabeled.
 
     Raises:
       UserError: The dataset or the split does not exist, or its records cannot be read by index.
@@ -50,7 +50,7 @@ def _plain(value: Any, feature: Any) -> Any:
     if isinstance(feature, tfds.features.FeaturesDict):
         return {key: _plain(value[key], feature[key]) for key in feature}
     if isinstance(feature, tfds.features.ClassLabel):
-        return None if value == UNLABELLED else feature.int2str(int(value))
+        return None if value == UNLABELED else feature.int2str(int(value))
     if isinstance(value, bytes):
         return value.decode('utf-8')
     if isinstance(value, float | np.floating) and feature.np_dtype == np.float32:

@@ -36,7 +36,7 @@ class SplitFiles:
       fix: The fix in the error message if the folder does not exist.
     """
 
-    missing = 'labels'  # the part that an unlabelled test split lacks
+    missing = 'labels'  # the part that an unlabeled test split lacks
     _advice = 'add the file'  # the fix in the error message if a split has no files
 
     def __init__(self, data: str, has_labels: Callable[[Files], bool], suffixes: Sequence[str], fix: str = _FIX):
@@ -62,31 +62,31 @@ class SplitFiles:
             raise UserError(self._where, found, f'{names} …', fix)
         return files
 
-    def is_labelled(self, split: str) -> bool:
+    def is_labeled(self, split: str) -> bool:
         """Whether the records of a split have labels. Only the records of 'test' may lack them."""
         return split != 'test' or self._has_labels(self.find(split))
 
     def splits(self) -> list[str]:
-        """Returns the names of the labelled splits."""
-        return [split for split in STEMS if self.find(split) and self.is_labelled(split)]
+        """Returns the names of the labeled splits."""
+        return [split for split in STEMS if self.find(split) and self.is_labeled(split)]
 
     @property
     def searched_folder(self) -> epath.Path | None:
         """The folder in which `describe` searches for unused files; None for no search."""
         return self.folder
 
-    def describe(self, labelled: Collection[str] | None = None, **texts: str) -> str:
+    def describe(self, labeled: Collection[str] | None = None, **texts: str) -> str:
         """Returns a readable list of the splits and their files, or '' without data. A second line lists unused files.
 
         Args:
-          labelled: The labelled splits; None for the result of `splits`.
+          labeled: The labeled splits; None for the result of `splits`.
           **texts: The description of each split that has no files.
         """
         if not self._where:
             return ''
         files = {split: self.find(split) for split in STEMS}
         found = {split: x if isinstance(x, str) else describe_files(x) for split, x in files.items() if x}
-        if 'test' in found and 'test' not in (self.splits() if labelled is None else labelled):
+        if 'test' in found and 'test' not in (self.splits() if labeled is None else labeled):
             found['test'] += f' (no {self.missing}; for prediction only)'
         lines = [', '.join(f'{split}: {text}' for split in STEMS if (text := found.get(split) or texts.get(split)))]
         used = {path for paths in files.values() if not isinstance(paths, str) for path in paths}
@@ -102,7 +102,7 @@ class SplitFiles:
         return '\n'.join([*lines, f'not used: {quote_names(unused)}'] if unused else lines)
 
 
-def always_labelled(files: Files) -> bool:
+def always_labeled(files: Files) -> bool:
     """Returns True. A named function, because a lambda cannot be pickled with its task."""
     del files
     return True
@@ -123,7 +123,7 @@ class TableFiles(SplitFiles):
     _data_advice = 'give --config.data=FOLDER, or --config.task.dataset=NAME of tensorflow-datasets'
 
     def __init__(self, data: str, dataset: str, names: Mapping[str, str], format: str):
-        super().__init__(data, always_labelled, ('.csv', '.jsonl'), 'check the path; it may also be a single file')
+        super().__init__(data, always_labeled, ('.csv', '.jsonl'), 'check the path; it may also be a single file')
         self._dataset, self._names, self._format = dataset, names, format
         self._where = data or dataset
 

@@ -14,7 +14,7 @@ STARTS = 'starts'  # a row array: the positions of the first tokens of the openi
 # The values of config.task.markers, which are methods of marking the entities:
 # 'entity' puts marks around each entity (arXiv 1906.03158).
 # 'typed' also adds the type after the opening mark (arXiv 2102.01373), for example @ * person * Ann @.
-# 'mask' replaces the words of an entity by the opening mark and the type, so that the model cannot memorise names. In
+# 'mask' replaces the words of an entity by the opening mark and the type, so that the model cannot memorize names. In
 #   Zhang et al. 2017, the mask is a single token.
 # 'words' puts MARKS around each entity, as in the benchmarks of SciBERT.
 MARKERS = ('entity', 'typed', 'mask', 'words')

@@ -50,7 +50,7 @@ class Relation:
     where: str = dataclasses.field(default='', repr=False, compare=False)
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
-    second = None  # required by sentence/labels.py:LabelledRecord; a relation has no second text
+    second = None  # required by sentence/labels.py:LabeledRecord; a relation has no second text
 
     @property
     def first(self) -> str:

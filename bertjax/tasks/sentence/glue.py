@@ -67,8 +67,8 @@ class GlueTask(TextTask):
 
     def splits(self) -> Sequence[str]:
         names = self._existing(server=False)
-        is_labelled = lambda split: next(self._read(split)).values[-2] is not None  # noqa: E731
-        return names + list(filter(is_labelled, self.server_splits())) if self.data else names
+        is_labeled = lambda split: next(self._read(split)).values[-2] is not None  # noqa: E731
+        return names + list(filter(is_labeled, self.server_splits())) if self.data else names
 
     def describe_missing(self) -> str:
         """Describes the missing files of train and dev, or the missing dataset; '' if nothing is missing."""

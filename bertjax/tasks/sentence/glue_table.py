@@ -31,9 +31,9 @@ class GlueRow:
       file_labels: the text of each label in the files and in the predictions for the server.
       measures: the names of the metrics; the first is the score.
       splits: the location of each split, by name.
-      headerless_columns: the columns of a labelled file without a header.
-      headerless_test_columns: the columns of an unlabelled file without a header.
-      max_broken_rows: the number of rows of a labelled file that may have a wrong number of columns.
+      headerless_columns: the columns of a labeled file without a header.
+      headerless_test_columns: the columns of an unlabeled file without a header.
+      max_broken_rows: the number of rows of a labeled file that may have a wrong number of columns.
     """
 
     title: str

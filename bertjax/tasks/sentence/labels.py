@@ -12,7 +12,7 @@ _MISSING = ('nan', '<na>', '#n/a', 'nat')  # missing values as programs write th
 _PERHAPS_MISSING = ('none', 'null', 'na', 'n/a', '-', '?')  # missing values as people write them, or real labels
 
 
-class LabelledRecord(Protocol):
+class LabeledRecord(Protocol):
     """The interface of a record that may have a label. For its attributes, see task.py:Example."""
 
     first: str
@@ -21,17 +21,17 @@ class LabelledRecord(Protocol):
     where: str
 
 
-def labels_of(record: LabelledRecord) -> tuple[str, ...]:
-    """Returns the labels of a labelled record."""
+def labels_of(record: LabeledRecord) -> tuple[str, ...]:
+    """Returns the labels of a labeled record."""
     return record.label if isinstance(record.label, tuple) else (record.label,)
 
 
-def count_labels(records: Sequence[LabelledRecord]) -> Counter[str]:
+def count_labels(records: Sequence[LabeledRecord]) -> Counter[str]:
     """Returns the number of records with each label."""
     return Counter(label for record in records for label in labels_of(record))
 
 
-def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> list[str]:
+def find_labels(counts: Mapping[str, int], records: Sequence[LabeledRecord]) -> list[str]:
     """Returns the labels of `records`, sorted, with numbers before words. `counts` comes from `count_labels`.
 
     Raises:
@@ -56,7 +56,7 @@ def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) ->
     return sorted(counts, key=_numbers_first)
 
 
-def _check_numbers(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> None:
+def _check_numbers(counts: Mapping[str, int], records: Sequence[LabeledRecord]) -> None:
     """Raises a UserError if two labels are equal numbers, such as 1 and 1.0."""
     label_of_number: dict[float, str] = {}
     for label in counts:
@@ -71,7 +71,7 @@ def _check_numbers(counts: Mapping[str, int], records: Sequence[LabelledRecord])
             raise UserError(_first(few, records), found, expected, fix)
 
 
-def find_odd_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> list[str]:
+def find_odd_labels(counts: Mapping[str, int], records: Sequence[LabeledRecord]) -> list[str]:
     """Returns warnings about labels that are probably mistakes."""
     lines = []
     for label, count in counts.items():
@@ -92,7 +92,7 @@ def find_odd_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]
     return lines
 
 
-def _first(label: str, records: Sequence[LabelledRecord]) -> str:
+def _first(label: str, records: Sequence[LabeledRecord]) -> str:
     """Returns the location of the first record that has the label."""
     return next(record.where for record in records if label in labels_of(record))
 

@@ -100,7 +100,7 @@ class MultiLabelTask(ClassificationTask):
         names = []
         for name, cell in zip(self.label_columns, cells, strict=True):
             if cell is None:
-                fix = 'correct the record or config.task.label_columns; an unlabelled test file has no label columns'
+                fix = 'correct the record or config.task.label_columns; an unlabeled test file has no label columns'
                 raise UserError(where, f'no value in the column {name}', '0 or 1', fix)
             flag = _FLAGS.get(cell.strip().lower())
             if flag is None:
@@ -193,7 +193,7 @@ class MultiLabelTask(ClassificationTask):
         return label_report(label_scores(true, predicted), multi_label_figures(true, predicted), self.labels)
 
     def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
-        """Yields {labels, probabilities: {label: probability}, true} for each record; no `true` if it is unlabelled."""
+        """Yields {labels, probabilities: {label: probability}, true} for each record; no `true` if it is unlabeled."""
         probabilities, decisions = self._probabilities(predictions), self._decisions(predictions)
         for record, label_probabilities, decided in zip(records, probabilities, decisions, strict=True):
             row: dict[str, Any] = {'labels': [self.labels[i] for i in np.flatnonzero(decided)]}

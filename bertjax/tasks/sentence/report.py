@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bertjax.metrics.classification import ClassScores, class_scores
-from bertjax.tasks.sentence.labels import LabelledRecord, find_odd_labels
+from bertjax.tasks.sentence.labels import LabeledRecord, find_odd_labels
 
 _MIN_RECORDS = 10  # the rarest label is reported if it has fewer records
 _MIN_SHARE = 0.01  # in single-label data, the rarest label is also reported below this fraction of the records
@@ -14,7 +14,7 @@ _MEAN = 'macro average'  # the title of the last row of a table of scores
 _BANDS = 5  # the number of intervals of the true score in `value_report`
 
 
-def describe_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> str:
+def describe_labels(counts: Mapping[str, int], records: Sequence[LabeledRecord]) -> str:
     """Returns a report on the counts of the labels in the training records, with warnings."""
     total, has_sets, width = len(records), isinstance(records[0].label, tuple), max(map(len, counts))
     order = sorted(counts, key=lambda label: -counts[label])
@@ -24,8 +24,8 @@ def describe_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]
     lines = [f'{total:,} records for training, {len(counts)} labels{per_record}']
     lines += [f'  {label:{width}}  {counts[label]:>9,}  {counts[label] / total:6.1%}' for label in order]
     if has_sets:
-        unlabelled = sum(not record.label for record in records)
-        lines += [f'{unlabelled:,} records have no label'] if unlabelled else []
+        unlabeled = sum(not record.label for record in records)
+        lines += [f'{unlabeled:,} records have no label'] if unlabeled else []
         if fewest < _MIN_RECORDS:
             lines.append(f'{rare}; check its recall')
         return '\n'.join(lines + find_odd_labels(counts, records) + _text_warnings(records))
@@ -37,7 +37,7 @@ def describe_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]
     return '\n'.join(lines + find_odd_labels(counts, records) + _text_warnings(records))
 
 
-def describe_values(records: Sequence[LabelledRecord]) -> str:
+def describe_values(records: Sequence[LabeledRecord]) -> str:
     """Returns a report on the range, mean and standard deviation of the scores, with warnings."""
     values = np.array([record.label for record in records], np.float64)
     lines = [
@@ -49,7 +49,7 @@ def describe_values(records: Sequence[LabelledRecord]) -> str:
     return '\n'.join(lines + _text_warnings(records))
 
 
-def _text_warnings(records: Sequence[LabelledRecord]) -> list[str]:
+def _text_warnings(records: Sequence[LabeledRecord]) -> list[str]:
     """Returns lines about empty texts and about repeated texts."""
     lines = []
     empty = [record.where for record in records if not record.first.strip() or record.second == '']

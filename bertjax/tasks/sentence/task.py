@@ -22,7 +22,7 @@ from bertjax.tasks.reading.records import Row, select_columns
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.sentence.features import LONG, average_rows, text_features
 from bertjax.tasks.sentence.input import read_input
-from bertjax.tasks.sentence.labels import LabelledRecord, count_labels, find_labels
+from bertjax.tasks.sentence.labels import LabeledRecord, count_labels, find_labels
 from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values, value_report
 from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, id2label, option
 from bertjax.text.tokenizer import Tokenizer
@@ -52,16 +52,16 @@ class Example:
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
-def name_texts(record: LabelledRecord) -> dict[str, str]:
+def name_texts(record: LabeledRecord) -> dict[str, str]:
     """Returns the texts of a record by name, for the error report."""
     return {'text': record.first} if record.second is None else {'first': record.first, 'second': record.second}
 
 
-def check_all_or_none(records: Sequence[LabelledRecord]) -> None:
+def check_all_or_none(records: Sequence[LabeledRecord]) -> None:
     """Raises a UserError if only some of the records of a split have a label."""
-    unlabelled = [record.where for record in records if record.label is None]
-    if unlabelled and len(unlabelled) < len(records):
-        raise UserError(unlabelled[0], 'no label', 'a label, as for other records', 'correct or remove the record')
+    unlabeled = [record.where for record in records if record.label is None]
+    if unlabeled and len(unlabeled) < len(records):
+        raise UserError(unlabeled[0], 'no label', 'a label, as for other records', 'correct or remove the record')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,12 +150,12 @@ class TextTask(Task[Example, Scores]):
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Example | Blank]:
         options = {'headerless_columns': self.headerless_columns, 'format': self.format}
         for row in read_input(lines, where, self.text_columns, **options):
-            yield row if isinstance(row, Blank) else self._unlabelled(row)
+            yield row if isinstance(row, Blank) else self._unlabeled(row)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Example]:
-        return map(self._unlabelled, select_columns(rows, self.text_columns))
+        return map(self._unlabeled, select_columns(rows, self.text_columns))
 
-    def _unlabelled(self, row: Row) -> Example:
+    def _unlabeled(self, row: Row) -> Example:
         return self.example(row, None, self._index(row))
 
     def _index(self, row: Row) -> str:
@@ -285,7 +285,7 @@ class TextTask(Task[Example, Scores]):
     def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
         """Yields {label, probabilities: {label: probability}} for each record, or {score} in a regression.
 
-        The object of a labelled record also has its label as `true`.
+        The object of a labeled record also has its label as `true`.
         """
         for record, prediction in zip(records, predictions, strict=True):
             if self.regression:

@@ -41,8 +41,8 @@ class SquadFiles(SplitFiles):
         return all(question.answers is not None for question in self.read('test'))
 
     def splits(self) -> list[str]:
-        """Returns 'train' and 'dev', even if they have no files, and 'test' if it is labelled."""
-        return [split for split in STEMS if split != 'test' or (self.find('test') and self.is_labelled('test'))]
+        """Returns 'train' and 'dev', even if they have no files, and 'test' if it is labeled."""
+        return [split for split in STEMS if split != 'test' or (self.find('test') and self.is_labeled('test'))]
 
     def find(self, split: str) -> Files:
         """Returns the files of a split, or () if there are none.

@@ -28,7 +28,7 @@ class SquadQuestion:
       answers: the answers of the annotators; () if the context has no answer; None if unknown.
       starts: the `answer_start` of each answer, as in the file.
       impossible: whether the file marks the question as unanswerable.
-      fields: all fields of the row, if `parse_unlabelled_rows` read it.
+      fields: all fields of the row, if `parse_unlabeled_rows` read it.
       where: the location, such as 'file:line', 'file[row]' or 'file:path in JSON'.
     """
 
@@ -63,7 +63,7 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, lab
 
     Args:
       questions: The questions of all files of the split.
-      answerable: Whether every labelled question must have an answer, as in v1.1.
+      answerable: Whether every labeled question must have an answer, as in v1.1.
       labels: 'needed'; 'optional', where either all questions or none have labels; or 'ignored'.
 
     Raises:
@@ -80,15 +80,15 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, lab
             if labels == 'needed':
                 found = 'no answer' if has_labels else 'no answer in any question'
                 expected = 'answers, or "is_impossible": true'
-                fix = 'for prediction only, put unlabelled questions into config.task.test_file'
+                fix = 'for prediction only, put unlabeled questions into config.task.test_file'
                 if answerable:
                     expected = 'at least one, as in SQuAD 1.1'
                     fix = "for questions without an answer, set config.task.version='2.0'"
                 raise UserError(f'{question.where}.answers', found, expected, fix)
             questions[i] = dataclasses.replace(question, answers=None)
-    unlabelled = next((question.where for question in questions if question.answers is None), '')
-    if unlabelled and labels == 'optional' and any(question.answers is not None for question in questions):
-        raise UserError(f'{unlabelled}.answers', 'none', 'answers, as for other questions', _FIX)
+    unlabeled = next((question.where for question in questions if question.answers is None), '')
+    if unlabeled and labels == 'optional' and any(question.answers is not None for question in questions):
+        raise UserError(f'{unlabeled}.answers', 'none', 'answers, as for other questions', _FIX)
     return questions
 
 
@@ -123,8 +123,8 @@ def _identifier(value: Any, at: str) -> str:
     return str(value) if type(value) is int else json_value(value, at, str)
 
 
-def parse_unlabelled_rows(records: Iterable[Record], *, unique_ids: bool) -> Iterator[SquadQuestion]:
-    """Yields unlabelled questions from rows with `question` and `context`, each as soon as its row is read.
+def parse_unlabeled_rows(records: Iterable[Record], *, unique_ids: bool) -> Iterator[SquadQuestion]:
+    """Yields unlabeled questions from rows with `question` and `context`, each as soon as its row is read.
 
     If a row has no `id`, the id of its question is the number of the line, or the row's index in a binary file. With
     `unique_ids`, a repeated id is an error. This check keeps all ids in memory, so it does not suit a stream.
@@ -140,7 +140,7 @@ def parse_unlabelled_rows(records: Iterable[Record], *, unique_ids: bool) -> Ite
 
 
 def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
-    """Yields unlabelled questions from SQuAD's JSON, or from JSON lines or a list of {"question": …, "context": …}.
+    """Yields unlabeled questions from SQuAD's JSON, or from JSON lines or a list of {"question": …, "context": …}.
 
     A question in JSON lines is yielded as soon as its line is read.
 
@@ -153,7 +153,7 @@ def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
         expected = 'SQuAD\'s JSON, or lines {"question": …, "context": …}'
         raise UserError(where, 'an empty input', expected, 'add a question')
     if has_rows(first_lines[0]):
-        return parse_unlabelled_rows(parse_records(lines, where, 'jsonl'), unique_ids=is_file)
+        return parse_unlabeled_rows(parse_records(lines, where, 'jsonl'), unique_ids=is_file)
     text = '\n'.join(line for _, line in lines)
     return iter(check_questions(parse_squad_json(text, where, 'ignored'), answerable=False, labels='ignored'))
 

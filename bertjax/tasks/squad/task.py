@@ -21,7 +21,7 @@ from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.squad.answers import SPANS_PER_BEST, Answers, AnswerSpan, best_spans, rank_answers
 from bertjax.tasks.squad.files import SquadFiles
-from bertjax.tasks.squad.questions import SquadQuestion, parse_input, parse_unlabelled_rows
+from bertjax.tasks.squad.questions import SquadQuestion, parse_input, parse_unlabeled_rows
 from bertjax.tasks.squad.report import list_misplaced_answers, squad_report
 from bertjax.tasks.squad.windows import answer_tokens, choose_windows, find_answer, format_list, window_bounds
 from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, option
@@ -102,7 +102,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return parse_input(lines, where)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[SquadQuestion]:
-        return parse_unlabelled_rows(rows, unique_ids=True)
+        return parse_unlabeled_rows(rows, unique_ids=True)
 
     def learn(self, records: Sequence[SquadQuestion]) -> None:
         """Prints the numbers of questions and texts, and the answers that differ from the text at `answer_start`."""
@@ -237,7 +237,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         """Yields an object for each question: `id`, `question`, `answer`, `start`, `end`, `probability`.
 
         `start` and `end` (exclusive) are character offsets in the context, or None for no answer. For SQuAD 2.0, the
-        object also has `null_odds`. For a labelled question, it has the `true` answers.
+        object also has `null_odds`. For a labeled question, it has the `true` answers.
         """
         for record, prediction in zip(records, predictions, strict=True):
             span = self._select_answer(prediction)

@@ -55,7 +55,7 @@ def window_bounds(length: int, max_tokens: int, stride: int) -> tuple[np.ndarray
 def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:
     """Returns the index of the best window for each of T = `length` tokens, int64 [T].
 
-    The best window for a token maximises min(left context, right context) + 0.01 · length of the window. `starts` and
+    The best window for a token maximizes min(left context, right context) + 0.01 · length of the window. `starts` and
     `ends`, int64 [W], are the bounds of the windows.
     """
     best, best_context = np.zeros(length, np.int64), np.full(length, -1.0)

@@ -10,7 +10,7 @@ WORDS = 'token_words'  # name of a token array, see TaggingTask.features
 
 
 def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Tokenises each of W words separately.
+    """Tokenizes each of W words separately.
 
     A word without pieces, such as a control character, becomes [UNK], so that every word has a piece.
 
@@ -46,7 +46,7 @@ def windows(
     A sentence of up to `max_pieces` pieces is a single window. Words of `document` before and after the sentence fill
     the rest of the window, equally on both sides if there are enough words.
 
-    A longer sentence is split into overlapping windows. A word is tagged in the window that maximises the smaller of
+    A longer sentence is split into overlapping windows. A word is tagged in the window that maximizes the smaller of
     its left and right contexts, similar to run_squad.py:_check_is_max_context of google-research/bert.
     A window starts at the start of a word, except inside a word that is longer than `stride`.
 

@@ -60,7 +60,7 @@ class TaggedFiles(SplitFiles):
         if not self._data:
             format = TagFormat(scheme=self._format.scheme)
             return self._read_rows(read_dataset(DATASET, split), DATASET, format, tagged=True)
-        files, tagged = self.require(split), self.is_labelled(split)
+        files, tagged = self.require(split), self.is_labeled(split)
         if _has_columns(files):
             return columns.read_columns(read_text(files[0]), str(files[0]), self._format, tagged=tagged)
         return self._read_rows(read_records(files), str(files[0]), self._format, tagged=tagged)

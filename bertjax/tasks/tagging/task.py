@@ -132,7 +132,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return parse_sentences(rows, self.format, tagged=False)
 
     @property
-    def needs_neighbours(self) -> bool:
+    def needs_neighbors(self) -> bool:
         return self.context
 
     def learn(self, records: Sequence[Sentence]) -> None:

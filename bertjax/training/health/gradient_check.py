@@ -18,7 +18,7 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.layers import gelu
 from bertjax.parallel.devices import claim_devices
 
-ROWS, LENGTH, WIDTH, HEADS = 3, 17, 48, 4  # the odd ROWS and LENGTH leave remainders in vectorised loops
+ROWS, LENGTH, WIDTH, HEADS = 3, 17, 48, 4  # the odd ROWS and LENGTH leave remainders in vectorized loops
 SHAPES = {
     'x': (ROWS, LENGTH, WIDTH),
     'query': (WIDTH, HEADS, WIDTH // HEADS),
@@ -104,8 +104,8 @@ def loss(inputs: dict[str, jax.Array]) -> jax.Array:
     mask = AttentionMask((jnp.arange(LENGTH) < lengths[:, None]).astype(jnp.int32))
     mixed = DotProduct().attend(query, key, value, mask, dropout_rate=0.0, dropout=None)  # [B, S, H, K]
     x = x + jnp.einsum('BSHK,HKD->BSD', mixed, inputs['output'])
-    centred = x - x.mean(-1, keepdims=True)
-    x = centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-6) * (1 + inputs['scale'])
+    centered = x - x.mean(-1, keepdims=True)
+    x = centered * jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + 1e-6) * (1 + inputs['scale'])
     y = x + gelu(x @ inputs['up']) @ inputs['down']  # [B, S, D]
     return jnp.sum(jax.nn.logsumexp(y, axis=-1) - y[..., 0])
 

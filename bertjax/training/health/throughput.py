@@ -1,4 +1,4 @@
-"""Throughput metrics: rates over an interval, model FLOPs utilisation (MFU), and memory."""
+"""Throughput metrics: rates over an interval, model FLOPs utilization (MFU), and memory."""
 
 from collections.abc import Sequence
 

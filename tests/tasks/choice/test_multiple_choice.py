@@ -39,8 +39,8 @@ def swag(tmp_path: pathlib.Path) -> MultipleChoiceTask:
     return MultipleChoiceTask(str(tmp_path), 16)
 
 
-def json_questions(text: str, *, labelled: bool) -> list[ChoiceQuestion]:
-    return list(parse_questions(parse_records(number_lines(text), 'f', 'jsonl'), labelled=labelled))
+def json_questions(text: str, *, labeled: bool) -> list[ChoiceQuestion]:
+    return list(parse_questions(parse_records(number_lines(text), 'f', 'jsonl'), labeled=labeled))
 
 
 def question(context: str, *endings: str, label: int | None = 0, start: str = '') -> ChoiceQuestion:
@@ -195,10 +195,10 @@ def test_json_lines_are_read(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
 )
 def test_malformed_json_lines_are_refused(line: str, parts: tuple[str, ...]):
     with pytest.raises(UserError) as error:
-        json_questions('{"prompt": "A", "endings": ["a", "b"], "label": 1}\n' + line, labelled=True)
+        json_questions('{"prompt": "A", "endings": ["a", "b"], "label": 1}\n' + line, labeled=True)
     check_error(error.value, parts)
     with pytest.raises(UserError, match='f:1: found 1 endings'):
-        json_questions('{"prompt": "A", "endings": ["a"]}', labelled=False)
+        json_questions('{"prompt": "A", "endings": ["a"]}', labeled=False)
 
 
 def test_context_and_ending_are_one_sequence(swag: MultipleChoiceTask, tokenizer: Tokenizer):

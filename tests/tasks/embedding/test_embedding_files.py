@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from bertjax.commands.evaluate import _labelled
+from bertjax.commands.evaluate import _labeled
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.tasks.embedding.base import make_rankings
@@ -277,7 +277,7 @@ def test_training_pairs_are_not_evaluated(tmp_path: pathlib.Path):
         write(tmp_path, f'{split}.jsonl', PAIRS)
     data = types.SimpleNamespace(task=task(tmp_path))
     with pytest.raises(UserError, match="found 'train', which is used only for training, expected dev; choose another"):
-        _labelled(data, 'train')
+        _labeled(data, 'train')
 
 
 def test_a_correlation_needs_different_scores(tmp_path: pathlib.Path):
@@ -313,10 +313,10 @@ def test_single_texts_need_dropout(tmp_path: pathlib.Path):
     simcse.check_encoder(dataclasses.replace(config, attention_dropout=0.1))
 
 
-@pytest.mark.parametrize(('scores', 'labelled'), [((-1.0, -1.0), False), ((-1.0, 0.5), True)])
-def test_a_test_split_with_only_the_score_minus_one_is_unlabelled(tmp_path: pathlib.Path, scores, labelled: bool):
+@pytest.mark.parametrize(('scores', 'labeled'), [((-1.0, -1.0), False), ((-1.0, 0.5), True)])
+def test_a_test_split_with_only_the_score_minus_one_is_unlabeled(tmp_path: pathlib.Path, scores, labeled: bool):
     rows = [{**SCORED, 'score': score} for score in scores]
     (tmp_path / 'test.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
     embedding_task = task(tmp_path)
-    assert embedding_task.splits() == ['test'] * labelled
-    assert [record.score for record in embedding_task.records('test')] == (list(scores) if labelled else [None, None])
+    assert embedding_task.splits() == ['test'] * labeled
+    assert [record.score for record in embedding_task.records('test')] == (list(scores) if labeled else [None, None])

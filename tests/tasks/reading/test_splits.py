@@ -29,7 +29,7 @@ KINDS = {
 
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('name', ['dev', 'valid', 'validation', 'val', 'eval'])
-def test_all_usual_names_of_the_dev_split_are_recognised(tmp_path: pathlib.Path, kind: str, name: str):
+def test_all_usual_names_of_the_dev_split_are_recognized(tmp_path: pathlib.Path, kind: str, name: str):
     make, suffix, text = KINDS[kind]
     for stem in ('train', name, 'more'):
         (tmp_path / f'{stem}{suffix}').write_text(text)

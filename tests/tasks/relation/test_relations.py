@@ -109,7 +109,7 @@ def test_marked_texts_have_the_types_of_their_fields(slots: Tokenizer, tmp_path:
 
 
 def test_the_model_card_tells_how_to_mark_the_entities(slots: Tokenizer, tokenizer: Tokenizer, tmp_path: pathlib.Path):
-    transformers = pytest.importorskip('transformers', reason='tokenises as a pipeline does')
+    transformers = pytest.importorskip('transformers', reason='tokenizes as a pipeline does')
     facts = RelationTask('', 32).card_facts(slots)['Input']
     assert facts['text'] == describe_marks(slots, 'entity')
     slots.save(tmp_path)

@@ -30,38 +30,38 @@ def write_glue(root: pathlib.Path) -> pathlib.Path:
 
 
 def _write(root: pathlib.Path, task: str, split: str) -> None:
-    labelled = split != 'test'
+    labeled = split != 'test'
     rows = [(text(split, i), text(split, i, 2), label(task, i)) for i in range(ROWS)]
     folder, names = TASKS[task].title, [f'{split}.tsv']
     if task == 'cola':
-        header = None if labelled else ['index', 'sentence']
-        rows = [['gj04', y, '*' * i, a] if labelled else [i, a] for i, (a, _, y) in enumerate(rows)]
+        header = None if labeled else ['index', 'sentence']
+        rows = [['gj04', y, '*' * i, a] if labeled else [i, a] for i, (a, _, y) in enumerate(rows)]
     elif task == 'sst2':
-        header = ['sentence', 'label'] if labelled else ['index', 'sentence']
-        rows = [[a, y] if labelled else [i, a] for i, (a, _, y) in enumerate(rows)]
+        header = ['sentence', 'label'] if labeled else ['index', 'sentence']
+        rows = [[a, y] if labeled else [i, a] for i, (a, _, y) in enumerate(rows)]
     elif task == 'mrpc':
-        header = ['\ufeffQuality' if labelled else 'index', '#1 ID', '#2 ID', '#1 String', '#2 String']
-        rows = [[y if labelled else i, 100 + i, 200 + i, *pair] for i, (*pair, y) in enumerate(rows)]
+        header = ['\ufeffQuality' if labeled else 'index', '#1 ID', '#2 ID', '#1 String', '#2 String']
+        rows = [[y if labeled else i, 100 + i, 200 + i, *pair] for i, (*pair, y) in enumerate(rows)]
     elif task == 'stsb':
-        header = ['index', *_STSB, 'sentence1', 'sentence2', *['score'] * labelled]
-        rows = [[i, *'abcdef', *pair, *[y] * labelled] for i, (*pair, y) in enumerate(rows)]
+        header = ['index', *_STSB, 'sentence1', 'sentence2', *['score'] * labeled]
+        rows = [[i, *'abcdef', *pair, *[y] * labeled] for i, (*pair, y) in enumerate(rows)]
     elif task == 'qqp':
-        header = ['id', *['qid1', 'qid2'] * labelled, 'question1', 'question2', *['is_duplicate'] * labelled]
-        rows = [[i, *[7, 8] * labelled, *pair, *[y] * labelled] for i, (*pair, y) in enumerate(rows)]
+        header = ['id', *['qid1', 'qid2'] * labeled, 'question1', 'question2', *['is_duplicate'] * labeled]
+        rows = [[i, *[7, 8] * labeled, *pair, *[y] * labeled] for i, (*pair, y) in enumerate(rows)]
     elif task == 'mnli':
         names = ['train.tsv'] if split == 'train' else [f'{split}_matched.tsv', f'{split}_mismatched.tsv']
         extra = {'train': ['label1'], 'dev': ['label1', 'label2', 'label3', 'label4', 'label5'], 'test': []}[split]
-        header = ['index', *_MNLI, *extra, *['gold_label'] * labelled]
-        rows = [[i, *_PARSES, *pair, *['n/a'] * len(extra), *[y] * labelled] for i, (*pair, y) in enumerate(rows)]
+        header = ['index', *_MNLI, *extra, *['gold_label'] * labeled]
+        rows = [[i, *_PARSES, *pair, *['n/a'] * len(extra), *[y] * labeled] for i, (*pair, y) in enumerate(rows)]
     elif task == 'ax':
-        if labelled:
+        if labeled:
             return
         folder, names, header = 'diagnostic', ['diagnostic.tsv'], ['index', 'sentence1', 'sentence2']
         rows = [[i, *pair] for i, (*pair, _) in enumerate(rows)]
     else:
         first = ['question', 'sentence'] if task == 'qnli' else ['sentence1', 'sentence2']
-        header = ['index', *first, *['label'] * labelled]
-        rows = [[i, *pair, *[y] * labelled] for i, (*pair, y) in enumerate(rows)]
+        header = ['index', *first, *['label'] * labeled]
+        rows = [[i, *pair, *[y] * labeled] for i, (*pair, y) in enumerate(rows)]
     lines = ['\t'.join(map(str, row)) + '\n' for row in ([header] if header else []) + rows]
     for name in names:
         path = root / folder / name

@@ -68,7 +68,7 @@ def test_a_model_predicts_from_texts(mails, tokenizer):
     json.dumps(rows)
 
 
-def test_predictions_of_a_labelled_split_have_the_fields_of_its_rows(tmp_path):
+def test_predictions_of_a_labeled_split_have_the_fields_of_its_rows(tmp_path):
     row = '{"id": 7, "text": "a", "label": "ham", "size": NaN, "more": [Infinity]}\n'
     for split, text in (('train', row + row.replace('ham', 'spam')), ('dev', row), ('test', row)):
         (tmp_path / f'{split}.jsonl').write_text(text)
@@ -293,11 +293,11 @@ def test_the_error_about_a_missing_header_shows_little_of_the_row(tmp_path):
     assert caught.value.found.endswith('and 22 more')
 
 
-@pytest.mark.parametrize(('scores', 'labelled'), [((-1.0, -1.0), False), ((-1.0, 0.5), True)])
-def test_a_test_split_with_only_the_score_minus_one_is_unlabelled(tmp_path, scores, labelled):
+@pytest.mark.parametrize(('scores', 'labeled'), [((-1.0, -1.0), False), ((-1.0, 0.5), True)])
+def test_a_test_split_with_only_the_score_minus_one_is_unlabeled(tmp_path, scores, labeled):
     rows = [{'text': 'a', 'label': score} for score in scores]
     (tmp_path / 'train.jsonl').write_text('{"text": "a", "label": 2.5}\n{"text": "b", "label": 1}\n' * 10)
     (tmp_path / 'test.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
     task = ClassificationTask(str(tmp_path), 16, regression=True)
-    assert ('test' in task.splits()) == labelled
-    assert [record.label for record in task.records('test')] == (list(scores) if labelled else [None, None])
+    assert ('test' in task.splits()) == labeled
+    assert [record.label for record in task.records('test')] == (list(scores) if labeled else [None, None])

@@ -157,7 +157,7 @@ def test_files_may_have_a_header_or_not(glue_copy):
     assert texts_and_labels(GlueTask(str(glue_copy), 32, task='cola').records('train')) == expected('cola', 'train')
 
 
-def test_a_labelled_test_file_of_mrpc_is_evaluated(glue_copy):
+def test_a_labeled_test_file_of_mrpc_is_evaluated(glue_copy):
     shutil.copy(glue_copy / 'MRPC' / 'dev.tsv', glue_copy / 'MRPC' / 'test.tsv')
     assert list(GlueTask(str(glue_copy), 32, task='mrpc').splits()) == ['train', 'dev', 'test']
 

@@ -44,15 +44,15 @@ def test_the_recipe_of_sick(tmp_path, repository, part: str):
     assert [label for *_, label in dev] == labels
     assert dev[0][:2] == ('A group of "kids is playing', 'A group of boys')
     assert task.score == ('accuracy' if part == 'e' else 'pearson')
-    # The format of SemEval's script, for the labelled file and for a file that is only predicted.
-    unlabelled = list(task.parse(list(number_lines(SICK)), 'SICK_test.txt'))
+    # The format of SemEval's script, for the labeled file and for a file that is only predicted.
+    unlabeled = list(task.parse(list(number_lines(SICK)), 'SICK_test.txt'))
     scores = [Scores(np.array([0.0, 1, 2]) if part == 'e' else np.array([x])) for x in (4.25, 0.5, 5.123456)]
     answers = {'e': 'CONTRADICTION\tNA', 'r': 'NA\t{}'}[part]
     rows = [f'{i + 1}\t{answers.format(f"{score.value:.4f}")}\n' for i, score in enumerate(scores)]
     header = 'pair_ID\tentailment_judgment\trelatedness_score\n'
-    for records in (task.records('test'), unlabelled):
+    for records in (task.records('test'), unlabeled):
         assert task.official_files('test', records, scores) == {'test.txt': header + ''.join(rows)}
-    assert task.official_files('test', [dataclasses.replace(unlabelled[0], index='')], scores[:1]) == {}
+    assert task.official_files('test', [dataclasses.replace(unlabeled[0], index='')], scores[:1]) == {}
 
 
 def test_the_recipes_of_glue_and_classify(repository, mails):

@@ -124,7 +124,7 @@ def test_tensorflow_datasets_are_read(prepared):
 
 
 @pytest.mark.parametrize('more', [{}, {'is_impossible': False}])
-def test_a_test_file_without_answers_is_unlabelled(tmp_path, more: dict):
+def test_a_test_file_without_answers_is_unlabeled(tmp_path, more: dict):
     """The file has no answers, and nothing says that the questions have none, so it is only for prediction."""
     write(tmp_path / 'train-v2.0.json', GOOD)
     write(tmp_path / 'dev-v2.0.json', GOOD)
@@ -133,8 +133,8 @@ def test_a_test_file_without_answers_is_unlabelled(tmp_path, more: dict):
     task = SquadTask(data=str(tmp_path), seq_len=100, version='2.0')
     assert task.splits() == ['train', 'dev'] and [q.answers for q in task.records('test')] == [None, None]
     assert task.sources().endswith('test: test.json (no answers; for prediction only)')
-    labelled = squad_json({'context': 'red', 'qas': [*bare, qa('c', (), is_impossible=True)]})
-    write(tmp_path / 'test.json', labelled)
+    labeled = squad_json({'context': 'red', 'qas': [*bare, qa('c', (), is_impossible=True)]})
+    write(tmp_path / 'test.json', labeled)
     assert task.splits() == ['train', 'dev', 'test'] and [q.answers for q in task.records('test')] == [()] * 3
     write(tmp_path / 'dev-v2.0.json', squad_json({'context': 'red', 'qas': bare}))
     with pytest.raises(UserError, match=r'no answer in any question, expected answers, or "is_impossible": true'):

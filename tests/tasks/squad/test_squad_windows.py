@@ -256,7 +256,7 @@ def test_a_list_of_over_100_questions_is_shortened(capsys):
 
 
 # The numbers of gold answers of the shared files, and of those that bert-base-uncased's pieces reproduce up to
-# normalisation. The others start or end within a piece ('Japan' in 'Japanese', '562' in '1562').
+# normalization. The others start or end within a piece ('Japan' in 'Japanese', '562' in '1562').
 RECOVERED = {
     'cs224n-dev-v2.0.json': (10_052, 10_037),
     'xquad.en.json': (1_190, 1_189),

@@ -209,12 +209,12 @@ def test_the_file_of_each_split_is_recognized(tmp_path: pathlib.Path):
         files_of(tmp_path).read('dev2')
 
 
-@pytest.mark.parametrize(('test', 'labelled'), [('b NN O\n', True), ('b NN\n', False), ('b\n', False)])
-def test_test_files_may_lack_tags(tmp_path: pathlib.Path, test: str, labelled: bool):
+@pytest.mark.parametrize(('test', 'labeled'), [('b NN O\n', True), ('b NN\n', False), ('b\n', False)])
+def test_test_files_may_lack_tags(tmp_path: pathlib.Path, test: str, labeled: bool):
     (tmp_path / 'train.txt').write_text('a NN B-X\n')
     (tmp_path / 'test.txt').write_text(test)
-    assert files_of(tmp_path).splits() == ['train', 'test'][: 1 + labelled]
-    assert files_of(tmp_path).read('test')[0].tags == (('O',) if labelled else None)
+    assert files_of(tmp_path).splits() == ['train', 'test'][: 1 + labeled]
+    assert files_of(tmp_path).read('test')[0].tags == (('O',) if labeled else None)
     with pytest.raises(UserError, match=r'no file of the dev split'):
         files_of(tmp_path).read('dev')
 
