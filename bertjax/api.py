@@ -117,9 +117,9 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         arrays from the method `batch`; in your own arrays, padding must follow the tokens of a row. Dropout is active
         only with rngs={'dropout': key}. A model that was only pre-trained returns `hidden` [B, S, D] for B sequences of
         length S. A model with a pair head also returns `pooled` [B, D] and `nsp_logits` [B, 2] (0: the second text
-        follows). If the batch has `masked_positions` [B, P], the model also returns `mlm_logits` [B, P, V]. It also
-        reads the arrays of packed and causal rows (data/batch.py); for packed rows, `pooled` is [B, E, D] and
-        `nsp_logits` [B, E, 2]. A model for a task returns the outputs of its head: for example `logits`, the pair
+        follows). If the batch has `masked_positions` [B, P], the model also returns `mlm_logits` [B, P, V]. A
+        pre-trained model also reads the arrays of packed and causal rows (data/batch.py); for packed rows, `pooled` is
+        [B, E, D] and `nsp_logits` [B, E, 2]. A model for a task returns the outputs of its head: for example `logits`, the pair
         `start_logits` and `end_logits`, or `embeddings`, which are not normalized.
     """
 
@@ -152,7 +152,8 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         """Returns a copy of the model with other parameters, for example from a custom training loop.
 
         The parameters are placed on all devices of the model. The attribute `missing` of the copy has the missing
-        parameters whose values did not change. The copy shares the compiled functions of this model.
+        parameters whose values did not change: a head with an unchanged missing bias still counts as untrained. The
+        copy shares the compiled functions of this model.
 
         Raises:
           ValueError: The names or shapes of `params` are not those of this model's parameters.

@@ -140,7 +140,10 @@ class DistillationSettings(TaskDistillationKeys):
         return steps
 
     def describe(self, spec: DistillSpec, *, uses_temperature: bool) -> str:
-        """Returns one line about the losses and the teacher blocks that they compare. See also DistillLoss."""
+        """Returns one line about the losses and the teacher blocks that they compare.
+
+        For `uses_temperature`, see `DistillLoss`.
+        """
         parts = ', '.join(f'{factor:g} x {part}' for part, factor in spec.factors.items() if factor)
         line = f'losses: {parts}' + (f'; temperature {self.temperature:g}' if self.soft and uses_temperature else '')
         line += '; with a learned projection' if spec.projection else ''

@@ -206,7 +206,7 @@ class TaskData:
 
 
 def _adopted_state(settings: FinetuningSettings, task: Task, folder: pathlib.Path) -> Mapping[str, Any] | None:
-    """Returns the state that the run in the workdir has adopted from its config.init, or None if there is none.
+    """Returns the learned state in the workdir, which has what the run adopted from config.init; None without one.
 
     Like the weights, this state does not change if the run is repeated with another config.init.
     """

@@ -25,6 +25,8 @@ def make_apply(module: nn.Module) -> Apply:
         variables = {'params': params}
         dropout = Dropout.from_key(rngs['dropout'], len(inputs[0])) if rngs else None
         if is_task_model:
+            if unread := {'sequence_ids', 'causal'} & batch.keys():
+                raise ValueError(f'a model for a task does not read {sorted(unread)}')
             return module.apply(variables, *inputs, dropout=dropout)
         return module.apply(variables, inputs, batch, dropout, method=_pretraining_outputs)
 

@@ -210,7 +210,7 @@ class BertEncoder(nn.Module):
 
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding. Padding must
-            follow the tokens of a row, because cuDNN only reads their number. To hide other tokens, pass `key_mask`.
+            follow the tokens of a row, because cuDNN reads only their number. To hide other tokens, pass `key_mask`.
           dropout: The dropout of a training step, or None for no dropout.
           layout: The layout of packed rows, in which each sequence attends only to its own tokens; None if each row is
             one sequence. With fixed slots, `dropout` has an example number for each position.

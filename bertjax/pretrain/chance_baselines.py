@@ -65,7 +65,7 @@ def compute_chance_baselines(examples: StoreExamples, total: int) -> ChanceBasel
         return ChanceBaselines(pair)
     if settings.pair_options.paired:
         for phase in settings.resolve_phases(total):
-            heldout = examples.get((phase.seq_len, phase.max_predictions), 'heldout', phase.number)
+            heldout = examples.get((phase.seq_len, phase.max_predictions), 'heldout')
             share = majority_share(heldout, settings.eval_examples)
             majority |= {phase.number: share} if share is not None else {}
     return ChanceBaselines(pair, unigram_entropy(examples.stores, examples.tokenizer.vocab_size), majority)

@@ -57,7 +57,7 @@ class StoreExamples:
         """Whether every store has held-out documents."""
         return all(store.split('heldout').num_documents for store in self.stores)
 
-    def get(self, shape: tuple[int, int], split: str, phase: int) -> PhaseExamples:
+    def get(self, shape: tuple[int, int], split: str, phase: int = 0) -> PhaseExamples:
         """Returns the examples of a phase. With config.packing, training examples are packed into rows.
 
         Training examples have the highest mask rate of the phase, which `ScheduledMasks` can lower. Held-out examples
@@ -67,6 +67,7 @@ class StoreExamples:
         Args:
           shape: (S, P), the sequence length and the maximum number of predictions of training examples.
           split: 'train' or 'heldout'.
+          phase: The index of the phase. It has no effect on held-out examples.
 
         Raises:
           UserError: See `PretrainingExamples`.

@@ -157,7 +157,7 @@ class Pretraining(Experiment):
     @property
     def heldout(self) -> PhaseExamples | None:
         """The held-out examples of the first phase, or None if a token store has no held-out documents."""
-        return self.examples.get(self.settings.first_shape, 'heldout', 0) if self.examples.has_heldout else None
+        return self.examples.get(self.settings.first_shape, 'heldout') if self.examples.has_heldout else None
 
     def init_state(self) -> TrainState:
         """Returns the training state at step 0.
@@ -213,7 +213,7 @@ class Pretraining(Experiment):
                 split=split,
             )
 
-        heldout = self.examples.get(shape, 'heldout', phase.number) if self.examples.has_heldout else None
+        heldout = self.examples.get(shape, 'heldout') if self.examples.has_heldout else None
         texts = {name: self.examples.get_text(name, shape) for name in self.examples.texts}
         return Phase(
             phase,

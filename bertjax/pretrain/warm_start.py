@@ -39,7 +39,7 @@ def with_architecture(
 ) -> PretrainingSettings:
     """Returns the settings with the architecture and dropout of config.init if config.architecture_from is 'init'.
 
-    A dropout that the recipe or the command line sets has precedence.
+    A dropout on the command line, or one in the recipe other than the default, has precedence.
 
     If this architecture has no segment ids (`num_segments` < 2), the run is trained without pairs, unless the command
     line sets config.pairs.mode.
@@ -62,23 +62,22 @@ def with_architecture(
     settings = _with_fields(settings, _recorded_fields(folder, names) or {})
     if settings.architecture_from != 'init':
         return _with_teacher_architecture(settings, folder, flag_keys) if settings.copied_teacher else settings
-    defaults = _architecture_without(_RUN_FIELDS)
-    source_fields, source = _read_fields(folder, defaults, settings.init, 'config.init')
+    architecture, training = _architecture_without(_RUN_FIELDS), fields_of(FieldKind.TRAINING)
+    fields, source = _read_fields(folder, architecture | training, settings.init, 'config.init')
+    source_fields, dropout = ({name: fields[name] for name in names} for names in (architecture, training))
     if source_fields['position'] == 'rope':
         changed = {name for name in ROTARY_FIELDS if f'model.{name}' in flag_keys}
         source_fields = {name: value for name, value in source_fields.items() if name not in changed}
     for name, value in source_fields.items():
         configured = getattr(settings.model, name)
-        if configured != value and (configured != defaults[name] or f'model.{name}' in flag_keys):
+        if configured != value and (configured != architecture[name] or f'model.{name}' in flag_keys):
             fix = 'leave it out'
             raise UserError(f'config.model.{name}', str(configured), f'{value}, as in {source}', fix)
     # A model with a single segment embedding, such as RoBERTa, ignores the segment ids.
     if source_fields['num_segments'] < 2 and settings.pair_options.paired and 'pairs.mode' not in flag_keys:
         print(f'config.pairs.mode is set to doc_sentences, because the model in {source} has no segment ids')
         settings = dataclasses.replace(settings, pairs=dataclasses.replace(settings.pairs, mode='doc_sentences'))
-    defaults = fields_of(FieldKind.TRAINING)
-    dropout, _ = _read_fields(folder, defaults, settings.init, 'config.init')
-    return _with_unset_fields(_with_fields(settings, source_fields), dropout, defaults, flag_keys)
+    return _with_unset_fields(_with_fields(settings, source_fields), dropout, training, flag_keys)
 
 
 def _with_teacher_architecture(

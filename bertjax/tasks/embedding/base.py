@@ -218,11 +218,11 @@ def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.nda
     count, rankings = max(CUTOFFS.values()), []
     for query, *found in zip(queries, *search(count + 1), strict=True):
         pairs = zip(*(x.tolist() for x in found), strict=True)
-        rankings.append(rank(query, [(i, score) for i, score in pairs if not query.excludes(i)][:count]))
+        rankings.append(make_ranking(query, [(i, score) for i, score in pairs if not query.excludes(i)][:count]))
     return rankings
 
 
-def rank(query: Query, scores: Iterable[tuple[int, float]]) -> Ranking:
+def make_ranking(query: Query, scores: Iterable[tuple[int, float]]) -> Ranking:
     """Ranks pairs of a document and its score. Equal scores are in descending order of the ids, as in trec_eval."""
     ids = query.corpus.ids
     ranked = sorted(scores, key=lambda pair: (pair[1], ids[pair[0]]), reverse=True)

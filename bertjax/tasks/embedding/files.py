@@ -170,13 +170,15 @@ def _parse_list(text: str, where: str, name: str) -> str | list[str]:
     Raises:
       UserError: The cell is a list of strings in Python's notation or, in a TSV file, in quotes, as pandas writes it.
     """
+    value = None
     with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(text)
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return value
-    value, unquoted = None, text[1:-1].replace('""', '"') if text.startswith('"[') else text
-    with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-        value = ast.literal_eval(unquoted) if unquoted.startswith('[') else None
+    unquoted = text[1:-1].replace('""', '"') if text.startswith('"[') else text
+    if unquoted.startswith('[') and not isinstance(value, list):
+        with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            value = ast.literal_eval(unquoted)
     if isinstance(value, list) and any(isinstance(item, str) for item in value):
         found, expected = f'the list {text[:40]} in the column {name}', 'a text, or a list such as ["a", "b"]'
         raise UserError(where, found, expected, 'write the records as JSON lines')
@@ -235,9 +237,13 @@ def questions_as_queries(questions: Sequence[SquadQuestion]) -> list[Query]:
 
 
 def _make_corpus(texts: Iterable[str]) -> Corpus:
-    """Makes a corpus of the distinct texts, in the order of their first occurrence."""
+    """Makes a corpus of the distinct texts, in the order of their first occurrence.
+
+    All ids have the same length, because documents of equal score are in descending order of their ids.
+    """
     documents = list(dict.fromkeys(texts))
-    return Corpus([f'd{i}' for i in range(len(documents))], documents)
+    width = len(str(len(documents) - 1))
+    return Corpus([f'd{i:0{width}}' for i in range(len(documents))], documents)
 
 
 def read_beir(folder: epath.Path, split: str) -> list[Query]:

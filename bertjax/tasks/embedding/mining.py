@@ -19,7 +19,8 @@ def collect_texts(queries: Sequence[Query], further: Sequence[str]) -> tuple[lis
     The positives are indices of documents. Queries with equal texts share their positives. Blank texts have no pairs
     and are no documents, because training refuses them.
     """
-    corpus, numbers = queries[0].corpus.texts, {}
+    corpus = queries[0].corpus.texts
+    numbers: dict[str, int] = {}
     for text in filter(str.strip, [*corpus, *further]):
         numbers.setdefault(text, len(numbers))
     relevant: dict[str, dict[int, None]] = {}
@@ -27,7 +28,8 @@ def collect_texts(queries: Sequence[Query], further: Sequence[str]) -> tuple[lis
     for query in queries:
         positives = [numbers[corpus[i]] for i in query.relevant if corpus[i] in numbers and query.text.strip()]
         blank += len(query.relevant) - len(positives)
-        relevant.setdefault(query.text, {}).update(dict.fromkeys(positives))
+        if positives:
+            relevant.setdefault(query.text, {}).update(dict.fromkeys(positives))
     if blank:
         print(f'{blank:,} pairs with a blank text are left out')
     return list(relevant), list(numbers), [list(positives) for positives in relevant.values()]

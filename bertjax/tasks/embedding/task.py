@@ -193,6 +193,8 @@ def _recorded_modules(source: str) -> SentenceModules | None:
     """Returns the modules of an exported EmbeddingTask; None for other models. An Orbax export has only task.json."""
 
     def parse(facts: Any) -> SentenceModules | None:
+        if facts['task']['kind'] != 'embed':
+            return None
         task = build_recorded_task(facts['task'], facts['seq_len'])
         task.restore(facts['learned'])
         return task.sentence_modules()
