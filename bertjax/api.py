@@ -119,8 +119,8 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         length S. A model with a pair head also returns `pooled` [B, D] and `nsp_logits` [B, 2] (0: the second text
         follows). If the batch has `masked_positions` [B, P], the model also returns `mlm_logits` [B, P, V]. A
         pre-trained model also reads the arrays of packed and causal rows (data/batch.py); for packed rows, `pooled` is
-        [B, E, D] and `nsp_logits` [B, E, 2]. A model for a task returns the outputs of its head: for example `logits`, the pair
-        `start_logits` and `end_logits`, or `embeddings`, which are not normalized.
+        [B, E, D] and `nsp_logits` [B, E, 2]. A model for a task returns the outputs of its head: for example `logits`,
+        the pair `start_logits` and `end_logits`, or `embeddings`, which are not normalized.
     """
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0):

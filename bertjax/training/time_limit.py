@@ -5,8 +5,7 @@ import math
 import pathlib
 import time
 
-from bertjax.errors import StoppedError, UserError
-from bertjax.parallel.distributed import broadcast_from_primary
+from bertjax.errors import StoppedError
 from bertjax.training.health.goodput import LOST, read_goodput
 from bertjax.training.health.goodput_clock import recorded_until
 
@@ -31,17 +30,10 @@ class TimeLimit:
         """Reads the time that the run in a workdir took up to `step`, from which the run now continues.
 
         A run that starts at step 0 does not count the time of earlier processes.
-
-        Raises:
-          UserError: The preparation of the text has taken the whole limit.
         """
         goodput = read_goodput(folder, until=step)
         self._spent = goodput.total - goodput.seconds.get(LOST, 0.0) if goodput and step else 0.0
         self._since = recorded_until()
-        if broadcast_from_primary(step == 0 and self.elapsed >= self.seconds):  # the clocks of the processes differ
-            expected = f'less than {self.seconds:.0f} s'
-            fix = 'start the command again: the text is ready now'
-            raise UserError('config.budget', f'{self.elapsed:.0f} s before the first step', expected, fix)
         if step == 0 and self.elapsed > self.seconds / 2:
             print(
                 f'warning: {self.elapsed:.0f} s of the {self.seconds:.0f} s of config.budget are used before the first '

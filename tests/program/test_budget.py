@@ -259,6 +259,8 @@ def test_the_evaluations_of_the_decay_belong_to_the_budget(tmp_path):
 def test_the_decay_is_planned_without_a_log_of_the_time(tmp_path):
     BudgetPlan('100s', {}, 300, 10).decide(tmp_path, 100, 20.0, evaluates=False)
     assert _plan(tmp_path)['decay'] == 400  # (100 - 20) / (20 / 100)
+    BudgetPlan('100s', {}, 300, 10).decide(tmp_path, 100, 101.0, evaluates=False)
+    assert _plan(tmp_path)['decay'] == 10  # no time is left
 
 
 def test_a_budget_of_any_length_is_refused_in_one_line(tmp_path):

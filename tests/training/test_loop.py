@@ -8,12 +8,12 @@ import pytest
 from loop_world import ROWS, Clock, World
 
 from bertjax.checkpoint.position import Position
-from bertjax.errors import NonFiniteError, PreemptedError, UserError
+from bertjax.errors import NonFiniteError, PreemptedError
 from bertjax.training import loop, record
 from bertjax.training.early_stopping import EarlyStopping
 from bertjax.training.health import goodput_clock
 from bertjax.training.health.ledger import ledger_damage
-from bertjax.training.time_limit import PhaseTimeError, TimeLimit
+from bertjax.training.time_limit import PhaseTimeError
 
 
 @pytest.fixture
@@ -31,11 +31,6 @@ def world(tmp_path, clock):
         return World(tmp_path / folder, clock, **options)
 
     return make
-
-
-def test_a_time_limit_that_the_text_has_used_up_is_an_error(tmp_path):
-    with pytest.raises(UserError, match=r'config\.budget: found .* s before the first step'):
-        TimeLimit(1e-9).begin(tmp_path, step=0)
 
 
 def test_the_order_of_events(world):
