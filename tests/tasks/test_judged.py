@@ -44,7 +44,7 @@ def test_the_page_reads_the_predictions_of_a_run(tmp_path: pathlib.Path):
 
     def page_text(text: str) -> str:
         path.write_text(text, encoding='utf-8')
-        section = errors_section(Run(tmp_path, 'recipe', {'max_eval_records': 0}, True, []), task, tmp_path)
+        section = errors_section(Run(tmp_path / 'sweep', 'recipe', {'max_eval_records': 0}, True, []), task, tmp_path)
         return section.note or str(section.data)
 
     (row,) = task.rows(records, [Scores(np.array([0.0, 2.0]))])
