@@ -1,11 +1,13 @@
 """Loads the config and the model of a finished or unfinished fine-tuning run from its workdir."""
 
 import dataclasses
+import filecmp
 import os
 import pathlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from etils import epath
 from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 
@@ -98,7 +100,7 @@ def evaluation_settings(
 ) -> FinetuningSettings:
     """Returns the settings for the model in a workdir or, if it has no run, for the model in config.init.
 
-    Without a dev file, all records of a single file that is not the data of the run are dev.
+    Without a dev file, all records of a single file are dev if it cannot be the training file of the run.
 
     Raises:
       UserError: See `merge_run_config` and `merge_task_file`.
@@ -106,21 +108,30 @@ def evaluation_settings(
     path = folder / 'config.json'
     if not path.exists():
         return finetuning_settings(merge_task_file(config, command_line_keys) if config.init else config)
-    merged, run_data = merge_run_config(config, folder, command_line_keys), read_recorded_config(path)['data']
-    if 'dev_fraction' in merged.task and not merged.task.dev and real_path(merged.data) != real_path(run_data):
-        merged.task.dev = _single_file(merged.data)
-        if merged.task.dev:
-            print(f'dev is all records of {merged.data}, because the run was trained on {run_data}')
+    merged, recorded = merge_run_config(config, folder, command_line_keys), read_recorded_config(path)
+    if 'dev_fraction' in merged.task and not merged.task.dev and not merged.input:
+        is_same = real_path(merged.data) == real_path(recorded['data'])
+        file = None if is_same else _single_file(merged.data)
+        if file and not _may_be_training_file(file, recorded):
+            merged.task.dev = file.name
+            print(f'dev is all records of {merged.data}, because the run was trained on {recorded["data"]}')
     return finetuning_settings(merged)
 
 
-def _single_file(data: str) -> str:
-    """Returns the name of the file if `data` is a file, or the folder of rows without a split; else ''."""
+def _single_file(data: str) -> epath.Path | None:
+    """Returns the path of the file if `data` is a file, or the folder of rows without a split; else None."""
     path = user_path(data, 'config.data')
     if path.is_file() or is_saved_dataset(path):
-        return path.name
-    names = [file.name for file in path.iterdir()] if path.is_dir() else []
-    return names[0] if names == ['train.jsonl'] else ''
+        return path
+    files = list(path.iterdir()) if path.is_dir() else []
+    return files[0] if [file.name for file in files] == ['train.jsonl'] else None
+
+
+def _may_be_training_file(file: epath.Path, recorded: Mapping[str, Any]) -> bool:
+    """Whether a training file of the recorded run has the content of `file`, or its data are not on this machine."""
+    data = pathlib.Path(recorded['data']).expanduser()
+    training_files = filter(pathlib.Path.is_file, (data, data / recorded['task']['train'], *data.glob('train*')))
+    return not data.exists() or any(filecmp.cmp(path, file, shallow=False) for path in training_files)
 
 
 def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ()) -> ConfigDict:

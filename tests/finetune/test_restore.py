@@ -159,9 +159,10 @@ def test_the_results_of_another_dataset_are_kept_apart(repository: pathlib.Path,
 
 
 def test_all_records_of_another_file_are_dev(repository: pathlib.Path, tmp_path: pathlib.Path, capsys, monkeypatch):
-    """Only without a dev file, and not for the data of the run or a folder."""
+    """Only without a dev file, and not for a folder, the data of the run or data that may be a copy of them."""
     monkeypatch.setenv('HOME', str(tmp_path))
-    for name, count in (('mails.csv', 40), ('new.csv', 40), ('dev.csv', 2), ('folder/train.csv', 40)):
+    counts = {'mails.csv': 40, 'copy.csv': 40, 'new.csv': 41, 'dev.csv': 2, 'folder/train.csv': 40}
+    for name, count in counts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('text,label\n' + ''.join(f'text {i},{i % 2}\n' for i in range(count)))
     (tmp_path / 'rows').mkdir()
@@ -174,12 +175,18 @@ def test_all_records_of_another_file_are_dev(repository: pathlib.Path, tmp_path:
         printed = f'dev is all records of {data}, because the run was trained on {tmp_path / "mails.csv"}\n'
         return len(task.records('train')), len(task.records('dev')), printed in capsys.readouterr().out
 
-    assert sizes(f'{tmp_path}/new.csv') == (40, 40, True)
+    assert sizes(f'{tmp_path}/new.csv') == (41, 41, True)
     assert sizes(f'{tmp_path}/rows') == (1, 1, True)
-    assert sizes(f'{tmp_path}/new.csv', **{'task.dev': 'dev.csv'}) == (40, 2, False)
-    for same in ('', '~/mails.csv', f'{tmp_path}/folder'):
+    assert sizes(f'{tmp_path}/new.csv', **{'task.dev': 'dev.csv'}) == (41, 2, False)
+    for same in ('', '~/mails.csv', f'{tmp_path}/folder', f'{tmp_path}/copy.csv'):
         train, dev, printed = sizes(same)
         assert train + dev == 40 and not printed
+    missing = recipe(repository, 'classify.py', data='missing.csv', input='mails.txt')  # its data are not read
+    assert evaluation_settings(missing, tmp_path).data == 'missing.csv'
+    for data, train_file in (('folder', ''), ('.', 'mails.csv'), ('moved.csv', '')):
+        trained = recipe(repository, 'classify.py', data=f'{tmp_path}/{data}', **{'task.train': train_file})
+        (tmp_path / 'config.json').write_text(dump(trained))
+        assert sum(sizes(f'{tmp_path}/mails.csv')[:2]) == 40
 
 
 def test_the_results_of_other_options_are_kept_apart(repository: pathlib.Path, tmp_path: pathlib.Path):

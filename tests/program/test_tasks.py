@@ -267,13 +267,16 @@ def test_long_texts_are_classified_by_windows(program: Program, trained: pathlib
     model = load_complete(workdir, 'BertForSequenceClassification')
     assert model.config.id2label == {0: 'often', 1: 'rare'}
     # The same command evaluates the same records; all records of another file are dev.
-    for file, is_other in ((data, False), (shutil.copy(data / 'train.csv', tmp_path / 'new.csv'), True)):
+    shutil.copy(data / 'train.csv', tmp_path / 'new.csv')
+    (tmp_path / 'new.csv').open('a').write('rare,green\n')
+    for file, is_other in ((data, False), (data / 'train.csv', False), (tmp_path / 'new.csv', True)):
         flags = (f'--workdir={workdir}', '--config.run=evaluate', f'--config.data={file}')
         out = program.run(*flags, recipe=recipe, small=False).stdout
         assert ('dev is all records of' in out) == is_other and results(workdir)['splits'] == found['splits']
-    assert list(results(workdir)['other_data']) == [f'{tmp_path}/new.csv task.dev=new.csv']
+    others = [str(data / 'train.csv'), f'{tmp_path}/new.csv task.dev=new.csv']
+    assert list(results(workdir)['other_data']) == others
     predicted = rows(workdir / 'predictions' / 'other_data' / 'dev.jsonl')
-    assert len(predicted) == 60 and [row['true'] for row in predicted] == [row['kind'] for row in predicted]
+    assert len(predicted) == 61 and [row['true'] for row in predicted] == [row['kind'] for row in predicted]
 
 
 @pytest.mark.slow
