@@ -23,6 +23,7 @@ from bertjax.data.batch import count_batches
 from bertjax.data.length_buckets import MAX_LENGTHS
 from bertjax.errors import PreemptedError, UserError
 from bertjax.files.atomic import write_atomic
+from bertjax.files.paths import real_path
 from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.packing import decide_packing
 from bertjax.finetune.results import RESULTS, evaluate_split, export_task
@@ -132,7 +133,11 @@ def _check_same_settings(data: TaskData, folder: pathlib.Path) -> None:
     config['fingerprints'] = data.fingerprints() | data.eval_fingerprints()
     if path.exists() and (folder / TRIALS).exists():
         for key, (old, new, change) in changed_keys(read_recorded_config(path), config).items():
-            is_moved = key == 'init' and f'../{pathlib.Path(old).name}' == _portable_init(new, folder)
+            is_moved = (
+                key == 'init'
+                and f'../{pathlib.Path(old).name}' == _portable_init(new, folder)
+                and (not pathlib.Path(old).exists() or real_path(old) == real_path(new))
+            )
             if change not in (MACHINE, VERB) and not key.startswith('sweep.') and not is_moved:
                 fix = 'restore the old value to continue the sweep, or give another --workdir'
                 raise UserError(place_of(key), str(new), f'{old}, as in {path}', fix)
@@ -145,7 +150,8 @@ def _portable_init(init: str, folder: pathlib.Path) -> str:
     This path stays the same if the common parent is moved, or has another name on the command line.
     """
     path = pathlib.Path(init)
-    return f'../{path.name}' if path.resolve().parent == folder.resolve().parent else init
+    is_sibling = path.exists() and path.resolve().parent == folder.resolve().parent  # else a name on the Hub
+    return f'../{path.name}' if is_sibling else init
 
 
 def _passes(settings: FinetuningSettings, train: TaskSplit) -> float:
@@ -246,7 +252,8 @@ class TrialGroup(Experiment):
                 checkpoint = None  # all checkpoints are damaged, so the trials start again
             restarted = [path.name for path in self.folders if checkpoint is None and (path / 'ledger.jsonl').exists()]
             if restarted:
-                print(f'no checkpoint of the same group of runs: {"; ".join(restarted)} start again at step 0')
+                reason = 'because no undamaged checkpoint has exactly these runs'
+                print(f'starting again at step 0, {reason}: {"; ".join(restarted)}')
             state, failed = resume_or_start(self, checkpoints, checkpoint, interrupt)
             interrupt.doing = 'the runs are being evaluated'
             self._finish(state.eval_params, failed)

@@ -35,7 +35,9 @@ def test_trials_restart_only_after_damage(
     group = mock.Mock(resolved={'init': 'small'}, folders=folders, _folder=tmp_path)
     if restarts:
         sweep.TrialGroup.run(group, mock.Mock())
-        assert start.call_args.args[2] is None and 'runs: lr=2 start again at step 0' in capsys.readouterr().out
+        assert start.call_args.args[2] is None
+        message = 'starting again at step 0, because no undamaged checkpoint has exactly these runs: lr=2\n'
+        assert capsys.readouterr().out == message
     else:
         with pytest.raises(type(error)):
             sweep.TrialGroup.run(group, mock.Mock())
@@ -49,7 +51,10 @@ def test_a_group_continues_in_a_moved_workdir(tmp_path: pathlib.Path, monkeypatc
     monkeypatch.setattr(sweep, 'Checkpoints', checkpoints)
     monkeypatch.setattr(sweep, 'resume_or_start', mock.Mock(return_value=(mock.Mock(), [False])))
     monkeypatch.chdir(tmp_path)
-    for parent, init in ((tmp_path / 'old', 'old/mnli'), (tmp_path / 'new', 'new/mnli'), (tmp_path / 'new', 'mnli')):
+    for name in ('old', 'new'):
+        (tmp_path / name / 'mnli').mkdir(parents=True)
+    # The last model is on the Hub.
+    for parent, init in ((tmp_path / 'old', 'old/mnli'), (tmp_path / 'new', 'new/mnli'), (tmp_path, 'mnli')):
         resolved = {'init': init, 'data': f'{parent}/rte/rows/1/rte'}
         sweep.TrialGroup.run(mock.Mock(resolved=resolved, folders=[], _folder=parent / 'rte'), mock.Mock())
     first, moved, other = (call.args[0].name for call in checkpoints.call_args_list)
