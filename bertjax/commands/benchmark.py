@@ -98,10 +98,10 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
             task_recipe = benchmark.recipe_of_task(recipe, task)
             if task not in finished:
                 _remove_server_files(folder / task)
-                earlier = exported_trial(folder / task)
+                earlier, was_finished = exported_trial(folder / task), is_finished(folder / task)
                 with Interrupt() as interrupt:
                     finetune.run(configs[task], str(folder / task), task_recipe)
-                if exported_trial(folder / task) != earlier:
+                if exported_trial(folder / task) != earlier or not (earlier or was_finished):
                     changed_models.add(task)
                 if interrupt.requested():  # after the last step of the task
                     word = CALLER.get().word

@@ -26,9 +26,7 @@ def is_finished(folder: pathlib.Path) -> bool:
     """Returns whether the run, or each run of the sweep, in the workdir of a task is finished."""
     if (folder / TRIALS).exists():  # run=evaluate may write results.json for an unfinished sweep
         done = {path.parent.name for path in folder.glob(f'{TRIALS}/*/{RESULTS}')}
-        count_runs = lambda summary: sum(setting['runs'] for setting in summary['settings'])  # noqa: E731
-        is_complete = lambda summary: summary['best'] in done and count_runs(summary) <= len(done)  # noqa: E731
-        return bool(read_json_or_none(folder / SWEEP, is_complete))
+        return bool(read_json_or_none(folder / SWEEP, lambda summary: done >= {summary['best'], *summary['trials']}))
     return (folder / RESULTS).exists() and STEP not in read_recorded_results(folder / RESULTS)
 
 

@@ -86,9 +86,9 @@ def summarize(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> di
     """Summarizes finished runs as the content of sweep.json. `score` is the dev metric that ranks the runs.
 
     Returns:
-      A dict with `score`, `settings` and `best`, the name of the best run. `settings` has an entry for each group of
-      runs that differ only in their seed. An entry has the settings of the group, its numbers of runs and of collapsed
-      runs, and the median, mean, standard deviation and maximum of its defined scores.
+      A dict with `score`, `settings`, `best`, the name of the best run, and `trials`, the names of all runs. `settings`
+      has an entry for each group of runs that differ only in their seed. An entry has the settings of the group, its
+      numbers of runs and of collapsed runs, and the median, mean, standard deviation and maximum of its defined scores.
     """
     lines = []
     ordered = sorted(runs, key=lambda run: run[0])
@@ -108,7 +108,7 @@ def summarize(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> di
             }
         )
     best = max(runs, key=lambda run: dev_score(run[1]))[0]
-    return {'score': score, 'settings': lines, 'best': best.name}
+    return {'score': score, 'settings': lines, 'best': best.name, 'trials': [trial.name for trial, _ in ordered]}
 
 
 def sweep_table(summary: Mapping[str, Any]) -> Table:

@@ -106,7 +106,7 @@ def test_finished_tasks_are_recorded_with_their_results(tmp_path: pathlib.Path):
         path.write_text(json.dumps(facts))
 
     write('cola/results.json', splits={'dev': {'matthews': 0.5, 'accuracy': 0.8}})
-    write('rte/sweep.json', best='lr=1', settings=[{'runs': 1}])
+    write('rte/sweep.json', best='lr=1', trials=['lr=1'])
     write('rte/trials/lr=1/results.json', splits={'dev': {'accuracy': 0.75}}, parts={'dev': '4 of 9 records'})
     write('wnli/results.json', splits={'dev': {'accuracy': 1.0}}, step=3)
     for split, name in (('test', 'RTE.tsv'), ('old', 'CoLA.tsv')):
@@ -192,7 +192,7 @@ def test_a_changed_benchmark_is_checked_before_anything_is_removed(
         trials = [trial.name for trial in make_trials(finetuning_settings(config))]
         files = {f'trials/{name}/results.json': '{}' for name in trials} or {'results.json': '{}'}
         if trials:
-            files['sweep.json'] = json.dumps({'best': trials[-1], 'settings': [{'runs': len(trials)}]})
+            files['sweep.json'] = json.dumps({'best': trials[-1], 'trials': trials})
             files['export/trial.txt'] = trials[-1]
         for name, text in {**files, 'predictions/test/WNLI.tsv': ''}.items():
             (pathlib.Path(workdir) / name).parent.mkdir(parents=True, exist_ok=True)
@@ -219,6 +219,10 @@ def test_a_changed_benchmark_is_checked_before_anything_is_removed(
         shutil.rmtree(best)  # so that it is run again
         out = program.run(*extended, **ALL).stdout
         assert 'WNLI, 1 of 2\n' in out and out.count('finished already') == 1 and best.exists()
+        single = (f'--workdir={tmp_path / "single"}', *arguments[1:], '--config.benchmark=rte:init=wnli')
+        assert 'earlier model' not in program.run(*single, **ALL).stdout
+        shutil.rmtree(tmp_path / 'single' / 'wnli')
+        assert 'rte was trained from an earlier model of wnli' in program.run(*single, **ALL).stdout
 
 
 def test_the_recipe_of_a_single_task(tmp_path: pathlib.Path):
@@ -227,11 +231,17 @@ def test_the_recipe_of_a_single_task(tmp_path: pathlib.Path):
     assert recipe_of_task(str(tmp_path / 'all.yaml'), 'rte') == 'glue:rte'
 
 
-def test_an_unfinished_sweep_with_results_of_an_evaluation_is_not_finished(tmp_path: pathlib.Path):
+def test_a_sweep_is_finished_if_each_of_its_trials_has_results(tmp_path: pathlib.Path):
+    """Other results, such as those of an evaluation or of trials that the sweep no longer has, do not count."""
     (tmp_path / 'results.json').write_text('{"splits": {}}')
     assert is_finished(tmp_path)
     (tmp_path / 'trials').mkdir()
     assert not is_finished(tmp_path)
+    (tmp_path / 'sweep.json').write_text(json.dumps({'best': 'seed=0', 'trials': ['seed=0', 'seed=1']}))
+    for name, expected in (('seed=0', False), ('seed=2', False), ('seed=1', True)):
+        (tmp_path / 'trials' / name).mkdir()
+        (tmp_path / 'trials' / name / 'results.json').touch()
+        assert is_finished(tmp_path) == expected
 
 
 def test_a_value_for_a_task_replaces_the_values_of_a_sweep(tmp_path: pathlib.Path):

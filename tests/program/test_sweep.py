@@ -21,8 +21,8 @@ def trials(workdir: pathlib.Path) -> dict[str, dict]:
 
 def test_the_table_is_of_the_trials(swept: pathlib.Path):
     results = trials(swept)
-    assert len(results) == 4
     summary = json.loads((swept / 'sweep.json').read_text())
+    assert sorted(results) == sorted(summary['trials']) and len(results) == 4
     assert [line['learning_rate'] for line in summary['settings']] == [1e-5, 3e-3]
     for line in summary['settings']:
         mine = [c for c in results.values() if c['learning_rate'] == line['learning_rate']]
@@ -61,6 +61,9 @@ def test_finished_trials_are_not_run_again(program: Program, tune, trained, rte,
     assert '4 runs, 4 of them already finished' in program.run(*again, **GLUE).stdout
     line = program.error(f'--workdir={tmp_path}', *tune, *SWEEP, f'--config.init={init}', **GLUE)
     assert f'config.init: found {init}, expected {trained}' in line
+    other = copy_workdir(trained, tmp_path / 'other' / 'mnli')  # another model of the same name
+    (workdir / 'config.json').write_text(json.dumps(config | {'init': str(other)}))
+    assert f'config.init: found {init}, expected {other}' in program.error(*again, **GLUE)
     line = program.error(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.warmup_fraction=0.2', **GLUE)
     assert 'config.warmup_fraction' in line and 'another --workdir' in line
     for verb, fix in (('plot', 'use --config.run=report for the whole sweep'), ('export', 'use its export/')):
