@@ -86,6 +86,8 @@ def with_set_keys(run: Run, config: Mapping[str, Any], set_keys: Collection[str]
     `config` is the plain form of the command's config. The number of steps depends on two keys, steps and epochs.
     """
     names = {*set_keys, 'steps'} if 'epochs' in set_keys else {*set_keys}
+    if 'batch_size' not in set_keys:  # the steps of an epoch depend on it
+        config = {**config, 'batch_size': run.config['batch_size']}
     resolved, merged = flatten(resolve_like(config, run.config, set_keys)), copy.deepcopy(dict(run.config))
     for name in names & resolved.keys() & flatten(run.config).keys():
         # An entry of a list has a number, such as phases[1].batch_size.
