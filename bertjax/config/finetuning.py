@@ -86,7 +86,6 @@ class FinetuningKeys(RunKeys):
         0,
         integer(0, 1000),
         'pad rows to at most this many lengths; 0: the best number up to 8; in sweeps 8',
-        change=STATE,
         trained=RECIPE,
     )
     packing: str = key(

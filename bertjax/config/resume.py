@@ -15,7 +15,7 @@ _SILENT = (Change.OUTPUT, Change.VERB)
 # The computed values that depend on the options of the task.
 _MADE_BY_TASK = ('fingerprints.data', 'fingerprints.labels', 'fingerprints.batches')
 # Prefixes of the keys that may change the batches of a task.
-BATCH_KEYS = ('data', 'task.', 'seq_len', 'max_train_records', 'max_eval_records')
+BATCH_KEYS = ('data', 'task.', 'seq_len', 'max_padded_lengths', 'max_train_records', 'max_eval_records')
 _PHASE_DEFAULTS = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if field.name != 'steps'}
 START_WEIGHTS = ('init', 'embeddings')  # keys that name the weights at step 0
 
