@@ -23,11 +23,11 @@ def read_input(
 ) -> Iterator[Row | Blank]:
     """Yields the texts of each record as soon as its lines are read. A .json file is read to its end first.
 
-    The suffix of the file name determines the format, or `format` if the suffix is unknown. If neither does, or for a
-    TSV, the first line with text determines the format: a JSON object means JSON lines, the beginning of a list of
-    objects means JSON, column names mean a table, and any other line means plain lines. A plain line is a text, or a
-    pair of texts with a tab between them. A blank line before a plain line yields a `Blank`. In other formats, blank
-    lines are ignored.
+    The suffix of the file name determines the format, or `format` if the suffix is unknown. If neither does, for a TSV,
+    or without a suffix, the first line with text determines the format: a JSON object means JSON lines, the beginning
+    of a list of objects means JSON, column names mean a table, and any other line means plain lines. A plain line is a
+    text, or a pair of texts with a tab between them. A blank line before a plain line yields a `Blank`. In other
+    formats, blank lines are ignored.
 
     Args:
       columns: The columns of the one or two texts.
@@ -40,7 +40,8 @@ def read_input(
       UserError: The file has no rows, or a row is malformed.
     """
     lines, first_lines = peek_lines(lines)
-    format = FORMATS.get(bare_suffix(where), 'lines' if format == 'auto' else format)
+    suffix = bare_suffix(where)  # '' for standard input
+    format = FORMATS.get(suffix, format if suffix and format != 'auto' else 'lines')
     if format in ('lines', 'tsv'):
         first_line = first_lines[-1] if first_lines else ''
         is_headerless = format == 'tsv' and len(first_line.split('\t')) == len(headerless_columns) > 1

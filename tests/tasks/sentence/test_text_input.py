@@ -84,5 +84,6 @@ def test_a_file_with_an_unknown_suffix_has_the_format_of_training(tmp_path):
         assert [record.first for record in task.parse(number_lines(text), where)] == ['a b', 'c']
     with pytest.raises(UserError, match=r'new\.txt:1'):
         list(task.parse(number_lines('a b\n'), 'new.txt'))
-    lines = ClassificationTask(**{**options, 'format': 'auto'}).parse(number_lines('a b\n'), 'new.txt')
-    assert [record.first for record in lines] == ['a b']
+    for where, format in (('new.txt', 'auto'), ('standard input', 'csv'), ('standard input', 'json')):
+        lines = ClassificationTask(**{**options, 'format': format}).parse(number_lines('a b\n'), where)
+        assert [record.first for record in lines] == ['a b']
