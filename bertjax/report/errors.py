@@ -30,9 +30,10 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
       about: A sentence about the trial that made the predictions; '' if `run` itself made them.
     """
     section, path = functools.partial(Section, 'errors', 'Errors on dev'), folder / 'predictions' / 'dev.jsonl'
-    # The predictions of a run that was extended are from before the extension, as its results are.
-    if not path.exists() or (folder == run.folder and run.results() is None):
-        return section(note='There are no predictions for dev yet: a finished run writes them.')
+    # Without results, the predictions may be from before an extension of the run, or of another checkpoint.
+    has_results = folder != run.folder or 'dev' in (run.results() or {'splits': {}})['splits']
+    if not path.exists() or not has_results:
+        return section(note='There are no results for dev yet: a finished run and run=evaluate write them.')
     try:
         with path.open(encoding='utf-8') as file:
             rows = list(map(json.loads, file))

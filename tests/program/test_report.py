@@ -148,7 +148,13 @@ def test_the_page_of_a_fine_tuning_shows_its_errors(
     browser.visit(path, look, dark=True)
     (workdir / 'config.json').write_text(json.dumps(config | {'data': str(data), 'steps': 144}))  # an extended run
     text = report(program, workdir, **GLUE).read_text(encoding='utf-8')
-    assert 'there are no results yet' in text and 'There are no predictions for dev yet' in text
+    assert 'there are no results yet' in text and 'There are no results for dev yet' in text
+    evaluated = results(workdir)
+    other = evaluated | {'steps': 144, 'splits': {'test': evaluated['splits']['dev']}}  # as of run=evaluate
+    (workdir / 'results.json').write_text(json.dumps(other))
+    text = report(program, workdir, **GLUE).read_text(encoding='utf-8')
+    assert 'there are no results yet' not in text and 'There are no results for dev yet' in text
+    (workdir / 'results.json').write_text(json.dumps(evaluated))
     (workdir / 'config.json').write_text(json.dumps(config | {'data': str(data)}))
     shutil.rmtree(data)
     text = report(program, workdir, **GLUE).read_text(encoding='utf-8')
