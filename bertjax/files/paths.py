@@ -49,9 +49,9 @@ def display_path(path: pathlib.Path) -> str:
 
 
 def real_path(path: str) -> str:
-    """Returns the path without links and `~`, for comparisons; an unchanged path if it does not exist here."""
+    """Returns the path without links, `~` and a final `/`, for comparisons. Links need a path that exists here."""
     local = os.path.expanduser(path)
-    return os.path.realpath(local) if os.path.exists(local) else path
+    return os.path.realpath(local) if os.path.exists(local) else path.rstrip('/')
 
 
 def is_pattern(path: str) -> bool:

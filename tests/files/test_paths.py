@@ -28,6 +28,13 @@ def test_remote_paths_have_a_scheme():
     assert not paths.is_remote('/tmp/a') and not paths.is_remote('a:/b')
 
 
+def test_paths_to_the_same_place_are_equal(folder, monkeypatch):
+    monkeypatch.setenv('HOME', str(folder))
+    os.symlink(folder / 'sub', folder / 'link')
+    assert paths.real_path('~/link/') == paths.real_path(str(folder / 'sub')) != paths.real_path(str(folder))
+    assert paths.real_path('gs://bucket/a/') == 'gs://bucket/a' and paths.real_path('') == ''
+
+
 def test_files_below_a_directory_are_found(folder):
     assert [path.relative_to(folder).as_posix() for path in paths.walk_files(folder)] == ['a.txt', 'b.txt', 'sub/c.txt']
 
