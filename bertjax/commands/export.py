@@ -66,13 +66,15 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
     recorded = read_recorded_config(folder / 'config.json', config.task.kind)
     task, path = data.task, folder / RESULTS
     results = read_recorded_results(path) if path.exists() else {'splits': {}}
+    train = {name: part for name, part in results.get('parts', {}).items() if name == 'train'}
+    no_metrics = {'splits': {}, 'parts': train}  # all checkpoints have the same training data
     if tuned.step is not None and not tuned.finished:
         epochs = recorded['epochs'] * tuned.step / recorded['steps']
         recorded |= {'steps': tuned.step, 'epochs': epochs}
-        results = results if results.get(STEP) == tuned.step else {'splits': {}}
+        results = results if results.get(STEP) == tuned.step else no_metrics
     elif STEP in results or results.get('use_checkpoint', settings.use_checkpoint) != settings.use_checkpoint:
         # The recorded metrics belong to another checkpoint.
-        results = {'splits': {}}
+        results = no_metrics
     recorded |= {'card': to_plain(settings.card), 'push_to': settings.push_to}
     written = export_task(folder, recorded, tuned.task_model, tuned.params, results, formats, finished=tuned.finished)
     return f'model of {task.name}' + ('' if tuned.finished else f' at step {tuned.step}'), written

@@ -82,8 +82,11 @@ def test_a_stopped_run_resumes_and_its_final_results_count(
     assert 'step' not in final and 'finished' not in json.loads((workdir / 'task.json').read_text())
     program.run(f'--workdir={workdir}', '--config.run=evaluate', **GLUE)
     assert results(workdir) == final
+    parts = {'train': '60 of 80 records', 'dev': '5 of 9 records'}
+    (workdir / 'results.json').write_text(json.dumps(final | {'parts': parts}))
     program.run(f'--workdir={workdir}', '--config.run=export', '--config.step=12', **GLUE)
     assert 'accuracy' not in card(workdir)  # the metrics are those of another checkpoint
+    assert '60 of 80 records' in card(workdir) and '5 of 9' not in card(workdir)
 
 
 @pytest.mark.slow
