@@ -151,9 +151,10 @@ class RelationTask(TextTask):
             builder.add_row(row, **{STARTS: np.asarray(starts, np.int32) + 1}, **values)
         notes = [describe_marks(tokenizer, self.markers)] if training else []
         has_types = any(entity.type for record in records for entity in record.entities)
-        if self.markers in ('typed', 'mask') and not has_types:
-            fields = 'no row has a type in subj_type or obj_type'
-            notes.append(f'warning: {fields}, which config.task.markers={self.markers} adds to the marks')
+        is_labeled = any(record.label is not None for record in records)  # a batch of a stream has no labels
+        if self.markers in ('typed', 'mask') and is_labeled and not has_types:
+            reason = 'marks types, but no row has subj_type or obj_type'
+            notes.append(f'warning: config.task.markers={self.markers} {reason}')
         if truncated:
             longer = f'{truncated:,} of {len(records):,} records are longer than config.seq_len={self.seq_len}'
             notes.append(f'{longer} and lose words, the farthest from the entities first')

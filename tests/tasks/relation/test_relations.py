@@ -103,9 +103,11 @@ def test_marked_texts_have_the_types_of_their_fields(slots: Tokenizer, tmp_path:
     assert record.fields == row and task.records('train')[0].fields is None
     assert not task.features([record], slots, training=False).notes
     (plain,) = task.parse([(1, row['text'])], 'standard input')
-    (note,) = task.features([plain], slots, training=False).notes
-    assert note.startswith('warning: no row has a type in subj_type or obj_type, which config.task.markers=typed')
-    assert not RelationTask('', 32).features([dataclasses.replace(plain)], slots, training=False).notes
+    labeled = dataclasses.replace(plain, label='x')
+    (note,) = task.features([labeled], slots, training=False).notes
+    assert note == 'warning: config.task.markers=typed marks types, but no row has subj_type or obj_type'
+    assert not task.features([plain], slots, training=False).notes  # the batches of a stream would repeat the warning
+    assert not RelationTask('', 32).features([plain], slots, training=False).notes
 
 
 def test_the_model_card_tells_how_to_mark_the_entities(slots: Tokenizer, tokenizer: Tokenizer, tmp_path: pathlib.Path):
