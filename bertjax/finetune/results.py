@@ -33,7 +33,7 @@ from bertjax.writers.console import format_value, print_next_commands, print_out
 from bertjax.writers.jsonl import read_rows
 
 _PREDICTED = ('label', 'labels', 'score', 'tags', 'prediction', 'answer')  # records may use these names for true labels
-_NO_FIGURES = ('input_format', 'normalize')  # options that do not affect the predictions of a split
+_IGNORED_OPTIONS = ('input_format', 'normalize')  # options that do not affect the predictions of a split
 _SURROGATE = re.compile('[\ud800-\udfff]')
 RESULTS = 'results.json'
 # Keys of results.json.
@@ -179,7 +179,7 @@ def export_task(
 
 
 def describe_other_data(settings: FinetuningSettings, folder: pathlib.Path, results: dict[str, Any]) -> str | None:
-    """Describes the data in `settings`, unless they are the data of the run in the workdir `folder`, read alike.
+    """Describes the data and task options in `settings`; returns None if both are those of the run in `folder`.
 
     If the workdir has no run, the description is compared with results['data'], which is set if it is missing.
 
@@ -192,7 +192,7 @@ def describe_other_data(settings: FinetuningSettings, folder: pathlib.Path, resu
     changes = [
         f'task.{name}={value}'
         for name, option in options(settings.task['kind']).items()
-        if option.trained is Trained.COMMAND_LINE and name not in _NO_FIGURES
+        if option.trained is Trained.COMMAND_LINE and name not in _IGNORED_OPTIONS
         if (value := to_plain(settings.task[name])) != to_plain(recorded['task'].get(name, option.default))
     ]
     data = ' '.join([real_path(settings.data), *changes])

@@ -145,7 +145,8 @@ class TableFiles(SplitFiles):
                 return (path,) if path else ()
             if path not in (None, self._path):
                 expected = f"'', because config.data is the training file {self._path.name}"
-                raise UserError('config.task.train', repr(named), expected, 'leave one of them out')
+                fix = 'leave it out, or give the folder as config.data'
+                raise UserError('config.task.train', repr(named), expected, fix)
             return (self._path,)
         fix = f'name the right one in config.task.{split}'
         return (self.folder / named,) if named else split_files(self.folder, split, fix=fix)

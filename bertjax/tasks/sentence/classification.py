@@ -151,10 +151,12 @@ class ClassificationTask(TextTask):
         check_split(split)
         shared = self._shares_dev and split != 'test'
         records, total = list[Example](), 0
+        # The other records are not kept, because their fields may need much memory.
         for row in self._rows('train' if shared else split):
-            record, total = self._example(row, split), total + 1
+            record = self._example(row, split)
+            total += 1
             if not shared or is_held_out(record, self.dev_fraction) == (split == 'dev'):
-                records.append(record)  # without the others, whose fields may need much memory
+                records.append(record)
         if shared and split == 'dev':
             share = f'{len(records):,} of the {total:,} records of train, selected by a hash of their text'
             hint = 'sets the fraction, or set config.task.dev to a file'
