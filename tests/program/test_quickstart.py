@@ -58,4 +58,7 @@ def test_a_table_that_is_too_small_is_an_error(program: Program, trained: pathli
     (tmp_path / 'mails.csv').write_text('text,label\n"win 3 prizes now, click here",spam\nsee you at noon,ham\n')
     table = (f'--config.data={tmp_path / "mails.csv"}', f'--config.init={trained}', f'--workdir={tmp_path / "out"}')
     line = program.error(*table, recipe='configs/classify.py', small=False)
-    assert 'config.task.dev_fraction: found 0.1, which leaves no record' in line and 'name a dev file in config.task.dev' in line
+    assert (
+        'config.task.dev_fraction: found 0.1, which leaves no record' in line
+        and 'name a dev file in config.task.dev' in line
+    )
