@@ -43,7 +43,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     folder = pathlib.Path(workdir)
     folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]
     request = [(evaluation_settings(config, one, command_line_keys), one) for one in folders]
-    with lock_workdir(folder, *folders):
+    with lock_workdir(folder, *folders, results_only=True):
         names = request[0][0].split.split(',')
         tuned = load_models(request, lambda data: {name: _labeled(data, name) for name in names})
         data, task, path = tuned.data, tuned.data.task, folder / RESULTS

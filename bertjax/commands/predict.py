@@ -62,7 +62,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]
     with data_output() if config.input == '-' else contextlib.nullcontext():  # standard output has only predictions
         request = [(evaluation_settings(config, one, command_line_keys), one) for one in folders]
-    with lock_workdir(folder, *folders):
+    with lock_workdir(folder, *folders, results_only=True):
         if config.input == '-':
             with data_output() as out:
                 _predict_stream(request, out)

@@ -22,12 +22,13 @@ def lock_workdir(*workdirs: pathlib.Path, results_only: bool = False) -> Iterato
 
     Args:
       workdirs: The workdirs. Duplicates are allowed.
-      results_only: Whether the command (config.run) only adds results. If so, new workdirs that are still empty after a
-        UserError are removed.
+      results_only: Whether the command (config.run) only adds results. If so, existing workdirs may be read-only,
+        because the results may go to standard output or to another workdir, and new workdirs that are still empty after
+        a UserError are removed.
 
     Raises:
-      UserError: Another process works in a workdir, a workdir cannot be written to, or the processes of a run do not
-        share the folder.
+      UserError: Another process works in a workdir, a workdir cannot be written to (unless `results_only`), or the
+        processes of a run do not share the folder.
     """
     new = [workdir for workdir in workdirs if results_only and not workdir.exists()]
     with contextlib.ExitStack() as locks:
@@ -35,7 +36,7 @@ def lock_workdir(*workdirs: pathlib.Path, results_only: bool = False) -> Iterato
             workdir.mkdir(parents=True, exist_ok=True)
             with primary_first(sync_workdirs=False):
                 locks.enter_context(lock_directory(workdir, 'works in this workdir'))
-                if is_primary():
+                if is_primary() and not results_only:
                     check_writable(workdir)
             check_shared_folder(workdir)
         try:

@@ -70,7 +70,11 @@ def test_a_full_disk_is_a_one_line_error(program: Program, tmp_path: pathlib.Pat
     assert 'found a full disk with ' in error and f'room for {workdir}' in error and 'make room' in error
 
 
-def test_a_read_only_workdir_is_reported_before_the_vocabulary_is_trained(program: Program, tmp_path: pathlib.Path):
+def test_a_read_only_workdir_is_reported_before_the_vocabulary_is_trained(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    """A verb that writes nothing works there."""
+
     def refuse(operation: str, path: str) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
 
@@ -78,6 +82,8 @@ def test_a_read_only_workdir_is_reported_before_the_vocabulary_is_trained(progra
         result = program.run(f'--workdir={tmp_path}', *SHORT, status=2)
     assert assert_one_line(result).startswith(f'error: {tmp_path}: found read-only file system, expected')
     assert 'vocabulary' not in result.stdout
+    with watch(refuse, trained):
+        program.run(f'--workdir={trained}', '--config.fill.text=a [MASK]', recipe='configs/fill.py', small=False)
 
 
 def test_a_workdir_that_is_a_file_is_an_error(program: Program, tmp_path: pathlib.Path):

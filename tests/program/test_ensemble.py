@@ -1,12 +1,15 @@
 """config.ensemble: several tuned models answer with the mean of their logits; which models may be members."""
 
+import errno
 import json
 import math
 import pathlib
 import shutil
+from unittest import mock
 
 import pytest
 from browsing import NARROW, Browser
+from killing import watch
 from running import GLUE, Program, copy_workdir, results, rows
 
 from bertjax.finetune.ensemble import member_folders
@@ -31,7 +34,8 @@ def test_an_ensemble_answers_with_the_mean_of_the_logits(program: Program, two, 
     single = [shares(one) for one in two]
     assert single[0] != single[1]
     arguments = (f'--workdir={tmp_path / "both"}', f'--config.ensemble={tmp_path}/runs/*')
-    facts = program.run(*arguments, '--config.run=evaluate', **GLUE).stdout
+    with watch(mock.Mock(side_effect=OSError(errno.EROFS, 'Read-only file system')), tmp_path / 'runs'):
+        facts = program.run(*arguments, '--config.run=evaluate', **GLUE).stdout
     for a, b, both in zip(*single, shares(tmp_path / 'both'), strict=True):
         yes, no = math.sqrt(a * b), math.sqrt((1 - a) * (1 - b))
         assert both == pytest.approx(yes / (yes + no), abs=1e-6)
