@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import json
 import os
 import pathlib
 import types
@@ -10,11 +11,14 @@ from collections.abc import Callable
 from bertjax import memory
 from bertjax.config.check import check_ranges
 from bertjax.config.files import Recipe
+from bertjax.config.plain import dump
+from bertjax.config.resume import check_processes
 from bertjax.config.suggestions import VERBS, nearest_name
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files import disk, memory_map
 from bertjax.files.paths import check_address, is_remote
+from bertjax.parallel import distributed
 from bertjax.usage import example_recipe, load_verb, verbs
 
 
@@ -27,7 +31,8 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
       prepare: A function that is called with the name and the declaration of the verb, after the checks.
 
     Raises:
-      UserError: The config or the workdir is wrong, or the verb fails with a UserError.
+      UserError: The config or the workdir is wrong, the configs of several processes differ, or the verb fails with a
+        UserError.
     """
     config, in_bucket = recipe.config, is_remote(workdir or '')
     if in_bucket:
@@ -45,6 +50,8 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
         memory.check_address_space()
     memory_map.explain_bus_errors()
     prepare(config.run, verb)
+    if distributed.is_multiprocess():
+        check_processes([json.loads(text) for text in distributed.gather_texts(dump(config))])
     if verb.trains and (note := recipe.describe_default_argument()):
         print(note)
     if in_bucket:

@@ -8,7 +8,7 @@ from typing import Any
 from bertjax.config.check import COMPUTED_KEYS, config_keys
 from bertjax.config.plain import flatten
 from bertjax.config.pretraining import PhaseKeys
-from bertjax.config.schema import Change
+from bertjax.config.schema import Change, Trained
 from bertjax.errors import UserError
 
 _SILENT = (Change.OUTPUT, Change.VERB)
@@ -58,31 +58,32 @@ def check_resume(
     """
     reported, changes = [], changed_keys(saved, current)
     causes = [place_of(name) for name in changes if name.startswith(BATCH_KEYS)]
+    note = f' (also changed: {", ".join(causes)})' if causes else ''
     # The evaluation splits also decide the padded lengths of the batches.
     if not causes and [name for name in changes if name.startswith(COMPUTED_KEYS)] == ['fingerprints.batches']:
-        causes = ['a dev or test file']
+        note = ' (perhaps a dev or test file has changed)'
     for name, (old, new, change) in changes.items():
         if change is Change.STATE or (finished and change is Change.TRAINING):
-            cause = f' (also changed: {", ".join(causes)})' if causes and name in _MADE_BY_TASK else ''
             raise UserError(
                 place_of(name),
-                _short(new, old) + cause,
+                _short(new, old) + (note if name in _MADE_BY_TASK else ''),
                 f'{_short(old, new)} as in the checkpoint in {where}',
                 'restore the former value to continue, or start a new run in another --workdir',
             )
         if change not in _SILENT and not _is_unset_in_phase(name, old, new):
-            note = ' (no effect: the weights are those of the checkpoint)' if name in START_WEIGHTS else ''
-            reported.append(f'{name}: {old} -> {new}{note}')
+            effect = ' (no effect: the weights are those of the checkpoint)' if name in START_WEIGHTS else ''
+            reported.append(f'{name}: {old} -> {new}{effect}')
     return reported
 
 
 def check_processes(configs: Sequence[Mapping[str, Any]]) -> None:
-    """Checks that all processes train the same model, by comparing their resolved configs.
+    """Checks that all processes do the same work, by comparing their configs or fingerprints.
 
-    Keys that may be paths are not compared, because each machine may have its own. The fingerprints compare the data.
+    Two kinds of keys may differ, because machines differ: keys that may be paths, and keys with Change.VERB such as the
+    number of workers. Keys with Change.VERB that choose the work of a single command, such as `split`, may not.
 
     Raises:
-      UserError: The config of a process differs from that of the first process.
+      UserError: A process differs from the first process.
     """
     for process, config in enumerate(configs):
         known = config_keys(config)
@@ -90,7 +91,8 @@ def check_processes(configs: Sequence[Mapping[str, Any]]) -> None:
             # Other keys of free text, such as prompts, have Change.TRAINING.
             may_be_path = name in known and known[name].allowed.contains('/')
             may_be_path &= change is Change.RUN or name.startswith('distill.')
-            if change not in (Change.MACHINE, *_SILENT) and not may_be_path:
+            is_of_machine = change is Change.VERB and known[name].trained is not Trained.RECIPE
+            if not may_be_path and not is_of_machine:
                 raise UserError(
                     place_of(name),
                     f'{_short(value, first)} in process {process}',
@@ -116,9 +118,10 @@ def without(config: Mapping[str, Any], group: str, *changes: Change) -> dict[str
 
 
 def place_of(name: str) -> str:
-    """Returns the name of a key of a resolved config in messages, such as `config.seed` or `the tokenizer`."""
+    """Returns the name of a key of a resolved config in messages, such as `config.seed` or `the dev split`."""
     group, _, rest = name.partition('.')
-    return f'the {rest}' if group == 'fingerprints' else f'config.{name}'
+    split = ' split' if rest.startswith(('dev', 'test')) else ''
+    return f'the {rest}{split}' if group == 'fingerprints' else f'config.{name}'
 
 
 def _short(value: Any, other: Any) -> str:

@@ -47,7 +47,7 @@ from bertjax.training.health.interrupt import Interrupt
 from bertjax.training.phase import Experiment, Phase
 from bertjax.training.settings import resolve_durations
 from bertjax.training.state import TrainState, shardings_of
-from bertjax.training.trainer import check_same_training, resume_or_start
+from bertjax.training.trainer import check_same_data, resume_or_start
 from bertjax.training.vmapped_runs import VmappedRun, select_run, stack_states, stacked_template
 from bertjax.workdir.exports import exported_model, push_export
 from bertjax.workdir.files import read_recorded_config, read_recorded_results
@@ -236,7 +236,7 @@ class TrialGroup(Experiment):
 
     def run(self, interrupt: Interrupt) -> None:
         """Trains and evaluates the trials, and writes their results. An interrupted group is resumed."""
-        check_same_training(self)
+        check_same_data(self)
         # The key identifies the trials and their settings. Checkpoints with another key cannot be resumed. The paths
         # are left out if they change with the path of the workdir: a fingerprint identifies the data.
         init = _portable_init(self.resolved['init'], self._folder)

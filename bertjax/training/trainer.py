@@ -44,10 +44,10 @@ def fit(
 
     Raises:
       UserError: The checkpoints are from another or a longer run, all of them are damaged, config.profile ends after
-        the last step, or the processes have different configs or data.
+        the last step, or the processes have different data.
       PreemptedError, PhaseTimeError, NonFiniteError: See `training.loop.Loop.run`.
     """
-    check_same_training(experiment)
+    check_same_data(experiment)
     resolved, keep = experiment.resolved, experiment.settings.checkpoint_keep
     # The checkpoints close before the signal handlers are removed, so that a signal cannot interrupt the last save.
     with Interrupt() as interrupt, contextlib.closing(Checkpoints(folder / 'checkpoints', keep=keep)) as checkpoints:
@@ -73,11 +73,15 @@ def fit(
     return state, last
 
 
-def check_same_training(experiment: Experiment) -> None:
-    """Raises a UserError in all processes if their configs or data differ. All processes must call this."""
+def check_same_data(experiment: Experiment) -> None:
+    """Raises a UserError in all processes if their tokenizers, data or teachers differ. All processes must call this.
+
+    The data are the token stores, or the features of all splits of a task. Initial weights, config.heldout_texts,
+    config.heldout_pairs, and labels that are not among the features are not compared.
+    """
     if is_multiprocess():
         fingerprints = experiment.resolved['fingerprints'] | experiment.eval_fingerprints()
-        texts = gather_texts(dump({**experiment.resolved, 'fingerprints': fingerprints}))
+        texts = gather_texts(dump({'fingerprints': fingerprints}))
         check_processes([json.loads(text) for text in texts])
 
 

@@ -75,15 +75,15 @@ def test_changed_data_name_the_changed_options_of_the_task():
         check_resume(config, longer, 'out')
     config['fingerprints'] = {'data': 'a' * 64, 'batches': '8 rows of 16 pieces'}
     batches = changed(config, 'fingerprints.batches', '8 rows of 32 pieces')
-    for key, value, cause in (
-        ('log_every', 7, 'a dev or test file'),
-        ('max_eval_records', 9, 'config.max_eval_records'),
-        ('fingerprints.data', 'b' * 64, None),
+    for key, value, note in (
+        ('log_every', 7, '(perhaps a dev or test file has changed)'),
+        ('max_eval_records', 9, '(also changed: config.max_eval_records)'),
+        ('fingerprints.data', 'b' * 64, ''),
     ):
         with pytest.raises(UserError) as error:
             check_resume(config, changed(batches, key, value), 'out')
         assert error.value.where == 'the batches'
-        assert error.value.found == '8 rows of 32 pieces' + (f' (also changed: {cause})' if cause else '')
+        assert error.value.found == f'8 rows of 32 pieces {note}'.strip()
     config['fingerprints'] = {'data': 'a' * 64}
     other['fingerprints'] = config['fingerprints'] | {'encoder': '2/128'}
     with pytest.raises(UserError, match='the encoder: found 2/128, expected None'):
@@ -211,7 +211,8 @@ def test_several_changes_are_all_reported_and_a_refusal_wins(saved):
         ('phases', [], 'config.phases: found [] in process 2, expected None as in process 0; start all'),
         ('fingerprints.tokenizer', 'd' * 64, f'the tokenizer: found {"d" * 16}… in process 2'),
         *((key, 'other/path', None) for key in ('init', 'corpus', 'tracker_run', 'heldout_texts')),
-        ('log_every', 7, None),
+        *((key, value, f'config.{key}: found {value} in') for key, value in (('mesh.fsdp', 2), ('push_to', 'a/b'))),
+        ('corpus_options.workers', 7, None),
     ],
 )
 def test_processes_with_different_configs_are_refused(saved, key, value, words):

@@ -217,10 +217,10 @@ def test_processes_that_would_train_different_models_are_refused(
     program: Program, tmp_path: pathlib.Path, rte: pathlib.Path, tune: tuple[str, ...], case: str
 ):
     """One process has another option, or a file with other labels. The path of the file may differ."""
-    flags, options, last, words = RUN, {}, '--config.masking.rate=0.3', 'config.masking.rate: found 0.3 in process 1'
+    flags, options, last, words = RUN, {}, '--config.mesh.fsdp=2', 'config.mesh.fsdp: found 2 in process 1'
     if case != 'pre-training':
         split, sweep = ('train', ()) if case == 'fine-tuning' else ('dev', ('--config.sweep.seeds=(0,1)',))
-        flags, options, words = (*tune, *sweep), GLUE, f'the {split}: found '.replace('train', 'data')
+        flags, options, words = (*tune, *sweep), GLUE, f'the {split} split: found '.replace('train split', 'data')
         path = copy_workdir(rte, tmp_path / 'rte') / f'{split}.tsv'
         header, record, *others = path.read_text().splitlines(keepends=True)
         label = 'entailment' if 'not_entailment' in record else 'not_entailment'
