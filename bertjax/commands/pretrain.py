@@ -16,6 +16,7 @@ from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining
 from bertjax.pretrain.warm_start import with_architecture, with_existing_vocabulary
 from bertjax.training.health.gradient_check import training_devices
+from bertjax.training.health.interrupt import Interrupt
 from bertjax.training.state import TrainState
 from bertjax.training.time_limit import PhaseTimeError
 from bertjax.training.trainer import fit
@@ -67,14 +68,15 @@ def _train(
     plan.apply(settings).check_batches(mesh)
     print(plan.describe(settings))
     training = None
-    while True:
-        with primary_first():
-            training = Pretraining(plan.apply(settings), folder, mesh, inputs=inputs, previous=training)
-        limit = plan.time_limit(settings)
-        try:
-            return training, fit(folder, training, time_limit=limit)[0]
-        except PhaseTimeError as error:
+    with Interrupt():  # a signal between two calls of `fit` stops the second one
+        while True:
             with primary_first():
-                if is_primary():  # only one process decides, because the clocks of the processes differ
-                    plan.decide(folder, error.step, limit.elapsed, evaluates=bool(settings.eval_every))
-                plan = make_plan(settings, folder, mesh, flag_keys)
+                training = Pretraining(plan.apply(settings), folder, mesh, inputs=inputs, previous=training)
+            limit = plan.time_limit(settings)
+            try:
+                return training, fit(folder, training, time_limit=limit)[0]
+            except PhaseTimeError as error:
+                with primary_first():
+                    if is_primary():  # only one process decides, because the clocks of the processes differ
+                        plan.decide(folder, error.step, limit.elapsed, evaluates=bool(settings.eval_every))
+                    plan = make_plan(settings, folder, mesh, flag_keys)

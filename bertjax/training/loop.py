@@ -113,8 +113,6 @@ class Loop:
         # A non-finite step makes the parameters suspect. A periodic checkpoint of them could replace a better one.
         if last or stop or over or (may_save and not self._recorder.suspect):
             self._save(cost if phase.may_be_best else None, last=last, stop=stop or over)
-        if over:  # The next call of `fit` would not see a signal that arrived during the evaluation or the save.
-            stop |= bool(broadcast_from_primary(self._interrupt.requested()))
         if stop and not last:
             raise self._stopped()
         if over and not last:

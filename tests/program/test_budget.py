@@ -5,6 +5,7 @@ import json
 import pathlib
 import shutil
 import signal
+from unittest import mock
 
 import jax
 import pytest
@@ -20,6 +21,7 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.budget import make_plan
 from bertjax.pretrain.budget_plan import BudgetPlan
 from bertjax.pretrain.settings import pretraining_settings
+from bertjax.training.time_limit import TimeLimit
 
 SMALL = (
     '--config.vocab.size=400', '--config.seq_len=32', '--config.max_predictions=13', '--config.batch_size=8',
@@ -67,6 +69,23 @@ def test_a_replay_has_the_same_bits(program, timed, tmp_path):
     for name in ('ledger.jsonl', 'export/hf/model.safetensors', 'config.json'):
         replayed, first = ((folder / name).read_bytes() for folder in (tmp_path / 'again', timed))
         assert replayed.replace(str(timed).encode(), b'') == first, name
+
+
+def test_a_signal_between_two_phases_stops_the_second(program, tmp_path):
+    def decide(*arguments, original=BudgetPlan.decide, **options):
+        signal.raise_signal(signal.SIGINT)
+        original(*arguments, **options)
+
+    with (
+        mock.patch.object(BudgetPlan, 'decide', decide),
+        mock.patch.object(TimeLimit, 'ends_phase', lambda self, number: number == 1),
+        mock.patch('bertjax.pretrain.budget_choice.step_seconds', lambda settings, mesh: 1.0),
+    ):
+        arguments = _arguments(program, tmp_path / 'run', '--config.checkpoint_every=0')
+        stopped = program.run(*arguments, recipe='configs/budget.py:5m', small=False, status=75)
+    plan = _plan(tmp_path / 'run')
+    assert plan['decay'] and f'stopped at step {plan["warmup"] + plan["stable"]} as asked' in stopped.stderr
+    assert not (tmp_path / 'run' / 'export').exists()
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ class World(Interrupt):
         super().__init__()
         self.events, self.saved, self.done = [], {}, 0
         self.clock, self.bad_steps, self.stop_at = clock, set(bad_steps), stop_at
-        self.folder, self.log_every, self.ends, self.limit = folder, log_every, ends, None
+        self.folder, self.log_every, self.ends = folder, log_every, ends
         self.patience, self.writing, self.profiled, self.evaluate_first = EarlyStopping(0), False, range(0), True
         self.options = {'eval_every': eval_every, 'checkpoint_every': checkpoint_every, 'checkpoint_minutes': minutes}
 
@@ -155,7 +155,7 @@ class World(Interrupt):
         recorder.truncate_after(position.step if position.step else -1)
         try:
             phases = [self.phase(0, 0, self.ends[0]), self.phase(1, *self.ends)]
-            return loop.Loop(experiment, phases, recorder, self, self, self.patience, self.limit).run(state, position)
+            return loop.Loop(experiment, phases, recorder, self, self, self.patience).run(state, position)
         finally:
             recorder.close()
             recorder.run_clock.close()

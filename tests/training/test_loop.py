@@ -1,7 +1,6 @@
 """The training loop with a train step that only counts."""
 
 import dataclasses
-import types
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from bertjax.training import loop, record
 from bertjax.training.early_stopping import EarlyStopping
 from bertjax.training.health import goodput_clock
 from bertjax.training.health.ledger import ledger_damage
-from bertjax.training.time_limit import PhaseTimeError
 
 
 @pytest.fixture
@@ -187,16 +185,6 @@ def test_the_loop_names_its_current_activity(world, monkeypatch):
     trained = 'step: the current step is being finished'
     assert activities == [prepared, *[compiled, trained] * 6, prepared, *[compiled, trained] * 4]
     assert w.doing == 'checkpoint 10 is being written'
-
-
-@pytest.mark.parametrize(('signal_after', 'error'), [(None, PhaseTimeError), ('save 5', PreemptedError)])
-def test_a_signal_during_the_save_that_ends_a_timed_phase_stops_the_run(world, signal_after, error):
-    w = world()
-    w.limit = types.SimpleNamespace(ends_phase=lambda number: w.done == 5)
-    w.requested = lambda: signal_after in w.events
-    with pytest.raises(error, match='step 5'):
-        w.run()
-    assert w.events[-3:] == ['save 5', 'saved', 'close 0']
 
 
 def test_a_stop_at_the_last_step_finishes_the_run(world):
