@@ -213,8 +213,9 @@ def checksum(path: str | os.PathLike, algorithm: Literal['sha256', 'blake2b-128'
 def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
     """Locks an existing local directory against other processes during the body. If the process dies, the lock ends.
 
-    On NFS, the lock holds only between the processes of one machine. In error messages, `doing` describes the process
-    that holds the lock, for example 'builds this store'. See also `lock_file`.
+    On NFS, the lock holds only between the processes of one machine. If the file system does not support locks, a
+    warning is logged and the body runs without a lock. In error messages, `doing` describes the process that holds the
+    lock, for example 'builds this store'.
 
     Raises:
       UserError: Another process holds the lock, or the directory was removed or moved during the body.
@@ -243,20 +244,25 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
         os.close(handle)
 
 
-def lock_file(handle: int, directory: str | os.PathLike, operation: int = fcntl.LOCK_EX) -> None:
+def lock_file(handle: int, directory: str | os.PathLike, operation: int = fcntl.LOCK_EX) -> bool:
     """Locks an open file or directory until it is closed. Logs a warning if the file system does not support locks.
 
     Args:
       handle: The file descriptor.
       directory: The directory that the warning names.
       operation: An operation of `fcntl.flock`; by default, the function waits for the lock.
+
+    Returns:
+      Whether the file is locked.
     """
     try:
         fcntl.flock(handle, operation)
+        return True
     except BlockingIOError:
         raise
     except OSError:
         _warn_unlocked(os.fspath(directory))
+        return False
 
 
 @functools.cache  # one warning, even for many files

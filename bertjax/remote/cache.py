@@ -1,10 +1,12 @@
 """Local copies of bucket objects. A copy is complete and verified before it is used, and later runs reuse it."""
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
 import pathlib
+import secrets
 from collections.abc import Collection, Iterable, Mapping
 from typing import BinaryIO
 
@@ -120,9 +122,9 @@ def fetch_all(folder: RemoteFolder, targets: Mapping[RemoteObject, pathlib.Path]
 def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy: bool = True) -> None:
     """Fetches an object, or continues the partial file of a killed process.
 
-    If another process is fetching the same object, the function waits for it, see `lock_file`. The result must have the
-    size and the checksum of the object, which must not change meanwhile. With `copy`, a checksum is written beside the
-    file, so that other processes can verify the file.
+    If another process is fetching the same object, the function waits for it. On a file system without locks, each
+    process fetches the whole object. The result must have the size and the checksum of the object, which must not
+    change meanwhile. With `copy`, a checksum is written beside the file, so that other processes can verify the file.
 
     Raises:
       UserError: The object was removed, or it changed or did not match its checksum in both attempts. See also
@@ -133,9 +135,13 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
     part = target.with_name(f'.{target.name}.part-{version}')
     with annotate_write_errors(target, source.size):
         make_directory(target.parent)
-        with part.open('ab') as file:
-            lock_file(file.fileno(), target.parent)
-            if not is_at(part, file.fileno()):  # another process has completed it meanwhile
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(part.open('ab'))
+            if not lock_file(file.fileno(), target.parent):  # others may write to this file, so use another one
+                part = part.with_name(f'{part.name}-{secrets.token_hex(4)}')
+                file = stack.enter_context(part.open('ab'))
+                stack.callback(part.unlink, missing_ok=True)
+            elif not is_at(part, file.fileno()):  # another process has completed it meanwhile
                 return
             damage = _fill(folder, source, file, part) and _fill(folder, source, file, part)
             if damage:

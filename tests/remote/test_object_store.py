@@ -93,11 +93,12 @@ def test_a_copy_that_another_process_has_completed_stays(bucket, monkeypatch, tm
     """While this process waits, another completes the copy, and a third opens a new partial file."""
     bucket.put(TEXTS)
 
-    def complete(handle, directory):
+    def complete(handle, directory) -> bool:
         (part,) = directory.glob('.b.txt.part-*')
         part.write_bytes(TEXTS['text/b.txt'])
         part.rename(tmp_path / 'b.txt')
         part.touch()
+        return True
 
     monkeypatch.setattr(cache, 'lock_file', complete)
     folder = RemoteFolder(URL)
@@ -106,13 +107,17 @@ def test_a_copy_that_another_process_has_completed_stays(bucket, monkeypatch, tm
 
 
 def test_a_cache_on_a_file_system_without_locks_works(bucket, monkeypatch):
+    """Another process writes to the partial file that all processes would share."""
     bucket.put(TEXTS)
 
     def refuse(handle, operation):
+        os.write(handle, b'other')
         raise OSError(errno.ENOSYS, 'Function not implemented')
 
     monkeypatch.setattr(fcntl, 'flock', refuse)
-    assert cache.copy_path(f'{URL}/a/c.txt', 'config.data').read_bytes() == TEXTS['text/a/c.txt']
+    copy = cache.copy_path(f'{URL}/a/c.txt', 'config.data')
+    (part,) = copy.parent.glob('.c.txt.part-*')
+    assert copy.read_bytes() == TEXTS['text/a/c.txt'] and part.read_bytes() == b'other'
 
 
 def test_a_download_that_is_always_damaged_is_an_error(bucket, tmp_path):
