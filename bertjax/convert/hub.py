@@ -57,12 +57,13 @@ def moved_name(name: str) -> str:
 def pull(name: str, where: str) -> str:
     """Returns the local folder of a model on the hub, after downloading the files that are not cached.
 
-    Only the description, the tokenizer and one format of the weights are downloaded. Without a network, a cached model
-    is returned. `name` is 'org/name' or 'org/name@revision'. `where` names its config key or function in messages.
+    Only the description, the tokenizer and one format of the weights are downloaded. If this fails without a network or
+    in a cache that cannot be written to, a cached model is returned. `name` is 'org/name' or 'org/name@revision'.
+    `where` names its config key or function in messages.
 
     Raises:
-      UserError: The model does not exist or is not accessible, neither the network nor a cached model is available, or
-        the cache cannot be written to.
+      UserError: The model does not exist or is not accessible, or there is no cached model and the network is not
+        available or the cache cannot be written to.
     """
     from huggingface_hub import HfApi, constants, errors, snapshot_download
 
@@ -93,15 +94,17 @@ def pull(name: str, where: str) -> str:
     except errors.RepositoryNotFoundError:
         raise make_error('unknown or private', f'check the path or the name; for a private model, {_LOG_IN}') from None
     except Exception as error:
-        if getattr(error, 'errno', None) in _WRITE_ERRORS:
+        # A failed write, or a network error, whose class depends on huggingface_hub's HTTP library.
+        is_write_error = getattr(error, 'errno', None) in _WRITE_ERRORS
+        cached = _cached(repository, revision)
+        if cached is None and is_write_error:
             disk_error = explain_os_error(error, constants.HF_HUB_CACHE)
             fix = 'make room or change the permissions there, or set HF_HOME to another folder'
             raise UserError(disk_error.where, disk_error.found, disk_error.expected, fix) from None
-        # A network error. Its class depends on huggingface_hub's HTTP library.
-        cached = _cached(repository, revision)
+        reason = f'the cache cannot be written to ({_line(error)})' if is_write_error else _reason(error)
         if cached is None:
-            raise make_error(f'not available: {_reason(error)}', _LATER) from None
-        print(f'{name}: using the cached model, because {_reason(error)}')
+            raise make_error(f'not available: {reason}', _LATER) from None
+        print(f'{name}: using the cached model, because {reason}')
         return cached
     print(f'{name}: pulled from the hub, at revision {os.path.basename(folder)}')
     return folder

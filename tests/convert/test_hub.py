@@ -31,6 +31,17 @@ for name, arguments in json.loads(sys.argv[1]):
         print(json.dumps(f'error: {error}'))
 """
 
+# A process that starts with this code cannot write to the cache.
+READ_ONLY = """
+import errno, huggingface_hub
+
+def refuse(*arguments, real=huggingface_hub.snapshot_download, **options):
+    if not options.get('local_files_only'):
+        raise OSError(errno.EROFS, 'Read-only file system')
+    return real(*arguments, **options)
+
+huggingface_hub.snapshot_download = refuse
+"""
 
 # The files of a sentence-transformers model that its modules.json refers to.
 MODULES = ('1_Pooling/config.json', '2_Dense/config.json', '2_Dense/model.safetensors')
@@ -173,9 +184,14 @@ def test_models_that_cannot_be_pulled_are_errors(hub, tmp_path):
             assert 'not available: the hub cannot be reached (' in gone[0] and len(gone[0].splitlines()) == 1
 
 
-def test_a_cache_that_cannot_be_written_to_is_an_error(hub):
-    error, _ = call(hub, pathlib.Path('/sys/hub'), ['pull', ['org/model', 'config.init']])
+def test_a_cache_that_cannot_be_written_to_is_an_error_unless_it_has_the_model(hub, tmp_path):
+    pull = ['pull', ['org/model', 'config.init']]
+    error, _ = call(hub, pathlib.Path('/sys/hub'), pull)
     assert 'error: /sys/hub' in error[0] and 'set HF_HOME to another folder' in error[0]
+    (tmp_path / 'sitecustomize.py').write_text(READ_ONLY)
+    (folder,), _ = call(hub, tmp_path / 'home', pull)
+    found, out = call(hub, tmp_path / 'home', pull, PYTHONPATH=f'{tmp_path}:{os.environ.get("PYTHONPATH", "")}')
+    assert found == [folder] and 'using the cached model, because the cache cannot be written to (OSError: ' in out
 
 
 def test_a_push_replaces_the_model_and_needs_a_valid_token(hub, tmp_path):
