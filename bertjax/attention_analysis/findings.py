@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from bertjax.attention_analysis.relations import best_heads_accuracy
 from bertjax.attention_analysis.shown_texts import to_safetensors
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
+from bertjax.files.paths import SYSTEM_FILES
 from bertjax.inference.attention import Attention
 from bertjax.inference.input import STANDARD_INPUT
 
@@ -24,11 +26,12 @@ _OUTPUTS = (PAGE, HEADS, RELATIONS, CHANGES, WEIGHTS)
 def check_replaceable(folder: pathlib.Path, path: str) -> None:
     """Raises a UserError if the folder contains the input file `path` or a file that run=attention does not write.
 
-    Hidden files, which the system makes (.DS_Store, .nfs…), do not count.
+    Hidden files of the system, such as .DS_Store, do not count.
     """
     if not folder.is_dir():
         return
-    other_files = sorted(name for name in os.listdir(folder) if name not in _OUTPUTS and not name.startswith('.'))
+    names = {*os.listdir(folder)} - {*_OUTPUTS}
+    other_files = sorted(name for name in names if not re.fullmatch(SYSTEM_FILES, name))
     is_file = path not in ('', STANDARD_INPUT)
     if is_file and pathlib.Path(path).expanduser().resolve().parent == folder.resolve():
         other_files = [pathlib.Path(path).name]

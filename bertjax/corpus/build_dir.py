@@ -8,6 +8,7 @@ file that the manifest does not list.
 
 import dataclasses
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -20,11 +21,16 @@ from bertjax.corpus.identity import LogFunction, Shards
 from bertjax.corpus.sources import TextPart, TextSource
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
+from bertjax.files.paths import SYSTEM_FILES
 from bertjax.files.small_files import read_json_or_none
 from bertjax.text.splitters import UNKNOWN
 
 _STORE_FILES = re.compile(rf'(train|heldout)[^/]*\.(tokens|sentences|documents|segments)|{re.escape(identity.RECORD)}')
-_PARTIAL_FILES = re.compile(r'(plan|refused)\.json|\d{5,}\.\w+|(repeats|distinct)-\d+|tokenizer')
+# {folder in a store: a pattern of the names in it}
+_FOLDERS = {
+    'partial': r'(plan|refused)\.json|\d{5,}\.\w+|(repeats|distinct)-\d+|tokenizer|\..*\.tmp-\d+',
+    'plans': r'\.?(plan|packing)-.*',
+}
 # The fields of the record that `shard_writer` writes for a shard.
 _FIELDS = ('files', 'train_checksum', 'runs', 'documents', 'characters', 'lines', 'dropped', 'problems', 'inputs')
 
@@ -78,7 +84,7 @@ def check_directory(directory: pathlib.Path) -> None:
         return
     if not directory.is_dir():
         raise UserError(str(directory), 'a file', 'a directory for the store', 'give another path')
-    paths = _visible_paths(directory)
+    paths = [path for path in directory.iterdir() if not path.name.startswith('.')]
     names = {path.name for path in paths} & {'manifest.json', 'partial'}
     foreign = sorted({path.name for path in paths if not _belongs_to_store(path)} - {'manifest.json'})
     if 'partial' in foreign or (foreign and not names):
@@ -88,19 +94,12 @@ def check_directory(directory: pathlib.Path) -> None:
         )  # fmt: skip
 
 
-def _visible_paths(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the paths in a directory, without temporary files and files of the system such as .DS_Store or .nfs…."""
-    return [path for path in directory.iterdir() if not path.name.startswith('.')]
-
-
 def _belongs_to_store(path: pathlib.Path) -> bool:
     """Returns whether a path belongs to a store or to a mixture of stores. The caller handles manifest.json."""
     if not path.is_dir():
         return _STORE_FILES.fullmatch(path.name) is not None
-    if path.name == 'partial':
-        return all(_PARTIAL_FILES.fullmatch(part.name) for part in _visible_paths(path))
-    if path.name == 'plans':
-        return all(plan.name.startswith(('plan-', 'packing-')) for plan in _visible_paths(path))
+    if path.name in _FOLDERS:
+        return all(re.fullmatch(rf'{_FOLDERS[path.name]}|{SYSTEM_FILES}', name) for name in os.listdir(path))
     return path.name.isdigit() and any((path / name).exists() for name in ('manifest.json', 'partial'))
 
 

@@ -16,6 +16,8 @@ from etils import epath
 from bertjax.errors import UserError
 
 _WILDCARD = re.compile(r'[*?\[]')
+# A pattern of the names of hidden files that macOS, Jupyter and NFS make beside the files of a user.
+SYSTEM_FILES = r'\.DS_Store|\._.*|\.ipynb_checkpoints|\.nfs[0-9a-f]+'
 _MIN_UNWRITTEN = 1 << 30  # bytes
 _IN_BUCKET = re.compile(r'(gs|s3)://[^/]')
 

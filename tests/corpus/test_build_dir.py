@@ -78,7 +78,7 @@ def test_a_directory_with_other_files_is_not_changed(tmp_path, vocabulary):
 
 def test_a_foreign_folder_named_partial_is_not_changed(tmp_path, vocabulary):
     (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
-    foreign = [tmp_path / 'home' / name for name in ('partial/thesis.tex', 'of a book.tokens')]
+    foreign = [tmp_path / 'home' / name for name in ('partial/.git', 'of a book.tokens')]
     for path in foreign:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text('years')

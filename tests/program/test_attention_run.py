@@ -267,6 +267,9 @@ def test_files_and_standard_input_are_read(program: Program, trained, bert, tmp_
     assert out.count('newly initialized: nothing') == 1
     with safe_open(tmp_path / 'attention' / 'weights.safetensors', 'np') as file:
         assert json.loads(file.metadata()['units']) == bert.pieces(texts)
+    (tmp_path / 'attention' / '.env').touch()
+    error = program.error(*arguments, f'--config.input={trained / "config.json"}', **RUN)
+    assert 'found .env, which would be lost' in error
 
 
 @pytest.mark.slow
