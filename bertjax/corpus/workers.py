@@ -94,7 +94,8 @@ class Progress:
         self._start_time = self._logged = time.monotonic()
         self._bar = None
         console = Console(stderr=True)
-        if enabled and console.is_terminal:
+        # rich also calls a file a terminal if FORCE_COLOR is set, as it often is in CI.
+        if enabled and console.is_terminal and sys.stderr.isatty():
             columns = [
                 rich_progress.TextColumn('{task.fields[documents]}'),
                 rich_progress.DownloadColumn(table_column=Column(no_wrap=True)),
