@@ -105,7 +105,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
                     changed_models.add(task)
                 if interrupt.requested():  # after the last step of the task
                     word = CALLER.get().word
-                    raise PreemptedError(f'stopped after {title} as asked; the same {word} continues there')
+                    raise PreemptedError(f'stopped as asked after {title}; the same {word} continues there')
             elif (init := requests[task]['init']) in changed_models:
                 fix = f'move {folder / task} away to train it again'
                 console.print(f'{task} was trained from an earlier model of {init}; {fix}', markup=False)

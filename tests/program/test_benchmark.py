@@ -66,7 +66,7 @@ def test_two_tasks_are_tuned_and_tabulated(
     # A signal after the last step of a task stops the benchmark at the end of the task.
     with mock.patch('bertjax.training.trainer.Recorder.check', lambda *_: signal.raise_signal(signal.SIGTERM)):
         stopped = program.run(*arguments, status=75, **ALL)
-    assert 'stopped after WNLI, 1 of 2 as asked; the same command continues there' in stopped.stderr
+    assert 'stopped as asked after WNLI, 1 of 2; the same command continues there' in stopped.stderr
     assert is_finished(tmp_path / 'wnli') and not (tmp_path / 'rte').exists() and 'all 1 steps' in stopped.stdout
     out = program.run(*arguments, **ALL).stdout
     assert (tmp_path / 'wnli' / 'export' / 'hf').exists() and 'WNLI, 1 of 2: finished already' in out

@@ -39,7 +39,7 @@ def test_a_third_signal_ends_the_process(tmp_path, number):
 
     assert in_fork(send_three_signals) == 128 + number
     first, second = stderr.read_text().splitlines()
-    assert first == 'stop requested: saving at the next step …'
+    assert first == 'stop requested: stopping as soon as the work is saved …'
     assert 'checkpoint 12 is being written' in second and 'a third signal ends the process' in second
 
 

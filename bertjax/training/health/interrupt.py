@@ -79,7 +79,7 @@ class Interrupt:
             self._arrived = count = count + 1
             self._requested = True
             if count == 1:
-                _print('stop requested: saving at the next step …')
+                _print('stop requested: stopping as soon as the work is saved …')
             elif count < _LAST:
                 _print(f'stop requested again: {self.doing}; a third signal {end} and loses unsaved steps')
             elif self._ends_process:
