@@ -71,7 +71,8 @@ def _prepare(flags_of_words: Sequence[str], name: str, verb: Verb) -> None:
     # main thread with this signal.
     if signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, signal.SIG_IGN):
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # The kernel drops a signal without a handler that is sent to the first process of a container.
+    # The kernel drops a signal without a handler that is sent to the first process of a container. Long native calls,
+    # such as a compilation, delay the handler.
     if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
 

@@ -1,4 +1,4 @@
-"""The memory of the host: returns freed memory to the system, and reports a lack of memory to the user."""
+"""The memory of the host: its size, the return of freed memory, and errors about a lack of memory."""
 
 import ctypes
 import errno

@@ -83,7 +83,7 @@ def devices() -> Iterator[Check]:
 
 @check('workdir')
 def workdir(folder: pathlib.Path) -> Iterator[Check]:
-    """Writes and removes a file in the workdir, or in its nearest existing parent."""
+    """Creates and removes a temporary file in the workdir, or in its nearest existing parent."""
     disk.check_writable(disk.nearest_folder(folder))
     state = 'can be written to' if folder.exists() else 'does not exist, and can be created'
     yield Check('workdir', OK, f'{folder} {state}')

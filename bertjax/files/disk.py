@@ -121,7 +121,7 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
 
 
 def check_writable(folder: pathlib.Path) -> None:
-    """Writes and removes a file in a folder.
+    """Creates and removes a temporary file in a folder.
 
     Raises:
       UserError: The folder cannot be written to.

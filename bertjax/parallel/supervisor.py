@@ -27,7 +27,7 @@ def supervise() -> None:
         if sys.platform == 'linux':
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         else:
-            threading.Thread(target=_exit_after, args=(parent,), daemon=True).start()
+            threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
         if os.getppid() != parent:
             os._exit(LostError.exit_status)
         # A terminal and Slurm signal all processes of a group. In the parent's group, the child would get each signal
@@ -54,8 +54,8 @@ def supervise() -> None:
     os._exit(process_status(status))
 
 
-def _exit_after(parent: int) -> None:
-    """Ends this process after its parent."""
+def _exit_with_parent(parent: int) -> None:
+    """Ends this process when its parent has ended."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(LostError.exit_status)

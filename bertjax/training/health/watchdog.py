@@ -78,7 +78,7 @@ def _report(error: HungError, folder: pathlib.Path) -> None:
 
 
 def _dump_stacks() -> str:
-    """Returns the stacks of all threads, with the innermost call first, or why there are none."""
+    """Returns the stacks of all threads, with the innermost call first. If they cannot be read, returns the reason."""
     try:
         with tempfile.TemporaryFile() as file:
             faulthandler.dump_traceback(file, all_threads=True)
