@@ -11,11 +11,13 @@ from rich.markup import escape
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
+from bertjax.files.disk import check_writable
 from bertjax.finetune.ensemble import Ensemble, load_models, member_folders
 from bertjax.finetune.restore import EvaluatedTask, evaluation_settings
 from bertjax.finetune.results import OTHER_DATA, RESULTS, STEP, describe_other_data, results_table, write_predictions
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
+from bertjax.parallel.distributed import is_primary, primary_first
 from bertjax.terminal import WIDE, Console, make_table
 from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import exported_trial, lock_workdir
@@ -44,6 +46,9 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]
     request = [(evaluation_settings(config, one, command_line_keys), one) for one in folders]
     with lock_workdir(folder, *folders, results_only=True):
+        with primary_first(sync_workdirs=False):
+            if is_primary():
+                check_writable(folder)  # before the evaluation, because the results go there
         names = request[0][0].split.split(',')
         tuned = load_models(request, lambda data: {name: _labeled(data, name) for name in names})
         data, task, path = tuned.data, tuned.data.task, folder / RESULTS

@@ -67,16 +67,17 @@ def _train(
     plan.apply(settings).check_memory(mesh)
     plan.apply(settings).check_batches(mesh)
     print(plan.describe(settings))
-    training = None
-    with Interrupt():  # a signal between two calls of `fit` stops the second one
+    with primary_first():
+        training = Pretraining(plan.apply(settings), folder, mesh, inputs=inputs)
+    with Interrupt() as interrupt:  # a signal between two calls of `fit` stops the second one
         while True:
-            with primary_first():
-                training = Pretraining(plan.apply(settings), folder, mesh, inputs=inputs, previous=training)
             limit = plan.time_limit(settings)
             try:
                 return training, fit(folder, training, time_limit=limit)[0]
             except PhaseTimeError as error:
+                interrupt.doing = 'the last phase is being prepared'
                 with primary_first():
                     if is_primary():  # only one process decides, because the clocks of the processes differ
                         plan.decide(folder, error.step, limit.elapsed, evaluates=bool(settings.eval_every))
                     plan = make_plan(settings, folder, mesh, flag_keys)
+                    training = Pretraining(plan.apply(settings), folder, mesh, inputs=inputs, previous=training)

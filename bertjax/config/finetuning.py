@@ -136,5 +136,7 @@ class FinetuningKeys(RunKeys):
     benchmark: str = key(
         '', TEXT, '`benchmark`: keys for single tasks, such as `rte:epochs=10,seeds=5;cola:…`', change=VERB
     )
-    ensemble: str = key('', TEXT, '`evaluate`, `predict`: workdirs whose models form an ensemble', change=VERB)
+    ensemble: str = key(
+        '', TEXT, '`evaluate`, `predict`: workdirs whose models form an ensemble', change=VERB, trained=RECIPE
+    )
     distill: TaskDistillationKeys | None = group(None, record=TaskDistillationKeys, change=TRAINING)

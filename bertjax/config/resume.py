@@ -79,8 +79,9 @@ def check_resume(
 def check_processes(configs: Sequence[Mapping[str, Any]]) -> None:
     """Checks that all processes do the same work, by comparing their configs or fingerprints.
 
-    Two kinds of keys may differ, because machines differ: keys that may be paths, and keys with Change.VERB such as the
-    number of workers. Keys with Change.VERB that choose the work of a single command, such as `split`, may not.
+    Two kinds of keys may differ, because machines differ: keys that may be paths and are set in both processes, and
+    keys with Change.VERB such as the number of workers. Keys with Change.VERB that choose the work of a single command,
+    such as `split`, may not.
 
     Raises:
       UserError: A process differs from the first process.
@@ -89,7 +90,7 @@ def check_processes(configs: Sequence[Mapping[str, Any]]) -> None:
         known = config_keys(config)
         for name, (first, value, change) in changed_keys(configs[0], config).items():
             # Other keys of free text, such as prompts, have Change.TRAINING.
-            may_be_path = name in known and known[name].allowed.contains('/')
+            may_be_path = bool(first and value) and name in known and known[name].allowed.contains('/')
             may_be_path &= change is Change.RUN or name.startswith('distill.')
             is_of_machine = change is Change.VERB and known[name].trained is not Trained.RECIPE
             if not may_be_path and not is_of_machine:

@@ -102,8 +102,8 @@ class BudgetPlan:
         goodput = read_goodput(folder) or Goodput({STEP: elapsed}, processes=1)  # the goodput log may be missing
         kinds = (STEP, DATA, SAVE, EVALUATION) if evaluates else (STEP, DATA, SAVE)
         per_step = sum(goodput.seconds.get(kind, 0.0) for kind in kinds) / step
-        # If no time is left, the rate still decays, over as many steps as it warmed up.
-        decay = max(round((seconds - elapsed) / per_step), self.warmup, 1)
+        left = round((seconds - elapsed) / per_step)
+        decay = left if left > 0 else max(self.warmup, 1)  # if no time is left: as long as the warm-up
         dataclasses.replace(self, stable=step - self.warmup, decay=decay).save(folder)
 
     def save(self, folder: pathlib.Path) -> None:

@@ -210,12 +210,15 @@ def test_several_changes_are_all_reported_and_a_refusal_wins(saved):
         ('model.dtype', 'bfloat16', 'config.model.dtype: found bfloat16 in process 2'),
         ('phases', [], 'config.phases: found [] in process 2, expected None as in process 0; start all'),
         ('fingerprints.tokenizer', 'd' * 64, f'the tokenizer: found {"d" * 16}… in process 2'),
-        *((key, 'other/path', None) for key in ('init', 'corpus', 'tracker_run', 'heldout_texts')),
+        *((key, 'other/path', None) for key in ('init', 'corpus', 'heldout_texts')),
+        ('tracker_run', 'other/path', None),
+        ('init', '', "config.init: found '' in process 2, expected a/path as in process 0"),
         *((key, value, f'config.{key}: found {value} in') for key, value in (('mesh.fsdp', 2), ('push_to', 'a/b'))),
         ('corpus_options.workers', 7, None),
     ],
 )
 def test_processes_with_different_configs_are_refused(saved, key, value, words):
+    saved = saved | dict.fromkeys(('init', 'corpus', 'heldout_texts'), 'a/path')
     configs = [saved, copy.deepcopy(saved), changed(saved, key, value)]
     with pytest.raises(UserError, match=re.escape(words)) if words else contextlib.nullcontext():
         check_processes(configs)
