@@ -76,12 +76,13 @@ def test_a_step_does_not_wait_for_a_running_save(open_checkpoints, monkeypatch):
 @pytest.mark.parametrize(
     ('losses', 'keep', 'kept'),
     [
-        ({1: None, 2: None, 3: None, 4: None}, 2, [3, 4]),
+        pytest.param({1: None, 2: None, 3: None, 4: None}, 2, [3, 4], marks=pytest.mark.slow),
         ({1: 3.0, 2: 1.0, 3: 2.0, 4: 2.5, 5: None}, 2, [2, 4, 5]),
-        ({1: 3.0, 2: 2.0, 3: 1.0}, 1, [3]),
-        ({1: 1.0, 2: 2.0, 3: None}, 1, [1, 3]),
+        pytest.param({1: 3.0, 2: 2.0, 3: 1.0}, 1, [3], marks=pytest.mark.slow),
+        pytest.param({1: 1.0, 2: 2.0, 3: None}, 1, [1, 3], marks=pytest.mark.slow),
         ({1: float('nan'), 2: 2.0, 3: 3.0, 4: 3.0}, 1, [2, 4]),  # NaN is never the best loss.
-        ({1: 2.0, 2: 2.0, 3: 2.0}, 1, [3]),  # The newest of equal losses is the best.
+        # The newest of equal losses is the best.
+        pytest.param({1: 2.0, 2: 2.0, 3: 2.0}, 1, [3], marks=pytest.mark.slow),
     ],
 )
 def test_the_newest_and_the_best_are_kept(saved_steps, open_checkpoints, losses, keep, kept):

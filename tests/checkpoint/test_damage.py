@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from checkpoint_states import bits, mesh_of, state_at, template_on
+from marks import mostly_slow
 
 from bertjax.checkpoint import checksums
 from bertjax.checkpoint.position import Position
@@ -46,7 +47,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize('kind', DAMAGES)
+@pytest.mark.parametrize('kind', mostly_slow(DAMAGES, 'one bit of an array', 'a missing file', 'a record without end'))
 def test_the_checkpoint_before_a_damaged_one_is_used(saved_steps, open_checkpoints, kind):
     damage, reason = DAMAGES[kind]
     directory = saved_steps({10: 1.0, 20: 2.0})

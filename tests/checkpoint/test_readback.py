@@ -10,6 +10,7 @@ import orbax.checkpoint as ocp
 import pytest
 from checkpoint_states import CONFIG, bits, mesh_of, state_at, template_on
 from killing import watch
+from marks import slow
 
 from bertjax.checkpoint import checksums
 from bertjax.checkpoint.checkpoints import Checkpoints
@@ -25,7 +26,7 @@ def names(directory: pathlib.Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-@pytest.mark.parametrize('name', ['exp[1]', 'a*b', 'what?', '**'])
+@pytest.mark.parametrize('name', ['exp[1]', *slow('a*b', 'what?', '**')])
 def test_a_path_may_contain_wildcards(tmp_path, name):
     """Orbax treats paths as glob patterns. The symbolic link that avoids this is removed at the end."""
     folder = tmp_path / name / 'checkpoints'
@@ -60,7 +61,7 @@ def _change_position(step: pathlib.Path) -> None:
     path.write_text(path.read_text().replace('2', '3'))
 
 
-@pytest.mark.parametrize('damage', [_delete_manifest, _rename_array, _change_position])
+@pytest.mark.parametrize('damage', [_change_position, *slow(_delete_manifest, _rename_array)])
 def test_a_save_that_cannot_be_read_back_is_an_error(saved_steps, open_checkpoints, monkeypatch, damage):
     """The previous checkpoint remains, and the same run resumes from it."""
     saved_steps({1: None})

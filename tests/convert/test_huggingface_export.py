@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from json_tokenizers import write_tokenizer
+from marks import SCAN, slow
 
 from bertjax.convert.content import ExportContent
 from bertjax.convert.huggingface.config import check_exportable
@@ -54,10 +55,12 @@ def test_the_file_has_the_bytes_that_safetensors_writes(tokenizer, small_config,
     'changes',
     [
         {},
-        {'scan_layers': False, 'mlp': 'gelu_tanh'},
-        pytest.param({'nsp': False, 'num_segments': 1, 'mlp': 'relu'}, marks=pytest.mark.slow),
-        {'nsp': False, 'causal': True},
-        pytest.param({'causal': True, 'mlp': 'gelu_tanh', 'scan_layers': False}, marks=pytest.mark.slow),
+        *slow(
+            {'scan_layers': False, 'mlp': 'gelu_tanh'},
+            {'nsp': False, 'num_segments': 1, 'mlp': 'relu'},
+            {'nsp': False, 'causal': True},
+            {'causal': True, 'mlp': 'gelu_tanh', 'scan_layers': False},
+        ),
     ],
     ids=str,
 )
@@ -115,7 +118,7 @@ def test_the_tokenizer_and_the_card_are_exported(transformers, tokenizer, small_
     assert '| a \\| b | two lines |' in card
 
 
-@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+@SCAN
 def test_back_to_the_same_bits(tokenizer, small_config, make_params, tmp_path, scan):
     config = small_config(scan_layers=scan, mlp='gelu_tanh', layer_norm_eps=1e-7, init_stddev=0.03)
     params = make_params(config)

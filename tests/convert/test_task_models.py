@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
-from marks import SCAN
+from marks import SCAN, mostly_slow, slow
 
 from bertjax.convert.content import ExportContent
 from bertjax.convert.heads import (
@@ -90,7 +90,7 @@ def _assert_equal_logits(transformers, directory, model, params, name):
     return peer.config
 
 
-@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize('case', [*KINDS, 'regression', *slow('two_classes')])
 def test_transformers_loads_everything_with_equal_logits(
     transformers, tokenizer, small_config, make_params, tmp_path, case
 ):
@@ -113,7 +113,7 @@ def test_transformers_loads_everything_with_equal_logits(
 
 
 @SCAN
-@pytest.mark.parametrize('case', KINDS)
+@pytest.mark.parametrize('case', mostly_slow(KINDS, 'tokens', 'multiple_choice'))
 def test_back_to_the_same_bits(tokenizer, small_config, make_params, tmp_path, case, scan):
     head, kind, options, _, task = KINDS[case]
     config = small_config(mlp='gelu_tanh', dropout=0.2, attention_dropout=0.0)

@@ -11,6 +11,7 @@ import time
 import psutil
 import pytest
 from corpus_text import COMPRESS, as_text, directory_bytes, documents, ids_of, stored
+from marks import slow
 
 from bertjax.corpus import formats, shards, workers
 from bertjax.corpus.build import build_store
@@ -80,7 +81,7 @@ def test_an_error_of_a_worker_ends_the_build(small_shards, main_process_waits, t
         build_store(f'{tmp_path}/?.txt', tmp_path / 'store', str(vocabulary), options, progress=False)
 
 
-@pytest.mark.parametrize('layout', ['text', 'jsonl', 'wikiextractor'])
+@pytest.mark.parametrize('layout', ['jsonl', 'wikiextractor', *slow('text')])
 def test_a_cut_file_has_every_document_once(layout, small_shards, tmp_path, vocabulary, tokenizer):
     import json
 
@@ -208,6 +209,7 @@ def _build_without_merge(corpus, store, vocabulary, monkeypatch):
             build_store(corpus, store, str(vocabulary), CorpusOptions(workers=1), progress=False)
 
 
+@pytest.mark.slow
 def test_partial_work_is_continued_or_discarded(corpus, small_shards, tmp_path, vocabulary, monkeypatch, caplog):
     from bertjax.corpus import workers
 

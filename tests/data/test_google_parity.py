@@ -15,7 +15,7 @@ from bertjax.data.pretraining import PretrainingExamples
 PASSES = 10
 
 
-@pytest.fixture(scope='module', params=['synthetic', 'wikipedia'])
+@pytest.fixture(scope='module', params=['synthetic', *slow('wikipedia')])
 def text(request):
     """Returns a split and its tokenizer."""
     if request.param == 'synthetic':

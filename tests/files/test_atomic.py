@@ -10,6 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 from killing import kill_at_each, watch
+from marks import slow
 
 from bertjax.errors import UserError
 from bertjax.files import atomic
@@ -109,7 +110,7 @@ def test_a_directory_is_replaced_although_an_old_one_cannot_be_removed(tmp_path,
     assert os.listdir(tmp_path) == ['export']
 
 
-@pytest.mark.parametrize('before', [None, 'old'])
+@pytest.mark.parametrize('before', ['old', *slow(None)])
 def test_a_kill_while_a_directory_is_replaced_leaves_a_complete_one(tmp_path, before):
     """A kill at any operation leaves the old or the new directory, or `recover_directory` restores one of them."""
     target = tmp_path / 'run' / 'export'

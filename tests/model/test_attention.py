@@ -54,8 +54,15 @@ def test_queries_attend_to_tokens_only_and_causal_ones_only_to_the_left(heads, n
             np.testing.assert_allclose(actual[b, :, h], expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize('name', NAMES)
-@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize(
+    'causal, name',
+    [
+        (False, 'by_head_cpu'),
+        (True, 'dot_product'),
+        pytest.param(False, 'dot_product', marks=pytest.mark.slow),
+        pytest.param(True, 'by_head_cpu', marks=pytest.mark.slow),
+    ],
+)
 def test_sequences_of_a_packed_row_do_not_attend_to_each_other(heads, name, causal):
     lengths = [[5, 4, 3], [12], [1, 2, 6]]  # The last row has 3 positions of padding.
     ids, key_mask = np.zeros((B, S), np.int32), np.zeros((B, S), np.int32)
@@ -73,8 +80,13 @@ def test_sequences_of_a_packed_row_do_not_attend_to_each_other(heads, name, caus
 
 
 @pytest.mark.parametrize('name', NAMES)
-@pytest.mark.parametrize('packed', [False, True])
-@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize(
+    'causal, packed',
+    [
+        (False, True),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((False, False), (True, False), (True, True))),
+    ],
+)
 def test_the_first_queries_give_the_same_without_the_others(heads, name, causal, packed):
     key_mask = (np.arange(S) < np.array([S, 7, 1])[:, None]).astype(np.int32)
     ids = np.repeat(np.arange(3, dtype=np.int32), 4)[None].repeat(B, 0) if packed else None

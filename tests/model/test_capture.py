@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from marks import slow
 
 from bertjax.model import capture
 from bertjax.model.capture import CAPTURES, apply_capturing
@@ -17,9 +16,8 @@ def capture_all(model, params, inputs):
     return jax.jit(forward, compiler_options=QUICK)(params, tuple(inputs))
 
 
-@pytest.mark.parametrize(
-    'changes', [{}, *slow({'scan_layers': False}, {'remat': 'full', 'causal': True, 'pre_norm': True})]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('changes', [{}, {'scan_layers': False}, {'remat': 'full', 'causal': True, 'pre_norm': True}])
 def test_captured_values_equal_those_of_the_layers(make_model, inputs, changes):
     model, params = make_model(**changes)
     c, mask = model.config, inputs[2]

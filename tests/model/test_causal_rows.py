@@ -65,6 +65,7 @@ def test_gradients_equal_those_of_dot_product_on_one_device_and_on_a_mesh():
             np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_shifted_predictions_use_the_previous_position(make_model, small_config, inputs):
     plain, params = make_model()
     shifted = BertForPreTraining(small_config(shifted_predictions=True))
@@ -92,7 +93,10 @@ def test_only_causal_rows_use_the_previous_position(make_model, inputs):
     np.testing.assert_allclose(outputs['mlm_logits'], expected[..., :150], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(('shifted', 'scan_layers'), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ('shifted', 'scan_layers'),
+    [(True, True), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((True, False), (False, True)))],
+)
 def test_causal_predictions_do_not_depend_on_the_predicted_and_later_tokens(make_model, inputs, shifted, scan_layers):
     changes = {'pre_norm': True, 'position': 'rope', 'attention_window': 6, 'global_every': 2}
     model, params = make_model(shifted_predictions=shifted, scan_layers=scan_layers, **changes)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
-from marks import SCAN
+from marks import SCAN, mostly_slow
 
 from bertjax.errors import UserError
 from bertjax.model.attention.mask import AttentionMask
@@ -105,7 +105,7 @@ def torch():
     return pytest.importorskip('torch', reason='compares with PyTorch')
 
 
-@pytest.mark.parametrize('choice', CHOICES)
+@pytest.mark.parametrize('choice', mostly_slow(CHOICES, 'pre_norm', 'no first norm'))  # test_modernbert.py has windows
 @SCAN
 def test_values_and_gradients_equal_the_reference(torch, make_params, choice, scan):
     config = BertConfig(**{**SMALL, **CHOICES[choice], 'scan_layers': scan})
@@ -148,7 +148,14 @@ def test_parameter_count_equals_the_size_of_the_tree(choice):
     assert parameter_count(config) == sum(x.size for x in jax.tree.leaves(shapes)) - unused
 
 
-@pytest.mark.parametrize('init, factor', [('bert', 1.0), ('megatron', 6**-0.5), ('zero_output', 0.0)])
+@pytest.mark.parametrize(
+    'init, factor',
+    [
+        ('megatron', 6**-0.5),
+        pytest.param('bert', 1.0, marks=pytest.mark.slow),
+        pytest.param('zero_output', 0.0, marks=pytest.mark.slow),
+    ],
+)
 def test_the_initial_scale_of_projections_into_the_residual_stream(make_params, init, factor):
     config = BertConfig(**{**SMALL, 'width': 192, 'mlp_dim': 400, 'init': init})
     params = make_params(BertForPreTraining(config))
@@ -194,6 +201,7 @@ def test_invalid_options_are_refused(changes, message):
         BertConfig(**{**SMALL, **changes})
 
 
+@pytest.mark.slow
 def test_a_named_implementation_computes_the_blocks_of_a_narrow_window():
     x = jax.random.normal(jax.random.key(0), (3, 2, 300, 2, 8)).astype('bfloat16')
     mask = AttentionMask(np.ones((2, 300), np.int32), window=128)

@@ -67,6 +67,7 @@ def test_neighboring_values_are_independent():
         assert abs(correlation(mask, other)) < 5
 
 
+@pytest.mark.slow
 def test_no_row_is_a_shifted_copy_of_another():
     """If the words of a row were only added to the counters, the counters of neighboring rows would overlap."""
     rows = dropped_mask((512, 4, 64)).reshape(512, -1)

@@ -98,7 +98,7 @@ def test_dropout_depends_on_the_key_and_is_optional(make_model, inputs):
         assert not np.array_equal(runs[0], runs[2]) and not np.array_equal(runs[2], runs[4])
 
 
-@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize('causal', [False, *slow(True)])
 def test_padding_has_no_effect_on_tokens(make_model, inputs, causal):
     model, params = make_model(causal=causal)
     ids, segments, mask, _ = inputs
@@ -181,6 +181,7 @@ def test_layer_norm_is_accurate_for_a_large_mean():
     np.testing.assert_allclose(y, expected, atol=2e-3)
 
 
+@pytest.mark.slow
 @SCAN
 def test_pre_norm_normalizes_the_inputs_of_sublayers_and_the_final_output(make_model, inputs, scan):
     model, params = make_model(pre_norm=True, scan_layers=scan)
@@ -216,7 +217,8 @@ def test_remat_changes_the_recomputed_products_but_no_gradients(make_model, inpu
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads[remat], grads['none'])
 
 
-@pytest.mark.parametrize('changes', [{}, *slow({'causal': True, 'pre_norm': True})], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize('changes', [{}, {'causal': True, 'pre_norm': True}], ids=str)
 def test_first_only_needs_fewer_flops_for_the_same_result(make_model, small_config, inputs, changes):
     _, params = make_model(scan_layers=False, **changes)
     encoder = BertEncoder(small_config(scan_layers=False, **changes))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from marks import slow
 
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
@@ -36,9 +37,9 @@ def _rows(length):
 @pytest.mark.parametrize(
     'attention, dtype, scan',
     [
-        ('dot_product', 'bfloat16', True),
         ('by_head_cpu', 'float32', True),
         pytest.param('by_head_cpu', 'bfloat16', False, marks=pytest.mark.slow),
+        pytest.param('dot_product', 'bfloat16', True, marks=pytest.mark.slow),
     ],
 )
 def test_rows_of_every_length_are_finite(attention, dtype, scan):
@@ -69,7 +70,7 @@ def _logits(attention):
     return np.asarray(apply(_params()))
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+@pytest.mark.parametrize('dtype', ['float32', *slow('bfloat16')])
 def test_packed_rows_of_every_length_are_finite(dtype):
     model, params = BertForPreTraining(BertConfig(**MODERN, dtype=dtype), packing=4), _params()
     inputs = _rows(900)
@@ -78,6 +79,7 @@ def test_packed_rows_of_every_length_are_finite(dtype):
     assert np.isfinite(np.asarray(states, np.float32)).all()
 
 
+@pytest.mark.slow
 def test_padding_has_no_effect():
     together = _logits('auto')
     model = BertForPreTraining(BertConfig(**MODERN))

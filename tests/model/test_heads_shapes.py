@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
-from marks import slow
+from marks import mostly_slow, slow
 
 from bertjax.errors import UserError
 from bertjax.model.attention.select import IMPLEMENTATIONS
@@ -32,6 +32,10 @@ CASES = {
 }
 
 
+OTHER_LAYERS = [(name, True) for name in LAYERS if name not in ('concat_last_four', 'sum_last_four')]
+OTHER_LAYERS.append(('sum_all', False))
+
+
 @pytest.fixture(scope='session')
 def draw_head(draw_params):
     return lambda model: draw_params(lambda key: init_params(model, key))
@@ -42,7 +46,7 @@ def _inputs(case, inputs):
 
 
 @pytest.mark.parametrize('units', [0, *slow(10)], ids=['plain', 'bilstm'])
-@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize('case', mostly_slow(CASES, 'tokens'))
 def test_padding_has_no_effect_and_pretrained_parameters_fit(case, units, small_config, inputs, draw_head, make_model):
     head, options = CASES[case]
     model = head(small_config(dropout=0.1), **options, bilstm_units=units)
@@ -69,7 +73,10 @@ def test_padding_has_no_effect_and_pretrained_parameters_fit(case, units, small_
         np.testing.assert_array_equal(np.asarray(x)[read], np.asarray(two[name])[read])
 
 
-@pytest.mark.parametrize('causal, units', [(False, 0), (True, 0), (True, 10)])
+@pytest.mark.parametrize(
+    'causal, units',
+    [(True, 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((False, 0), (True, 10)))],
+)
 def test_classification_depends_on_the_last_word(small_config, inputs, draw_head, causal, units):
     """[CLS] of a causal encoder attends only to itself, so the head must use another position."""
     model = BertForClassification(small_config(causal=causal), 3, bilstm_units=units)
@@ -82,7 +89,7 @@ def test_classification_depends_on_the_last_word(small_config, inputs, draw_head
     assert not np.array_equal(one['logits'], two['logits'])
 
 
-@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize('case', mostly_slow(CASES, 'classification'))
 def test_the_logits_of_a_bfloat16_model_are_not_rounded(case, small_config, inputs, draw_head):
     """Otherwise, close logits of candidates would be equal."""
     head, options = CASES[case]
@@ -133,7 +140,11 @@ def _states(config, params, inputs):
 
 
 @pytest.mark.parametrize(
-    'layers, scan', [*((name, True) for name in LAYERS), pytest.param('sum_all', False, marks=pytest.mark.slow)]
+    'layers, scan',
+    [
+        *((name, True) for name in ('concat_last_four', 'sum_last_four')),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_LAYERS),
+    ],
 )
 def test_the_head_uses_the_chosen_layers(small_config, inputs, draw_head, layers, scan):
     config = small_config(num_layers=5, scan_layers=scan)

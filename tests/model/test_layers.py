@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 
 from bertjax.model.attention import dot_product
 from bertjax.model.bert import logits_on_cpu
@@ -93,7 +94,7 @@ def test_the_output_of_a_kernel_is_saved_without_a_rounded_copy():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), gradients(custom)(x, kernel), expected)
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+@pytest.mark.parametrize('dtype', ['float32', *slow('bfloat16')])
 @pytest.mark.parametrize(
     ('ours', 'plain', 'shapes'),
     [

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import mostly_slow, slow
 
 from bertjax.losses import (
     CLASSIFICATION,
@@ -54,6 +55,7 @@ def test_the_z_loss_is_the_mean_squared_log_of_the_normalizer():
     assert float(weight) == objective.weights(batch)['z_loss'] == batch['masked_weights'].sum()
 
 
+@pytest.mark.slow
 def test_losses_of_parts_of_a_batch_add_up():
     rng = np.random.default_rng(1)
     batch = _batch(rng)
@@ -163,7 +165,7 @@ def test_regression_is_the_squared_error():
     assert float(REGRESSION.weights(batch)['loss']) == 1.5
 
 
-@pytest.mark.parametrize('task', TASKS)
+@pytest.mark.parametrize('task', mostly_slow(TASKS, 'classification', 'tokens'))
 def test_the_padded_length_does_not_change_the_loss(task):
     objective = TASKS[task][0]
     batch, outputs = _task_batch(np.random.default_rng(5))
@@ -178,7 +180,7 @@ def test_the_padded_length_does_not_change_the_loss(task):
         assert float(two[name][0]) == pytest.approx(float(total), rel=1e-6) and float(two[name][1]) == float(weight)
 
 
-@pytest.mark.parametrize('classes', [7, 384])  # On CPUs, 384 classes are three blocks.
+@pytest.mark.parametrize('classes', [384, *slow(7)])  # On CPUs, 384 classes are three blocks.
 def test_cross_entropy_and_its_gradient_equal_the_plain_formula(classes):
     rng = np.random.default_rng(0)
     logits = jnp.asarray(rng.normal(0, 20, (3, 4, classes)), jnp.float32).at[..., -1].set(-1e9)
@@ -193,7 +195,7 @@ def test_cross_entropy_and_its_gradient_equal_the_plain_formula(classes):
     np.testing.assert_allclose(pull(actual)[0], reference(actual)[0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize('classes', [7, 384])
+@pytest.mark.parametrize('classes', [384, *slow(7)])
 def test_the_first_of_equal_logits_is_the_prediction(classes):
     rng = np.random.default_rng(0)
     logits = rng.integers(0, 4, (500, classes)).astype(np.float32)  # Most rows have several largest logits.
@@ -203,7 +205,7 @@ def test_the_first_of_equal_logits_is_the_prediction(classes):
     assert float(accuracy) == (logits.argmax(-1) == labels).sum()
 
 
-@pytest.mark.parametrize('classes', [7, 384])
+@pytest.mark.parametrize('classes', [384, *slow(7)])
 def test_unused_rows_may_have_labels_that_are_no_classes(classes):
     logits = np.random.default_rng(0).normal(size=(5, classes)).astype(np.float32)
     labels, weights = np.array([3, -100, -1, classes, 1000]), np.array([1.0, 0.0, 0.0, 0.0, 0.0])

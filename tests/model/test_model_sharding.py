@@ -46,6 +46,7 @@ def _init(model):
     return lambda key: init_params(model, key)
 
 
+@pytest.mark.slow
 @SCAN
 def test_every_parameter_has_the_expected_sharding(small_config, inputs, scan):
     model = BertForPreTraining(small_config(scan_layers=scan, num_layers=2))

@@ -11,8 +11,15 @@ from bertjax.model.rotary import Rotary
 __all__ = ['interpreted']
 
 
-@pytest.mark.parametrize('width', [32, 64, 128])
-@pytest.mark.parametrize('form', ['rotate', '_rotate_by_kernel'])
+@pytest.mark.parametrize(
+    'form, width',
+    [
+        ('rotate', 64),
+        ('_rotate_by_kernel', 32),
+        *(pytest.param('rotate', width, marks=pytest.mark.slow) for width in (32, 128)),
+        *(pytest.param('_rotate_by_kernel', width, marks=pytest.mark.slow) for width in (64, 128)),
+    ],
+)
 def test_values_and_gradients_equal_a_product_of_complex_numbers(interpreted, form, width):
     rng = np.random.default_rng(0)
     x, cotangent = rng.standard_normal((2, 2, 256, 128 * 2 // width, width)).astype(np.float32)

@@ -82,6 +82,7 @@ def test_losses_and_gradients_in_fixed_slots_equal_those_in_separate_rows(
     assert_close(packed, gradients(model, params, rows, None))
 
 
+@pytest.mark.slow
 def test_cls_of_a_causal_encoder_sees_itself_in_fixed_slots(small_config, make_params):
     rows = rows_of(LENGTHS)
     model = BertForEmbedding(small_config(causal=True, scan_layers=False), pool='cls')

@@ -10,6 +10,7 @@ import optax
 import optax.contrib
 import pytest
 from flax import linen as nn
+from marks import slow
 
 from bertjax.config.run import Optimizer
 from bertjax.model.stacking import unstack_layers
@@ -92,6 +93,7 @@ def test_bert_adam_has_no_bias_correction():
         np.testing.assert_allclose(direction['bias'], size * np.sign(g), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_adamw_equals_optax():
     rate = 0.05
     ours, _ = train(optimizer_of('adamw'), simple_params(), rate)
@@ -259,7 +261,7 @@ def unflat(leaves):
     return flax.traverse_util.unflatten_dict(leaves)
 
 
-@pytest.mark.parametrize('model', ['scanned', 'gated'])
+@pytest.mark.parametrize('model', ['scanned', *slow('gated')])
 def test_muon_equals_numpy(model, request):
     params = unstack_layers(request.getfixturevalue(model))
     ours, state = train(optimizer_of('muon'), params, 0.02)
@@ -270,6 +272,7 @@ def test_muon_equals_numpy(model, request):
     assert set(flat(state[1].muon.trace)) == kernels and len(kernels) == 3 * (7 if model == 'gated' else 6)
 
 
+@pytest.mark.slow
 def test_the_first_update_of_muon_equals_optax(scanned):
     """Later updates differ: the momentum of optax is a bias-corrected average."""
     shapes = {'query': ((0,), (1, 2)), 'output': ((0, 1), (2,)), 'up': ((0,), (1,)), 'down': ((0,), (1,))}
@@ -283,6 +286,7 @@ def test_the_first_update_of_muon_equals_optax(scanned):
     assert_trees_close(ours, unflat({names: -x for names, x in expected.items()}), rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_muon_in_bfloat16_is_close_to_float32(gated):
     params = unstack_layers(gated)
     grads = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), gradients(0, params))

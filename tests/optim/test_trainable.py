@@ -146,7 +146,7 @@ def test_the_rates_of_stacked_and_unrolled_layers_are_equal(trees):
     [
         pytest.param('all', True, 'adamw', marks=pytest.mark.slow),
         ('head', True, 'lamb'),
-        ('head', False, 'adamw'),
+        pytest.param('head', False, 'adamw', marks=pytest.mark.slow),
         pytest.param('last_2', False, 'lamb', marks=pytest.mark.slow),
     ],
 )
@@ -182,6 +182,7 @@ def test_trained_parameters_have_the_updates_of_full_training():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-8), *changes.values())
 
 
+@pytest.mark.slow
 def test_layer_decay_scales_the_updates_of_stacked_and_unrolled_layers():
     """The gradients are the parameters, because only the update depends on the decay."""
     moved = {}

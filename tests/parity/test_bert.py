@@ -57,7 +57,7 @@ def _load(peer, directory, **changes):
     ('act', 'scan'),
     [
         pytest.param('gelu', True, id='gelu-scanned'),
-        pytest.param('gelu', False, id='gelu-unrolled'),
+        pytest.param('gelu', False, id='gelu-unrolled', marks=pytest.mark.slow),
         *(pytest.param(act, True, id=f'{act}-scanned', marks=pytest.mark.slow) for act in ACTIVATIONS[1:]),
     ],
 )
@@ -137,6 +137,7 @@ def _installed(package, *parts):
     return pathlib.Path(module.__file__).parent.joinpath(*parts)
 
 
+@pytest.mark.slow
 @SCAN
 def test_a_published_encoder_gives_the_same_states(torch, batch, scan):
     """all-MiniLM-L6-v2 is a BertModel without heads, saved by another program."""

@@ -13,7 +13,7 @@ from bertjax.errors import UserError
 LINES = [line for topic in sorted(topics) for line in topics[topic].split('\n\n') if line.strip()]
 
 
-@pytest.fixture(scope='module', params=['modern', 'gemma', *slow('unigram', 'llama')])
+@pytest.fixture(scope='module', params=['modern', *slow('gemma', 'unigram', 'llama')])
 def models(request, torch, tmp_path_factory):
     """Returns (our model, transformers' model, transformers' tokenizer) for the parameter's kind of tokenizer."""
     import transformers

@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 import transformers
-from marks import slow
 
 from bertjax.commands import minimal_pairs
 from bertjax.config.files import load_recipe
@@ -38,7 +37,8 @@ def scores(torch, model, tokenizer, sentence: str) -> float:
     return logits[torch.arange(len(positions)), positions, ids[positions]].sum().item()
 
 
-@pytest.mark.parametrize('family', ['Bert', *slow('ModernBert', 'Roberta')])
+@pytest.mark.slow
+@pytest.mark.parametrize('family', CONFIGS)
 def test_sums_and_decisions_are_equal(torch, blimp, tmp_path, family):
     pairs = blimp[:: len(blimp) // 67]  # one of each set
     text = [record[name] for record in pairs for name in ('sentence_good', 'sentence_bad')]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
-from marks import SCAN
+from marks import SCAN, slow
 
 from bertjax.convert.load import load_pretraining_model, read_config
 from bertjax.convert.names import to_huggingface
@@ -46,7 +46,7 @@ def _batch(lengths, length):
 
 
 # Attention computes rows of 48 at once, and rows of 160 in blocks of queries.
-@pytest.mark.parametrize('length', [48, 160])
+@pytest.mark.parametrize('length', [160, *slow(48)])
 @SCAN
 def test_logits_and_gradients_equal(torch, peer, length, scan):
     theirs, directory = peer
@@ -96,7 +96,7 @@ def _close_norm(ours, theirs):
     assert np.linalg.norm(ours - theirs) <= 1e-4 * np.linalg.norm(theirs)
 
 
-@pytest.mark.parametrize('scan', [True, False])
+@pytest.mark.parametrize('scan', [True, *slow(False)])
 def test_packed_rows_equal_single_rows(peer, scan):
     """Rotations and windows of a sequence do not depend on its place in a row."""
     imported = load_pretraining_model(peer[1], scan_layers=scan)

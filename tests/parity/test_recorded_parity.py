@@ -30,6 +30,7 @@ def _close_gradients(ours: dict, theirs: dict):
         np.testing.assert_allclose(ours[name], numbers, rtol=1e-4, atol=1e-6 * whole, err_msg=name)
 
 
+@pytest.mark.slow
 def test_results_equal_the_record_of_pytorch(tmp_path):
     write_model(tmp_path)
     expected, rows = json.loads(FILE.read_text()), batch()

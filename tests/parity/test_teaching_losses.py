@@ -4,6 +4,7 @@ import types
 
 import numpy as np
 import pytest
+from marks import slow
 
 from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, DistillSpec, distill_objective
 from bertjax.losses import AUX, CHOICES, CLASSIFICATION, MULTI_LABEL, PRETRAINING, REGRESSION, SPANS, TOKENS
@@ -93,7 +94,7 @@ def test_the_label_loss_uses_only_labeled_rows():
     assert losses['accuracy'] == (ours.argmax(1) == labels)[[0, 2]].mean()
 
 
-@pytest.mark.parametrize('projected', [False, True])
+@pytest.mark.parametrize('projected', [True, *slow(False)])
 def test_losses_of_embeddings_hidden_states_and_the_last_cosine_equal_torch(torch, projected):
     width = WIDER if projected else D
     ours, theirs = draw(L + 1, B, S, D), draw(L + 2, B, S, width)

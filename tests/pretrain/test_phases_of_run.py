@@ -3,6 +3,7 @@
 import pathlib
 
 import jax
+import pytest
 
 from bertjax.config.recipes import phase, pretraining_config
 from bertjax.parallel.mesh import make_mesh
@@ -11,6 +12,7 @@ from bertjax.pretrain.settings import pretraining_settings
 from bertjax.training.step import make_eval_step
 
 
+@pytest.mark.slow
 def test_phases_of_equal_shape_are_evaluated_on_the_same_masks_by_one_program(tmp_path: pathlib.Path, monkeypatch):
     (tmp_path / 'text.txt').write_text('\n\n'.join(f'{"abcdefgh"[i % 8]}{i % 7} stop. And {i}.' for i in range(80)))
     phases = (phase(steps='50%'), phase(steps='50%', learning_rate=1e-4))

@@ -226,6 +226,7 @@ def test_candidates_are_listed(program: Program, folder: pathlib.Path, tmp_path:
     assert 'no words in' in out and '--config.vocab.add=' not in out
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_evaluated_on_a_new_text(
     program: Program, adapted: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
 ):

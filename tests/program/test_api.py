@@ -75,6 +75,7 @@ def test_layers_and_pooling_select_the_right_vectors(bert):
                 bert.encode(texts, **wrong)
 
 
+@pytest.mark.slow
 def test_apply_is_a_pure_function_for_custom_loops(bert):
     batch = bert.batch(TEXTS, ['it falls'] * 3)
     assert {name: x.shape for name, x in batch.items()} == dict.fromkeys(batch, (3, 16))

@@ -172,6 +172,7 @@ def test_a_beir_folder_is_learned_and_ranked(program: Program, trained: pathlib.
     assert found['test']['recall_10'] == pytest.approx(recall, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_plain_texts_are_learned_with_dropout(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     write_rows(tmp_path / 'data' / 'train.jsonl', [{'text': text} for text in sentences(24, 4)])
     start = shutil.copytree(trained / 'export' / 'hf', tmp_path / 'start')

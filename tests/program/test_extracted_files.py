@@ -21,10 +21,10 @@ from bertjax.inference.runner import Runner
 TEXTS = ['the river runs', 'stone', 'a bird sings over the house', 'old', 'the wind and the light', 'slow red field']
 
 
-SLOW = [pytest.param(format, marks=pytest.mark.slow) for format in ('safetensors', 'jsonl')]
+SLOW = [pytest.param(format, marks=pytest.mark.slow) for format in ('parquet', 'safetensors', 'jsonl')]
 
 
-@pytest.mark.parametrize('format', ['npy', 'parquet', *SLOW])
+@pytest.mark.parametrize('format', ['npy', *SLOW])
 def test_standard_input_is_saved_in_the_requested_format(program: Program, trained, tmp_path, format):
     """After an interruption, the same texts continue after the last part; other texts do not replace them."""
     source, folder = tmp_path / 'given', tmp_path / 'w' / 'features'

@@ -36,6 +36,7 @@ def test_a_resumed_run_ends_in_the_same_bits(program: Program, hybrid: pathlib.P
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_evaluation_uses_only_masked_rows(hybrid: pathlib.Path):
     train, heldout = (examples_of(hybrid, split).batch(np.arange(64)) for split in ('train', 'heldout'))
     assert train['causal'].any() and not {'causal', 'sequence_ids'} & heldout.keys()
@@ -49,6 +50,7 @@ def test_a_mesh_gives_the_same_losses(program: Program, hybrid: pathlib.Path, tm
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_model_predicts_from_the_position_before(hybrid: pathlib.Path):
     bert = bertjax.load(hybrid)
     assert bert.config.shifted_predictions and 'masked words, each predicted at the position before it' in str(bert)
@@ -71,6 +73,7 @@ def _logits(bert, hidden):
     return bert.mlm(hidden, bert.encoder.token_embedding())
 
 
+@pytest.mark.slow
 def test_other_exports_are_refused(hybrid: pathlib.Path, tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r'hf for a model with model\.shifted_predictions True.* only orbax records'):
         bertjax.load(hybrid).save(tmp_path / 'hf', format='hf')

@@ -18,11 +18,13 @@ def falling(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathl
     return folder
 
 
+@pytest.mark.slow
 def test_the_run_and_its_card_name_both_rates(falling: pathlib.Path):
     card = (falling / 'export' / 'hf' / 'README.md').read_text(encoding='utf-8')
     assert '40% to 15% of positions (15% in evaluation)' in card
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_a_falling_rate_ends_in_the_same_bits(
     program: Program, falling: pathlib.Path, tmp_path: pathlib.Path
 ):

@@ -6,6 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from marks import mostly_slow
 from running import Program, results, rows
 from test_embed_run import write_rows
 
@@ -66,7 +67,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize('case', mostly_slow(CASES, 'both margins'))
 def test_negatives_are_those_of_a_plain_loop(mine, trained, pairs, tmp_path, case):
     changes, *numbers = CASES[case]
     further = write_rows(tmp_path / 'corpus.jsonl', [{'body': text} for text in (*TEXTS[36:], *TEXTS[:3], ' ')])

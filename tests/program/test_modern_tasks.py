@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from json_tokenizers import write_modernbert
-from marks import slow
 from running import GLUE, ONE_LENGTH, TUNE, Program, rows
 from test_distill import write_model
 from test_tasks import write_columns, write_squad
@@ -25,7 +24,8 @@ def _start(kind: str, corpus: pathlib.Path, folder: pathlib.Path) -> pathlib.Pat
     return folder
 
 
-@pytest.mark.parametrize('kind', ['modern', *slow('gemma')])
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['modern', 'gemma'])
 def test_pairs_of_texts_agree_with_transformers(program: Program, rte: pathlib.Path, tmp_path: pathlib.Path, kind: str):
     import torch
 

@@ -60,12 +60,13 @@ def losses(workdir: pathlib.Path) -> list[list[float]]:
     return [[row['loss'], row['grad_norm'], row['param_norm']] for row in train_rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'recipe, files, changes',
     [
         ('configs/glue.py:rte', 'RTE', ()),
-        pytest.param('configs/ner.py', 'columns', (), marks=pytest.mark.slow),
-        pytest.param('configs/swag.py:jsonl', 'choice', ('--config.grad_accum_steps=2',), marks=pytest.mark.slow),
+        ('configs/ner.py', 'columns', ()),
+        ('configs/swag.py:jsonl', 'choice', ('--config.grad_accum_steps=2',)),
     ],
 )
 def test_each_step_agrees_with_unpacked_rows(packed, tmp_path: pathlib.Path, recipe, files, changes):

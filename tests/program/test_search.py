@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from marks import slow
 from running import Program
 
 import bertjax
@@ -84,7 +85,7 @@ def test_search_uses_the_prompts(bert):
             bert.search(QUERIES[0], documents, top_k)
 
 
-@pytest.mark.parametrize('precision', ['float32', 'int8', 'binary'])
+@pytest.mark.parametrize('precision', ['int8', *slow('float32', 'binary')])
 def test_a_query_gets_the_form_of_the_vectors(bert, precision):
     documents = bert.encode(TEXTS, prompt='document', precision=precision, truncate_dim=16)
     options = {'calibration': bert.encode(TEXTS, prompt='document', truncate_dim=16)} if precision == 'int8' else {}
@@ -168,6 +169,7 @@ def test_a_file_of_vectors_is_searched(bert, folder, extract, tmp_path):
     np.testing.assert_allclose(scores, expected, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_files_of_int8_vectors_with_other_ranges_are_compared(bert, folder, extract, tmp_path):
     texts = {'a': TEXTS[:15], 'b': TEXTS[15:]}
     for name, lines in texts.items():

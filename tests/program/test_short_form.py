@@ -55,6 +55,7 @@ def test_a_saved_config_names_a_recipe(program: Program, finished: pathlib.Path,
     assert f'the same as the run in {finished}' in program.run(str(file), *words, recipe='', small=False).stdout
 
 
+@pytest.mark.slow
 def test_the_config_of_a_run_is_a_saved_config(program: Program, finished: pathlib.Path, tmp_path: pathlib.Path):
     saved = finished / 'config.json'
     program.run(f'--config={saved}', f'--workdir={tmp_path}', recipe='', small=False)

@@ -44,6 +44,7 @@ def stanford(trained: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_folder_is_scored_saved_and_trained(program: Program, stanford: pathlib.Path, tmp_path: pathlib.Path):
     bert = bertjax.load(stanford)
     assert 'newly initialized: nothing' in bert._model.summary and 'linear.weight' not in bert._model.summary

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from marks import slow
 
 from bertjax.errors import UserError
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -79,7 +80,7 @@ def small(family: str) -> Tokenizer:
     return train_sentencepiece(LINES, vocab_size=60, model_type=family, lowercase=True, unused=1, seed=0)
 
 
-@pytest.mark.parametrize('family', ['wordpiece', 'unigram', 'bpe'])
+@pytest.mark.parametrize('family', ['wordpiece', 'unigram', *slow('bpe')])
 def test_settings_with_one_change_give_a_tokenizer_or_an_error(family, tmp_path):
     small(family).save(tmp_path)
     for other in ('vocab.txt', 'tokenizer.model'):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tokenizers
 from hard_text import HARD, SPECIAL, random_texts
+from marks import slow
 from transformers import AutoTokenizer, BertTokenizerFast
 
 from bertjax.text import wordpiece as wordpiece_module
@@ -31,6 +32,7 @@ def saved(wordpiece, tmp_path_factory):
     return directory
 
 
+@pytest.mark.parametrize('bert_vocabulary', ['cased', *slow('uncased')], indirect=True)
 def test_ids_of_bert_vocabularies_on_real_text(bert_vocabulary, corpus_lines):
     theirs = BertTokenizerFast(str(bert_vocabulary), do_lower_case='uncased' in bert_vocabulary.name)
     assert_equal_ids(load_tokenizer(bert_vocabulary), theirs, corpus_lines[::20])
@@ -114,6 +116,7 @@ def test_the_fingerprint_depends_on_the_settings(wordpiece):
     assert len({WordPieceTokenizer(some).fingerprint for some in settings}) == 3
 
 
+@pytest.mark.parametrize('bert_vocabulary', ['uncased', *slow('cased')], indirect=True)
 def test_without_nanotoken_the_ids_are_the_same(bert_vocabulary, corpus_lines, monkeypatch, caplog):
     """nanotoken is an optional package; other tests compare its ids with those of transformers."""
     texts = [*HARD, *SPECIAL, *random_texts(300, seed=4), *corpus_lines[::400], 'a \ud800 b']

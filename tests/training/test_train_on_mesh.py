@@ -30,6 +30,7 @@ def on_mesh():
     return run, first, rows, final
 
 
+@pytest.mark.slow
 def test_the_losses_with_dropout_agree_with_one_device(one_device_rows, on_mesh):
     _, _, rows, _ = on_mesh
     assert [float(row['sums']['mlm_loss'][1]) for row in rows] == [
@@ -46,6 +47,7 @@ def test_the_losses_with_dropout_agree_with_one_device(one_device_rows, on_mesh)
     assert rows[-1]['scalars']['update_norm'] > 1e-2
 
 
+@pytest.mark.slow
 def test_the_initial_state_does_not_depend_on_the_mesh(fresh, on_mesh):
     for x, y in zip(jax.tree.leaves(on_mesh[1]), jax.tree.leaves(fresh), strict=True):
         np.testing.assert_array_equal(x, y)
@@ -91,6 +93,7 @@ def expected_shard(name, shape, mesh):
     return tuple(n // size for n, size in zip(shape, sizes, strict=True))
 
 
+@pytest.mark.slow
 def test_parameters_and_moments_have_the_expected_shardings(on_mesh):
     run, _, _, state = on_mesh
     sharded = set()
@@ -124,6 +127,7 @@ def collectives(run, kind):
     return list(zip(shapes, names, strict=True))
 
 
+@pytest.mark.slow
 def test_the_expected_collectives(on_mesh):
     run, *_ = on_mesh
     assert collectives(run, 'all-reduce')
@@ -137,6 +141,7 @@ def test_the_expected_collectives(on_mesh):
     assert all('while/body' in name for _, name in gathers if 'layers' in name), gathers
 
 
+@pytest.mark.slow
 def test_a_step_transfers_nothing_between_host_and_devices(on_mesh):
     run, _, _, state = on_mesh
     batch = run.batch(STEPS)

@@ -93,6 +93,7 @@ def test_the_gradients_of_many_parts_are_added_in_float32():
     assert float(grads['weight']) == 512
 
 
+@pytest.mark.slow
 def test_microbatches_give_the_gradients_of_the_batch(plain):
     # The rounding of a sum of B * C * S terms in another order.
     rounding = np.sqrt(B * C * S) * np.finfo(np.float32).eps
@@ -112,6 +113,7 @@ def test_negatives_come_from_all_devices(plain, monkeypatch, axes, parts, sharde
     check(gradients(axes, parts, sharded, symmetric=True), plain, 1e-5)
 
 
+@pytest.mark.slow
 def test_packed_rows_give_the_same_gradients(plain, monkeypatch):
     monkeypatch.setattr(zero1, 'SMALL', 0)
     rows = B // 8

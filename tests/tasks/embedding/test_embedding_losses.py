@@ -85,10 +85,19 @@ CASES = {
     'cosine': ('cosine', {}, 2),
     'a teacher': ('margin_mse', {'scale': 5.0}, 4),
 }
+QUICK = ('several', 'cosent', 'cosine', 'a teacher')
 
 
-@pytest.mark.parametrize('dims', [(), (6, 3)], ids=['whole', 'matryoshka'])
-@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize(
+    'case, dims',
+    [
+        *((case, ()) for case in QUICK),
+        ('symmetric with margin', (6, 3)),
+        *(pytest.param(case, (), marks=pytest.mark.slow) for case in CASES if case not in QUICK),
+        *(pytest.param(case, (6, 3), marks=pytest.mark.slow) for case in CASES if case != 'symmetric with margin'),
+    ],
+    ids=lambda value: value if isinstance(value, str) else 'matryoshka' if value else 'whole',
+)
 def test_loss_and_gradient_equal_plain_loops(case, dims):
     name, options, choices = CASES[case]
     x = np.random.default_rng(3).standard_normal((B, choices, D))

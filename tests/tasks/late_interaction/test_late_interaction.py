@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import slow
 from safetensors.numpy import save_file
 
 from bertjax.convert.huggingface.multi_vector import (
@@ -195,7 +196,7 @@ def test_unsupported_exports_and_attention_are_refused():
     assert choose_attention('auto', x, x, mask, 0.0).name in ('by_head_cpu', 'dot_product')
 
 
-@pytest.mark.parametrize('window', [0, 12])
+@pytest.mark.parametrize('window', [12, *slow(0)])
 def test_rows_of_several_sequences_have_the_same_vectors(marked: Tokenizer, draw_params: Callable, window: int):
     """Augmenting masks see the tokens of their own query only, and no token sees them."""
     config = BertConfig(vocab_size=marked.vocab_size, num_layers=2, width=32, num_heads=2, attention_window=window)

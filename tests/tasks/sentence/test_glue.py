@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from glue_world import ROWS, label, text, write_glue
+from marks import slow
 
 from bertjax.errors import UserError
 from bertjax.losses import CLASSIFICATION, REGRESSION
@@ -279,7 +280,7 @@ SHARED = {
 }
 
 
-@pytest.mark.parametrize('name', SHARED)
+@pytest.mark.parametrize('name', [*(name for name in SHARED if name != 'SST-2'), *slow('SST-2')])
 def test_published_files_are_read(shared, name: str):
     task = GlueTask(str(shared / 'glue'), 128, task=name)
     for split, count in zip(('train', 'dev', 'test'), SHARED[name], strict=True):
