@@ -226,6 +226,7 @@ def test_processes_with_different_configs_are_refused(saved, key, value, words):
 
 def test_the_teacher_of_each_process_may_have_another_path():
     config = to_plain(bertjax.recipe('distilbert:glue:rte').config)
+    config['distill']['teacher'] = 'a/path'
     check_processes([config, changed(config, 'distill.teacher', 'other/path')])
     with pytest.raises(UserError, match=r'config\.distill\.temperature: found 7'):
         check_processes([config, changed(config, 'distill.temperature', 7)])

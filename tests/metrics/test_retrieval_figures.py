@@ -6,7 +6,7 @@ import random
 import pytest
 
 from bertjax.metrics.retrieval import CUTOFFS, retrieval_figures
-from bertjax.tasks.embedding.base import rank
+from bertjax.tasks.embedding.base import make_ranking
 from bertjax.tasks.embedding.files import Corpus, Query
 
 
@@ -51,7 +51,7 @@ def test_metrics_equal_pytrec_eval():
     draw, run = random.Random(1), {}
     for q, (documents, relevant) in enumerate(cases):
         scores = {d: float(draw.randint(0, 9)) for d in documents}  # many scores are equal
-        cases[q] = rank(Query(str(q), '', relevant, corpus), scores.items()).documents, relevant
+        cases[q] = make_ranking(Query(str(q), '', relevant, corpus), scores.items()).documents, relevant
         run[str(q)] = {str(d): score for d, score in scores.items()}
     truth = {str(q): {str(d): grade for d, grade in relevant.items()} for q, (_, relevant) in enumerate(cases)}
     theirs = pytrec_eval.RelevanceEvaluator(truth, {'ndcg_cut_10', 'recall_1', 'recall_10', 'recall_100'}).evaluate(run)

@@ -36,7 +36,6 @@ def test_a_resumed_run_ends_in_the_same_bits(program: Program, hybrid: pathlib.P
     assert losses[0] == losses[1]
 
 
-@pytest.mark.slow
 def test_evaluation_uses_only_masked_rows(hybrid: pathlib.Path):
     train, heldout = (examples_of(hybrid, split).batch(np.arange(64)) for split in ('train', 'heldout'))
     assert train['causal'].any() and not {'causal', 'sequence_ids'} & heldout.keys()
