@@ -71,6 +71,7 @@ def test_a_replay_has_the_same_bits(program, timed, tmp_path):
         assert replayed.replace(str(timed).encode(), b'') == first, name
 
 
+@pytest.mark.slow
 def test_a_signal_between_two_phases_stops_the_second(program, tmp_path):
     def decide(*arguments, original=BudgetPlan.decide, **options):
         signal.raise_signal(signal.SIGINT)
