@@ -35,9 +35,11 @@ SIZES = (
 # {dtype: the minimum speed of its matrix products, relative to float32, at which the dtype is chosen}.
 _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 _EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large matrix product
-# The constants of `expected_loss`, from a fit to runs with 0.4 to 3.2 million parameters (benchmarks/ladder_report.py).
-# For larger models they are an extrapolation. If a step is timed, they and _EFFICIENCY determine only the size.
-_FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.592, 18.3, 0.243, 4100.0, 0.520
+PARAMETERS_EXPONENT = 0.34  # arXiv 2203.15556, equation 10
+# The other constants of `expected_loss`, from a fit to runs with 0.4 to 10.6 million parameters
+# (benchmarks/ladder_report.py). For larger models they are an extrapolation. If a step is timed, they and _EFFICIENCY
+# determine only the size.
+_FLOOR, _PARAMETERS_FACTOR, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.828, 42.3, 4390.0, 0.523
 _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step; without it, tiny models would warm up for too long
 # See `choose_batch_size`. With 2 layers of width 128, the loss after 5 minutes on a busy Intel Xeon is 1.364 with 32
 # rows of 64 positions (4,598 steps), 1.339 with 64 rows (2,600 steps) and 1.309 with 128 rows (1,622 steps)
@@ -56,7 +58,7 @@ def expected_loss(parameters: float, tokens: float) -> float:
     The formula is equation 2 of arXiv 2203.15556. For `parameters`, see `inner_parameters`; `tokens` is the number of
     positions in training.
     """
-    return _FLOOR + _PARAMETERS_FACTOR / parameters**_PARAMETERS_EXPONENT + _TOKENS_FACTOR / tokens**_TOKENS_EXPONENT
+    return _FLOOR + _PARAMETERS_FACTOR / parameters**PARAMETERS_EXPONENT + _TOKENS_FACTOR / tokens**_TOKENS_EXPONENT
 
 
 def gated_width(width: int) -> int:
