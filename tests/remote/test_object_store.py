@@ -116,8 +116,7 @@ def test_a_cache_on_a_file_system_without_locks_works(bucket, monkeypatch):
 
     monkeypatch.setattr(fcntl, 'flock', refuse)
     copy = cache.copy_path(f'{URL}/a/c.txt', 'config.data')
-    (part,) = copy.parent.glob('.c.txt.part-*')
-    assert copy.read_bytes() == TEXTS['text/a/c.txt'] and part.read_bytes() == b'other'
+    assert copy.read_bytes() == TEXTS['text/a/c.txt'] and not [*copy.parent.glob('.c.txt.part-*')]
 
 
 def test_a_download_that_is_always_damaged_is_an_error(bucket, tmp_path):
