@@ -58,7 +58,7 @@ def test_queries_attend_to_tokens_only_and_causal_ones_only_to_the_left(heads, n
     'causal, name',
     [
         (False, 'by_head_cpu'),
-        (True, 'dot_product'),
+        pytest.param(True, 'dot_product', marks=pytest.mark.slow),
         pytest.param(False, 'dot_product', marks=pytest.mark.slow),
         pytest.param(True, 'by_head_cpu', marks=pytest.mark.slow),
     ],

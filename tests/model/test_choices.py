@@ -105,7 +105,7 @@ def torch():
     return pytest.importorskip('torch', reason='compares with PyTorch')
 
 
-@pytest.mark.parametrize('choice', mostly_slow(CHOICES, 'pre_norm', 'no first norm'))  # test_modernbert.py has windows
+@pytest.mark.parametrize('choice', mostly_slow(CHOICES, 'pre_norm'))  # test_modernbert.py has windows
 @SCAN
 def test_values_and_gradients_equal_the_reference(torch, make_params, choice, scan):
     config = BertConfig(**{**SMALL, **CHOICES[choice], 'scan_layers': scan})

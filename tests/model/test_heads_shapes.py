@@ -100,6 +100,7 @@ def test_the_logits_of_a_bfloat16_model_are_not_rounded(case, small_config, inpu
         assert np.mean(real == real.astype(jnp.bfloat16).astype(np.float32)) < 0.5
 
 
+@pytest.mark.slow
 def test_a_named_attention_without_single_queries_does_not_compute_the_last_one(
     small_config, inputs, draw_head, monkeypatch
 ):

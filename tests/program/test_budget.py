@@ -137,6 +137,7 @@ def test_two_processes_follow_one_clock(program, tmp_path):
     assert 'Another sentence.' in (tmp_path / 'text.txt').read_text() and 'of 2 processes' not in ends[0].stdout
 
 
+@pytest.mark.slow
 def test_a_budget_of_operations_decides_the_steps(program, tmp_path, monkeypatch):
     """A finished run has all its steps, so the same command does not train again. It has pairs and segments."""
     monkeypatch.setattr('bertjax.pretrain.budget_choice._CPU_PART_POSITIONS', 512)

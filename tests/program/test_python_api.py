@@ -149,6 +149,7 @@ def table(rte: pathlib.Path, split: str) -> list[dict]:
         return list(csv.DictReader(file, delimiter='\t', quoting=csv.QUOTE_NONE))
 
 
+@pytest.mark.slow
 def test_a_task_on_rows_equals_the_same_task_on_files(program, trained, rte, tmp_path, program_environment):
     command_line_run = tmp_path / 'typed'
     flags = (*SHORT, f'--config.init={trained}')

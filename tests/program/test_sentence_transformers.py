@@ -215,6 +215,7 @@ def test_vectors_agree_with_sentence_transformers(trained, tmp_path):
         np.testing.assert_allclose(bertjax.load(tmp_path / name).encode(TEXTS), peer.encode(TEXTS), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_other_formats_keep_the_modules(folder, tmp_path, capsys):
     bert = bertjax.load(folder)
     for name in ('orbax', 'google'):

@@ -53,6 +53,7 @@ def test_the_initial_state_does_not_depend_on_the_mesh(fresh, on_mesh):
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.slow
 def test_the_initial_state_is_traced_once(monkeypatch):
     """Although the shapes and shardings are computed before the state."""
     traces = []
