@@ -13,7 +13,8 @@ for global and 10,000 for local attention (original: 10,000 for both in the firs
 has the phases of the other sizes (original: 83 and 17 billion tokens after the first phase).
 
 Hardware: a slice of TPU v5e with 64 chips, in bfloat16. The compiler estimates the step and its memory for rows of
-1,024 (`--config.run=compile --config.topology=v5e:8x8`; 26 November 2026; not run). The hours follow from the step:
+1,024 (`--config.run=compile --config.topology=v5e:8x8`; 26 November 2026, then with gradient clipping, which changes
+150m by 0.4 %; not run). The hours follow from the step:
 
 | argument | layers / width / heads | rate, decay per step | step, MFU       | GiB per chip | hours, 1,700 B tokens |
 |----------|------------------------|----------------------|-----------------|--------------|------------------------|

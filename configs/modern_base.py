@@ -11,8 +11,8 @@ row is one part of a document, or several short documents that do not attend to 
 have 64 rows (original: 72). The batch size is constant in each phase (original: the first batches are smaller). In all
 phases, the weight decay is proportional to the learning rate (original: 1e-5 per step at the peak of each phase).
 
-Hardware: 64 chips of TPU v5e take 90 hours in bfloat16 and use 10 GiB per chip. This follows from the compiler's
-estimate of a step: 667 ms for rows of 1,024 and 139 ms for rows of 8,192 (docs/scaling.md; not run).
+Hardware: 64 chips of TPU v5e take 89 hours in bfloat16 and use 10 GiB per chip. This follows from the compiler's
+estimate of a step: 669 ms for rows of 1,024 and 135 ms for rows of 8,192 (docs/scaling.md; not run).
 """
 
 from ml_collections import ConfigDict

@@ -7,7 +7,7 @@ tokens, then 5e-5 for 800 billion tokens and for the rows of 8,192. The original
 model; this recipe starts from random weights.
 
 Hardware: 64 chips of TPU v5e take 8.1 days in bfloat16 and use 11 GiB per chip. This follows from the compiler's
-estimate of a step: 1,477 ms for rows of 1,024 and 289 ms for rows of 8,192 (docs/scaling.md; not run).
+estimate of a step: 1,484 ms for rows of 1,024 and 282 ms for rows of 8,192 (docs/scaling.md; not run).
 """
 
 from ml_collections import ConfigDict
