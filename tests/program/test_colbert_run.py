@@ -6,9 +6,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from embedding_runs import sentences, write_rows
 from json_tokenizers import write_modernbert
 from running import ONE_LENGTH, Program, results, rows
-from test_embed_run import sentences, write_rows
 from test_rerank_run import lists, losses, scored, scores, train
 
 import bertjax

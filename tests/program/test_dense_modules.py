@@ -7,9 +7,9 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from embedding_runs import embed, pairs, unit, write_rows
 from running import Program
 from safetensors.numpy import load_file, save_file
-from test_embed_run import embed, pairs, unit, write_rows
 from test_sentence_transformers import TEXTS
 
 import bertjax

@@ -6,9 +6,9 @@ import pathlib
 
 import numpy as np
 import pytest
+from embedding_runs import write_rows
 from marks import mostly_slow
 from running import Program, results, rows
-from test_embed_run import write_rows
 
 import bertjax
 from bertjax.inference import extract

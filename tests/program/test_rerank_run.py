@@ -8,9 +8,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from embedding_runs import SHORT, sentences, write_rows
 from json_tokenizers import write_modernbert
 from running import Program, results, rows
-from test_embed_run import SHORT, sentences, write_rows
 
 import bertjax
 from bertjax.api import Bert

@@ -6,10 +6,10 @@ import shutil
 
 import numpy as np
 import pytest
+from embedding_runs import sentences, write_rows
 from running import Program
 from safetensors.numpy import load_file, save_file
 from test_colbert_run import RECIPE, assert_equal_cosines, colbert
-from test_embed_run import sentences, write_rows
 from test_rerank_run import lists, scores
 
 import bertjax
