@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import fcntl
-import functools
 import glob
 import hashlib
 import io
@@ -226,7 +225,8 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
     handle = os.open(directory, os.O_RDONLY)
     try:
         try:
-            lock_file(handle, directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not lock_file(handle, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                logging.warning('%s cannot be locked: do not start a second process in it.', directory)
         except BlockingIOError:
             found, fix = f'another process that {doing}', 'wait for it, or end it'
             raise UserError(str(directory), found, 'one process at a time', fix) from None
@@ -244,16 +244,15 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
         os.close(handle)
 
 
-def lock_file(handle: int, directory: str | os.PathLike, operation: int = fcntl.LOCK_EX) -> bool:
-    """Locks an open file or directory until it is closed. Logs a warning if the file system does not support locks.
+def lock_file(handle: int, operation: int = fcntl.LOCK_EX) -> bool:
+    """Locks an open file or directory until it is closed. Returns False if the file system does not support locks.
 
     Args:
       handle: The file descriptor.
-      directory: The directory that the warning names.
       operation: An operation of `fcntl.flock`; by default, the function waits for the lock.
 
-    Returns:
-      Whether the file is locked.
+    Raises:
+      BlockingIOError: Another process holds the lock, and `operation` does not wait.
     """
     try:
         fcntl.flock(handle, operation)
@@ -261,13 +260,7 @@ def lock_file(handle: int, directory: str | os.PathLike, operation: int = fcntl.
     except BlockingIOError:
         raise
     except OSError:
-        _warn_unlocked(os.fspath(directory))
         return False
-
-
-@functools.cache  # one warning, even for many files
-def _warn_unlocked(directory: str) -> None:
-    logging.warning('%s cannot be locked: do not start a second process in it.', directory)
 
 
 def is_at(path: str | os.PathLike, handle: int) -> bool:

@@ -128,7 +128,7 @@ def _single_file(data: str) -> epath.Path | None:
 
 
 def _may_be_training_file(file: epath.Path, recorded: Mapping[str, Any]) -> bool:
-    """Whether a training file of the recorded run has the content of `file`, or its data are not on this machine."""
+    """Returns whether a training file of the run has the content of `file`, or the data are no longer at their path."""
     data = pathlib.Path(recorded['data']).expanduser()
     training_files = filter(pathlib.Path.is_file, (data, data / recorded['task']['train'], *data.glob('train*')))
     return not data.exists() or any(filecmp.cmp(path, file, shallow=False) for path in training_files)

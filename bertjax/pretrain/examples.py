@@ -58,7 +58,7 @@ class StoreExamples:
         return all(store.split('heldout').num_documents for store in self.stores)
 
     def get(self, shape: tuple[int, int], split: str, phase: int = 0) -> PhaseExamples:
-        """Returns the examples of a phase. With config.packing, training examples are packed into rows.
+        """Returns the training or held-out examples. With config.packing, training examples are packed into rows.
 
         Training examples have the highest mask rate of the phase, which `ScheduledMasks` can lower. Held-out examples
         have the mask rate config.masking.eval_rate, which also determines their maximum number of predictions. They and

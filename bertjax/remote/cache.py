@@ -137,7 +137,7 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
         make_directory(target.parent)
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(part.open('ab'))
-            if not lock_file(file.fileno(), target.parent):  # others may write to this file, so use another one
+            if not lock_file(file.fileno()):  # others may write to this file, so use another one
                 part.unlink(missing_ok=True)
                 part = part.with_name(f'{part.name}-{secrets.token_hex(4)}')
                 file = stack.enter_context(part.open('ab'))

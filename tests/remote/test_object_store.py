@@ -93,8 +93,8 @@ def test_a_copy_that_another_process_has_completed_stays(bucket, monkeypatch, tm
     """While this process waits, another completes the copy, and a third opens a new partial file."""
     bucket.put(TEXTS)
 
-    def complete(handle, directory) -> bool:
-        (part,) = directory.glob('.b.txt.part-*')
+    def complete(handle) -> bool:
+        (part,) = tmp_path.glob('.b.txt.part-*')
         part.write_bytes(TEXTS['text/b.txt'])
         part.rename(tmp_path / 'b.txt')
         part.touch()
