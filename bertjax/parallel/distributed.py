@@ -129,25 +129,25 @@ def primary_first(*, sync_workdirs: bool = True) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         if is_primary():
-            with _report_status(_share_primary_status):
+            with _share_outcome():
                 with _as_if_alone():
                     yield
                 if workdir_sync:
                     stack.enter_context(workdir_sync())
             if workdir_sync:
-                _share_all_statuses(0)
+                _share_status(0)
             return
-        _share_primary_status(0)
+        _share_status(0)
         if workdir_sync:
-            with _report_status(_share_all_statuses), workdir_sync():
+            with _share_outcome(), workdir_sync():
                 pass
         with _as_if_alone():
             yield
 
 
 @contextlib.contextmanager
-def _report_status(report: Callable[[int], None]) -> Iterator[None]:
-    """A context that passes the exit status of its body to `report`."""
+def _share_outcome() -> Iterator[None]:
+    """A context that calls `_share_status` with the exit status of its body."""
     status = 1
     try:
         yield
@@ -156,18 +156,10 @@ def _report_status(report: Callable[[int], None]) -> Iterator[None]:
         status = _status_of(error)
         raise
     finally:
-        report(status)
+        _share_status(status)
 
 
-def _share_primary_status(status: int) -> None:
-    """Sends the status of the primary to the other processes, which raise OtherStoppedError if it is not 0."""
-    wait_for_all()
-    primary_status = broadcast_from_primary(status)
-    if primary_status and not is_primary():
-        raise OtherStoppedError(primary_status)
-
-
-def _share_all_statuses(status: int) -> None:
+def _share_status(status: int) -> None:
     """Exchanges the statuses of all processes. If any is not 0, processes with status 0 raise OtherStoppedError."""
     wait_for_all()
     statuses = multihost_utils.process_allgather(np.int32(status)).ravel()
@@ -209,7 +201,7 @@ def raise_together(failure: BaseException | None) -> None:
       OtherStoppedError: Another process has a failure, but this one has none.
     """
     if is_multiprocess():
-        _share_all_statuses(0 if failure is None else _status_of(failure))
+        _share_status(0 if failure is None else _status_of(failure))
     if failure is not None:
         raise failure
 
