@@ -17,8 +17,7 @@ import numpy as np
 from bertjax.cost.step_cost import step_cost
 from bertjax.model.config import train_flops_per_sequence
 from bertjax.model.encoder import resolve_remat
-from bertjax.parallel.compiler_flags import FLAGS
-from bertjax.parallel.gpu_targets import UNTIMED
+from bertjax.parallel.devices import GPU_FLAGS
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.topology import generation_of, topology_devices
 from bertjax.pretrain.phases import PretrainingPhase
@@ -199,7 +198,7 @@ def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
     """
     lowered = StepLowering(setup, phase).step(phase.batches[phase.seq_len])
     if setup.mesh.devices.flat[0].platform != 'tpu':
-        compiled = lowered.compile({**FLAGS, **UNTIMED})
+        compiled = lowered.compile({**GPU_FLAGS, **UNTIMED})
         return {'fits': True, **_analyze(compiled), 'text': compiled.as_text()}
     with tempfile.TemporaryDirectory() as folder:
         try:

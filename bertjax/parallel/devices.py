@@ -14,8 +14,18 @@ from jax.sharding import Mesh
 from bertjax.errors import UserError
 from bertjax.memory import host_memory
 from bertjax.parallel.compile_cache import enable_compile_cache
-from bertjax.parallel.compiler_flags import set_compiler_flags
 
+# XLA flags for machines with GPUs, unless XLA_FLAGS has other values. Other flags, and all flags for TPUs, keep XLA's
+# defaults, because we have no measurements in favor of other values.
+GPU_FLAGS = {
+    # With this flag, GPUs exchange gradients while they compute other gradients. NVIDIA's images of JAX set it too
+    # (docs.nvidia.com/jax-toolbox/environment-variables).
+    'xla_gpu_enable_latency_hiding_scheduler': True,
+    # A resumed run must give the same bits, so this flag excludes sums by atomic operations, whose order varies. With
+    # the flag, cuDNN's attention uses its deterministic backward pass (openxla/xla, pull request 14125). Only scatters
+    # whose indices may repeat become slow, and a step has none (model/lookup.py).
+    'xla_gpu_exclude_nondeterministic_ops': True,
+}
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
@@ -74,11 +84,19 @@ def _has_plugins() -> bool:
     return bool(importlib.metadata.entry_points(group='jax_plugins') or importlib.util.find_spec('jax_plugins'))
 
 
+def set_gpu_flags() -> None:
+    """Adds the missing GPU_FLAGS to XLA_FLAGS. This has no effect after XLA has started."""
+    flags = os.environ.get('XLA_FLAGS', '').split()
+    names = {flag.lstrip('-').partition('=')[0] for flag in flags}
+    flags += [f'--{name}={str(value).lower()}' for name, value in GPU_FLAGS.items() if name not in names]
+    os.environ['XLA_FLAGS'] = ' '.join(flags)
+
+
 def claim_devices() -> list[jax.Device]:
     """Prepares the process for its devices and returns all devices.
 
     The function enables the compile cache (`compile_cache.enable_compile_cache`). If JAX may use a GPU, the function
-    sets `compiler_flags.FLAGS`. Call it in the main thread before JAX computes anything.
+    sets GPU_FLAGS. Call it in the main thread before JAX computes anything.
 
     On a CPU, the function makes the process keep freed memory. XLA allocates the temporary arrays anew in every step.
     By default, glibc returns freed blocks above 32 MiB to the kernel, which then has to clear their pages in every
@@ -92,7 +110,7 @@ def claim_devices() -> list[jax.Device]:
     jax.config.update('jax_cpu_enable_async_dispatch', False)
     leave_out_absent_tpus()
     if _may_have_nvidia_gpu() and _has_plugins():
-        set_compiler_flags()
+        set_gpu_flags()
     enable_compile_cache()
     devices = jax.devices()
     if jax.process_count() > 1 and not jax.distributed.is_initialized():

@@ -2,7 +2,7 @@
 
 The kernel saves no [S, S] array and skips padding. `jax.nn.dot_product_attention` has no dropout, and cuDNN would drop
 different weights than bertjax, so training uses cuDNN only with `model.attention_dropout=0`. Packed rows would need an
-[S, S] bias. The gradients are reproducible with the XLA flags of `parallel/compiler_flags.py`. The speed has not been
+[S, S] bias. The gradients are reproducible with the XLA flags of `parallel/devices.py`. The speed has not been
 measured yet. 'auto' prefers cuDNN to `fused_gpu`, because NVIDIA tunes cuDNN for each of its GPUs.
 """
 
