@@ -19,7 +19,7 @@ from bertjax.model.config import train_flops_per_sequence
 from bertjax.model.encoder import resolve_remat
 from bertjax.parallel.devices import GPU_FLAGS
 from bertjax.parallel.mesh import make_mesh, row_shards
-from bertjax.parallel.topology import generation_of, topology_devices
+from bertjax.parallel.topology import UNTIMED, generation_of, topology_devices
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings

@@ -9,8 +9,10 @@ import re
 import sys
 from typing import Any
 
+import jax
+from jax.experimental import topologies
+
 from bertjax.errors import UserError, first_line
-from bertjax.parallel.gpu_targets import GPUS, gpu_devices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +55,63 @@ GENERATIONS = {
     'v5p': Generation(95 * 2**30, 2765e9, 100e9, 4, 1.75e9, 50e9 / 8),
     'v6e': Generation(32 * 2**30, 1638e9, 100e9, 16, 1.75e9, 100e9 / 8),
 }
+_HOPPER: dict[str, Any] = {
+    'major': 9,
+    'minor': 0,
+    'features': 'feature_extension: ACCELERATED_FEATURES',
+    'multiprocessors': 132,
+    'lanes': 128,
+    'clock_ghz': 1.98,
+    'shared_block': 232448,
+    'shared_processor': 233472,
+    'links': 450_000_000_000,
+}
+_AMPERE: dict[str, Any] = {
+    'major': 8,
+    'minor': 0,
+    'features': '',
+    'multiprocessors': 108,
+    'lanes': 64,
+    'clock_ghz': 1.41,
+    'shared_block': 166912,
+    'shared_processor': 167936,
+    'links': 300_000_000_000,
+}
+# Sources: NVIDIA's whitepapers and data sheets, and for shared memory the tables of compute capabilities in the CUDA
+# C++ programming guide. Sizes are in bytes, and `cache` is the L2 cache. `bandwidth` (of the memory) and `links`
+# (NVLink, in one direction) are in bytes per second.
+GPUS: dict[str, dict[str, Any]] = {
+    'h200': {
+        **_HOPPER, 'name': 'NVIDIA H200',
+        'cache': 62914560, 'bandwidth': 4_800_000_000_000, 'memory': 150_000_000_000,
+    },
+    'h100': {
+        **_HOPPER, 'name': 'NVIDIA H100 80GB HBM3',
+        'cache': 52428800, 'bandwidth': 3_350_000_000_000, 'memory': 85_000_000_000,
+    },
+    'a100': {
+        **_AMPERE, 'name': 'NVIDIA A100-SXM4-80GB',
+        'cache': 41943040, 'bandwidth': 2_039_000_000_000, 'memory': 85_000_000_000,
+    },
+}  # fmt: skip
+_TARGET = """
+gpu_device_info {{
+  cuda_compute_capability {{ major: {major} minor: {minor} {features} }}
+  core_count: {multiprocessors} fpus_per_core: {lanes} clock_rate_ghz: {clock_ghz}
+  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  shared_memory_per_block: 49152 shared_memory_per_block_optin: {shared_block}
+  shared_memory_per_core: {shared_processor}
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  l2_cache_size: {cache} memory_bandwidth: {bandwidth} device_memory_size: {memory}
+}}
+platform_name: "CUDA" device_description_str: "{name}"
+dnn_version_info {{ major: 9 minor: 10 }} runtime_version {{ major: 12 minor: 9 }}
+"""
+# Compiler options that switch off autotuning, which needs a GPU. XLA then uses its defaults.
+UNTIMED = {'xla_gpu_autotune_level': 0}
 # By default, JAX uses three quarters of a GPU's memory. A switch connects the GPUs of a machine, so no side is a ring.
-_GPUS = {
+GENERATIONS |= {
     name: Generation(gpu['memory'] * 3 // 4, gpu['bandwidth'], gpu['links'], 1 << 30, gpu['clock_ghz'] * 1e9)
     for name, gpu in GPUS.items()
 }
@@ -71,7 +128,7 @@ def parse_topology(name: str) -> tuple[int, str, str]:
 
 def generation_of(name: str) -> Generation:
     """Returns the generation of a topology such as 'v5e:4x4'."""
-    return {**GENERATIONS, **_GPUS}[parse_topology(name)[1]]
+    return GENERATIONS[parse_topology(name)[1]]
 
 
 def slice_chips(name: str) -> int:
@@ -109,7 +166,7 @@ def topology_devices(name: str) -> list[Any]:
     """
     example = 'v5e:4x4, v5p:2x2x4 (generation, chips along each side), 2*v5e:16x16 (two slices) or h200:8 (GPUs)'
     match = _NAME.fullmatch(name)
-    if not match or match.group(2) not in {**GENERATIONS, **GPUS}:
+    if not match or match.group(2) not in GENERATIONS:
         raise UserError('config.topology', repr(name), example, 'for example --config.topology=v5e:4x4')
     slices, generation, shape = parse_topology(name)
     if generation in GPUS:
@@ -120,8 +177,6 @@ def topology_devices(name: str) -> list[Any]:
         raise UserError('config.topology', repr(name), expected, fix)
     os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')  # without it, libtpu waits for a cloud metadata server
     os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')  # compiling needs no exclusive use of the chips
-    from jax.experimental import topologies
-
     # On v4, libtpu needs an option to treat both cores of a chip as one device, as on v5p.
     options: dict[str, Any] = {'chip_config_name': 'megacore'} if generation == 'v4' else {}
     if slices > 1:
@@ -142,11 +197,15 @@ def topology_devices(name: str) -> list[Any]:
 
 
 def _make_gpus(name: str, example: str) -> list[Any]:
+    """Creates the abstract devices of a machine with GPUs."""
     machines, gpu, count = parse_topology(name)
     if machines > 1 or 'x' in count:
         raise UserError('config.topology', repr(name), example, f'give the number of GPUs of one machine: {gpu}:8')
+    os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')  # compiling needs no driver
+    jax.devices('cpu')  # starting JAX registers the plug-ins
+    shape, target = f'1x1x{count}', _TARGET.format(**GPUS[gpu])  # partitions, hosts per partition, GPUs per host
     try:
-        return gpu_devices(gpu, int(count))
+        return list(topologies.get_topology_desc(gpu, 'cuda', topology=shape, target_config=target).devices)
     except Exception as error:  # the plug-in raises various errors
         reason = first_line(error)
         fix = "install the extra 'cuda': pip install 'bertjax[cuda]'"

@@ -33,6 +33,7 @@ def test_flags_are_set_if_there_may_be_a_gpu(monkeypatch):
 def test_xla_knows_the_flags():
     """XLA would end the process if it did not know a flag."""
     code = 'import jax; print(jax.numpy.zeros(()) + 1)'
-    environment = os.environ | {'XLA_FLAGS': ' '.join(f'--{name}={str(value).lower()}' for name, value in GPU_FLAGS.items())}
+    flags = ' '.join(f'--{name}={str(value).lower()}' for name, value in GPU_FLAGS.items())
+    environment = os.environ | {'XLA_FLAGS': flags}
     done = subprocess.run([sys.executable, '-c', code], env=environment, capture_output=True, text=True, timeout=300)
     assert done.stdout.strip() == '1.0', done.stderr
