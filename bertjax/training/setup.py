@@ -18,15 +18,7 @@ from bertjax.optim.trainable import Selection, partition, select_all
 from bertjax.parallel.mesh import describe_mesh
 from bertjax.parallel.partition import mesh_context
 from bertjax.parallel.zero1 import GradientExchange, is_data_parallel, shard_over_data, should_shard
-from bertjax.training.state import (
-    TrainState,
-    abstract_state,
-    fresh_state,
-    init_aux_params,
-    make_init,
-    put_params,
-    shardings_of,
-)
+from bertjax.training.state import TrainState, abstract_state, make_init, put_params, shardings_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,13 +125,13 @@ class Setup:
     @functools.cached_property
     def _create_around(self) -> Callable[[Any, jax.Array], TrainState]:
         """A function (model parameters, key) -> the state of step 0 without the model parameters."""
-        init_aux, aux = self.objective.init_aux, {AUX: self.state.params[AUX]} if AUX in self.state.params else {}
 
         def create(params: Any, key: jax.Array) -> TrainState:
-            aux_params = nn.unbox(init_aux_params(init_aux, key)) if aux else {}
-            state = fresh_state(self.optimizer, {**params, **aux_params}, self.trained, ema=self.ema_decay > 0)
-            return state.replace(params=aux_params)
+            state = nn.unbox(self.init(key))  # JAX leaves out the computation of the parameters that are not used
+            aux = {name: value for name, value in state.params.items() if name == AUX}
+            return state.with_params({**params, **aux}).replace(params=aux)
 
+        aux = {name: value for name, value in self.state.params.items() if name == AUX}
         return jax.jit(create, out_shardings=shardings_of(self.state.replace(params=aux)))
 
     @functools.cached_property

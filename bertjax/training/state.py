@@ -102,25 +102,13 @@ def make_init(
     def init(key: jax.Array) -> TrainState:
         params = init_params(model, key)
         if init_aux is not None:
-            params = {**params, **init_aux_params(init_aux, key)}
-        return fresh_state(optimizer, params, trained, ema=ema)
+            params = {**params, AUX: init_aux(jax.random.fold_in(key, 1))}
+        trained_params, _ = partition(params, trained)
+        zero = jnp.zeros([], jnp.int32)
+        fields = (zero, params, optimizer.init(trained_params), zero, zero)
+        return EmaTrainState(*fields, start_ema(params)) if ema else TrainState(*fields)
 
     return init
-
-
-def init_aux_params(init_aux: Callable[[jax.Array], Any], key: jax.Array) -> dict[str, Any]:
-    """Returns {AUX: initial parameters of the objective}. `key` also initializes the model."""
-    return {AUX: init_aux(jax.random.fold_in(key, 1))}
-
-
-def fresh_state(
-    optimizer: optax.GradientTransformation, params: Any, trained: Selection, *, ema: bool = False
-) -> TrainState:
-    """Creates the state of step 0 with these parameters. The optimizer has moments for the `trained` parameters."""
-    trained_params, _ = partition(params, trained)
-    zero = jnp.zeros([], jnp.int32)
-    fields = (zero, params, optimizer.init(trained_params), zero, zero)
-    return EmaTrainState(*fields, start_ema(params)) if ema else TrainState(*fields)
 
 
 def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> TrainState:
