@@ -212,8 +212,8 @@ class BertEncoder(nn.Module):
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding. Padding must
             follow the tokens of a row, because cuDNN reads only their number. To hide other tokens, pass `key_mask`.
           dropout: The dropout of a training step, or None for no dropout.
-          layout: The layout of packed rows, in which each sequence attends only to its own tokens; None if each row is
-            one sequence. With fixed slots, `dropout` has an example number for each position.
+          layout: The layout of packed rows; None if each row is one sequence. With fixed slots, `dropout` has an
+            example number for each position.
           causal: int32 [B, S], 1 for tokens that cannot attend to later tokens; None if there are none. It must be None
             with fixed slots.
           key_mask: int32 [B, S], 1 for the tokens that others attend to; None for all tokens.
@@ -230,42 +230,24 @@ class BertEncoder(nn.Module):
         Raises:
           UserError: The sequences are longer than `max_positions`.
         """
-        arrays = input_ids, segment_ids, attention_mask, key_mask
-        if self.packing is None:
-            return self._encode(*arrays, causal, dropout, layout, all_layers, first_only)
-        length, layout = input_ids.shape[1], self.packing
+        length = input_ids.shape[1]
+        if self.packing is not None:
+            if isinstance(self.packing, PackedLayout):
+                layout, dropout = self.packing, None if dropout is None else self.packing.dropout(dropout)
+            else:
+                layout, first_only = BatchLayout.from_mask(attention_mask, self.packing), False
+            arrays = input_ids, segment_ids, attention_mask, key_mask
+            input_ids, segment_ids, attention_mask, key_mask = (None if x is None else layout.pack(x) for x in arrays)
+        mask = AttentionMask(
+            attention_mask if key_mask is None else key_mask,
+            causal=self.config.causal,
+            causal_queries=causal,
+            hidden_queries=key_mask is not None,
+        )
         if isinstance(layout, PackedLayout):
-            dropout = None if dropout is None else layout.dropout(dropout)
-        else:
-            layout, first_only = BatchLayout.from_mask(attention_mask, layout), False
-        packed = [None if x is None else layout.pack(x) for x in arrays]
-        x, layers = self._encode(*packed, causal, dropout, layout, all_layers, first_only)
-        if first_only:
-            return layout.unpack_cls(x), layers
-        unpack = functools.partial(layout.unpack, length=length)
-        return unpack(x), None if layers is None else jax.vmap(unpack)(layers)
-
-    # If Linen wrapped this method, its name would appear in the operation names that bertjax/cost/estimate.py reads.
-    @nn.nowrap
-    def _encode(
-        self,
-        input_ids: jax.Array,
-        segment_ids: jax.Array,
-        attention_mask: jax.Array,
-        key_mask: jax.Array | None,
-        causal: jax.Array | None,
-        dropout: Dropout | None,
-        layout: BatchLayout | PackedLayout | None,
-        all_layers: bool,
-        first_only: bool,
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Computes the hidden states of rows, which are packed if there is a `layout`. See `__call__`."""
-        keys = attention_mask if key_mask is None else key_mask
-        hidden = key_mask is not None
-        mask = AttentionMask(keys, causal=self.config.causal, causal_queries=causal, hidden_queries=hidden)
-        if layout is not None:
-            is_fixed = isinstance(layout, PackedLayout)
-            mask = mask.replace(layout=layout) if is_fixed else mask.replace(sequence_ids=layout.sequence_ids)
+            mask = mask.replace(layout=layout)
+        elif layout is not None:
+            mask = mask.replace(sequence_ids=layout.sequence_ids)
         keep_layers = all_layers or is_captured(self, HIDDEN)
         gather_last = first_only and is_captured(self, *CAPTURES)  # captured values cover all positions
         embedded = self.embeddings(input_ids, segment_ids, dropout, layout)  # [B, S, D]
@@ -280,8 +262,16 @@ class BertEncoder(nn.Module):
             layers = jnp.concatenate([embedded[None], layers])  # [L + 1, B, S, D]
         if is_captured(self, HIDDEN):
             capture_value(self, HIDDEN, layers)
-        return _gather_cls(x, layout) if gather_last else x, layers if all_layers else None
+        x = _gather_cls(x, layout) if gather_last else x
+        layers = layers if all_layers else None
+        if self.packing is None:
+            return x, layers
+        if first_only:
+            return layout.unpack_cls(x), layers
+        unpack = functools.partial(layout.unpack, length=length)
+        return unpack(x), None if layers is None else jax.vmap(unpack)(layers)
 
+    # If Linen wrapped this method, its name would appear in the operation names that bertjax/cost/estimate.py reads.
     @nn.nowrap
     def _apply_blocks(
         self,
