@@ -104,16 +104,13 @@ def lower_in_two(lowering: StepLowering, batches: Mapping[int, BatchSpec]) -> Ca
 
 
 class CompiledSteps(Mapping[int, Program]):
-    """The compiled train step for each padded length. A step is compiled at its first use or earlier.
+    """The compiled train step for each padded length. Threads compile a step at its first use or earlier.
 
     Args:
       lower: length -> a function that compiles the lowered step.
       in_parallel: Whether to compile all lengths in parallel at the first use of a step. This suits accelerators,
         because their host is idle. On CPU, use `compile_ahead`, because parallel compilation would slow the training,
         and a short run may not use all lengths.
-
-    Attributes:
-      ready: {length: step} for the lengths that have been used.
     """
 
     def __init__(self, lower: Callable[[int], Callable[[], Program]], lengths: Iterable[int], *, in_parallel: bool):
@@ -121,29 +118,29 @@ class CompiledSteps(Mapping[int, Program]):
         self._futures: dict[int, concurrent.futures.Future[Program]] = {}
         self._postponed: list[int] = []
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-        self.ready: dict[int, Program] = {}
 
     def compile_ahead(self, lengths: Iterable[int]) -> None:
-        """Compiles steps in a background thread; does nothing if `in_parallel`.
+        """Compiles steps in the background; does nothing if `in_parallel`.
 
         `lengths` are in the order of their first use. The first compilation starts now. The others start in
         `compile_rest`, because on few cores they would delay the first step. The program does not depend on when it is
         compiled.
         """
         if not self._in_parallel:
-            self._postponed = list(lengths)  # not empty: the phase has steps left
-            self._submit_next()
+            first, *self._postponed = lengths  # not empty: the phase has steps left
+            self._submit([first])
 
     def compile_rest(self) -> None:
         """Starts the compilations that `compile_ahead` has postponed."""
-        while self._postponed:
-            self._submit_next()
+        self._submit(self._postponed)
+        self._postponed = []
 
-    def _submit_next(self) -> None:
-        length = self._postponed.pop(0)
-        if length not in self.ready and length not in self._futures:
-            self._pool = self._pool or concurrent.futures.ThreadPoolExecutor(1)
-            self._futures[length] = self._pool.submit(lambda: self._lower(length)())
+    def _submit(self, lengths: Iterable[int]) -> None:
+        for length in lengths:
+            if length not in self._futures:
+                # XLA releases the GIL.
+                self._pool = self._pool or concurrent.futures.ThreadPoolExecutor(None if self._in_parallel else 1)
+                self._futures[length] = self._pool.submit(lambda length=length: self._lower(length)())
 
     def stop(self) -> None:
         """Cancels the compilations of `compile_ahead` that have not started."""
@@ -151,22 +148,15 @@ class CompiledSteps(Mapping[int, Program]):
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
+        self._futures = {length: future for length, future in self._futures.items() if not future.cancelled()}
 
     def is_ready(self, length: int) -> bool:
         """Returns whether the step for this length is available without waiting."""
-        future = self._futures.get(length)
-        return length in self.ready or (future is not None and future.done() and not future.cancelled())
+        return length in self._futures and self._futures[length].done()
 
     def __getitem__(self, length: int) -> Program:
-        if length not in self.ready:
-            if self._in_parallel and not self._futures:
-                pool = concurrent.futures.ThreadPoolExecutor()  # XLA releases the GIL
-                self._futures = {each: pool.submit(self._lower(each)) for each in self._lengths}
-                pool.shutdown(wait=False)
-            future = self._futures.pop(length, None)
-            usable = future is not None and not future.cancelled()
-            self.ready[length] = future.result() if usable else self._lower(length)()
-        return self.ready[length]
+        self._submit(self._lengths if self._in_parallel else [length])
+        return self._futures[length].result()
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._lengths)

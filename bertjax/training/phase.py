@@ -79,7 +79,8 @@ class TrainStep:
         programs = self._programs
         if programs.is_ready(length):
             return programs[length]
-        with self._on_compile(f'length {length} ({len(programs.ready) + 1} of {len(programs)})'):
+        number = 1 + sum(map(programs.is_ready, programs))
+        with self._on_compile(f'length {length} ({number} of {len(programs)})'):
             return programs[length]
 
 
