@@ -53,21 +53,19 @@ class PackedLayout(_Packing, Layout):
         """Unpacks the result of `gather_cls` into batch order: [R, Q, D] -> [R·N, 1, D]."""
         return _take(x, _inverse(self.cls_positions, self.positions)[self.starts]).reshape(-1, 1, x.shape[-1])
 
-    def split(self, x: jax.Array) -> list[jax.Array]:
-        """Splits x into an array for each group of rows.
+    def group(self, x: jax.Array, index: int) -> jax.Array:
+        """Selects a group of rows.
 
         x [R, T, ...] becomes [R·rows, length, ...], and x [R, Q, ...] becomes [R·rows, E, ...] (see `most_sequences`).
         """
         widths = [length for _, length in self.row_groups] if x.shape[1] == self.positions else self.most_sequences
-        parts, begin = [], 0
-        for (rows, _), width in zip(self.row_groups, widths, strict=True):
-            parts.append(x[:, begin : begin + rows * width].reshape(-1, width, *x.shape[2:]))
-            begin += rows * width
-        return parts
+        sizes = [rows * width for (rows, _), width in zip(self.row_groups, widths, strict=True)]
+        begin = sum(sizes[:index])
+        return x[:, begin : begin + sizes[index]].reshape(-1, widths[index], *x.shape[2:])
 
-    def join(self, parts: Sequence[jax.Array], count: int) -> jax.Array:
-        """Inverts `split`, with R = `count`."""
-        return jnp.concatenate([x.reshape(count, -1, *x.shape[2:]) for x in parts], axis=1)
+    def join(self, groups: Sequence[jax.Array], count: int) -> jax.Array:
+        """Joins the groups of R = `count` layouts into [R, T, ...] or [R, Q, ...]."""
+        return jnp.concatenate([x.reshape(count, -1, *x.shape[2:]) for x in groups], axis=1)
 
     def dropout(self, dropout: Dropout) -> Dropout:
         """Expands a Dropout with example ids of sequences [R·N] to one with example ids of positions [R, T]."""

@@ -113,34 +113,28 @@ def _attend_in_groups(
     layout = mask.layout
     ids, positions = (jnp.broadcast_to(x, key.shape[:2]) for x in (layout.sequence_ids, layout.position_ids))
     positions = positions.astype(jnp.uint32)
-    queries = {'query_ids': ids, 'query_positions': positions}
-    if dropout is not None:
-        queries |= {'example_ids': dropout.example_ids, 'dropout_positions': dropout.positions}
-    if query.shape[1] != key.shape[1]:
-        queries = {name: layout.gather_cls(x) for name, x in queries.items()}
-    keys = {'key_mask': mask.key_mask, 'sequence_ids': ids, 'positions': positions}
-    arrays = {'query': query, 'key': key, 'value': value, **keys, **queries}
-    groups = {name: layout.split(x) for name, x in arrays.items()}
-    mixed = []
+    gather = layout.gather_cls if query.shape[1] != key.shape[1] else lambda x: x
+    plain_mask = mask.replace(layout=None)
+    packed_mask = plain_mask.replace(
+        sequence_ids=ids,
+        query_ids=gather(ids),
+        positions=positions if dropout or mask.window else None,
+        query_positions=gather(positions) if mask.window else None,
+    )
+    mixed, group_dropout = [], None
     for i, most_sequences in enumerate(layout.most_sequences):
-        group = {name: parts[i] for name, parts in groups.items()}
-        part = AttentionMask(
-            group['key_mask'], causal=mask.causal, window=mask.window, hidden_queries=mask.hidden_queries
-        )
-        if most_sequences > 1:
-            part = part.replace(
-                sequence_ids=group['sequence_ids'],
-                query_ids=group['query_ids'],
-                positions=group['positions'] if dropout or mask.window else None,
-                query_positions=group['query_positions'] if mask.window else None,
+        select = functools.partial(layout.group, index=i)
+        # More implementations support rows of one sequence.
+        is_packed = most_sequences > 1
+        group_mask = jax.tree.map(select, packed_mask if is_packed else plain_mask)
+        if dropout is not None:
+            example_ids = select(gather(dropout.example_ids))
+            group_dropout = dropout.replace(
+                example_ids=example_ids if is_packed else example_ids[:, 0],
+                positions=select(gather(dropout.positions)) if is_packed else None,
             )
-            part_dropout = dropout and dropout.replace(
-                example_ids=group['example_ids'], positions=group['dropout_positions']
-            )
-        else:  # more implementations support rows of one sequence
-            part_dropout = dropout and dropout.replace(example_ids=group['example_ids'][:, 0], positions=None)
-        inputs = (group[x] for x in ('query', 'key', 'value'))
-        mixed.append(attend(name, *inputs, part, dropout_rate=rate, dropout=part_dropout))
+        inputs = map(select, (query, key, value))
+        mixed.append(attend(name, *inputs, group_mask, dropout_rate=rate, dropout=group_dropout))
     return layout.join(mixed, len(query))
 
 
