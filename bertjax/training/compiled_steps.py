@@ -23,8 +23,6 @@ Program = Callable[..., tuple[TrainState, Any]]
 class StepLowering:
     """Lowers the train step of a phase, as one program or as two programs for gradients and update.
 
-    The numbers of the schedule and the dropout seed are arguments, so that other phases and runs can use the program.
-
     Args:
       members: If > 0, the number of runs (members) that the step trains together. The members are along the first axis
         of states, schedules and seeds, and along the second axis of the arrays of a batch.
@@ -56,7 +54,7 @@ class StepLowering:
         return self._lower_update(make_update(self._setup), (0, 0, 0), arguments)
 
     def _abstract(self, tree: Any) -> Any:
-        """Returns the shapes and dtypes of a tree of replicated arrays."""
+        """Returns the abstract arrays of a replicated tree."""
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._replicated), tree)
 
     def _lower_update(self, function: Callable[..., Any], axes: Any, arguments: Any) -> jax.stages.Lowered:
@@ -79,9 +77,9 @@ class StepLowering:
 
 
 def lower_in_two(lowering: StepLowering, batches: Mapping[int, BatchSpec]) -> Callable[[int], Callable[[], Program]]:
-    """Returns the argument `lower` of `CompiledSteps` for steps of two programs: the gradients and the update.
+    """Returns `lower` of `CompiledSteps` for steps of two programs. All lengths share the second one, the update.
 
-    All lengths share the update. On CPU, it takes nearly half of the compile time of a step.
+    On CPU, the update takes nearly half of the compile time of a step.
     """
     updates: list[Any] = []  # has the compiled update after the first use
 

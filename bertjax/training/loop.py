@@ -59,14 +59,9 @@ class EarlyStopping:
 
 
 class Loop:
-    """Trains one run, or several runs together, from a position to the end.
+    """Trains one run, or several runs together, and evaluates and saves at the intervals of the settings and at the end.
 
-    The loop evaluates and saves at the intervals of the settings and at the end of the run. A save at an interval, or
-    of a new best state, is left out if the last step was not finite.
-
-    Args:
-      early_stopping: The early stopping of the last phase. With a limit, each new best state is also saved.
-      time_limit: The limit that can end a phase; None for none.
+    With `early_stopping`, which applies to the last phase, each new best state is also saved.
     """
 
     def __init__(
@@ -144,7 +139,7 @@ class Loop:
             return
         self._recorder.drain()  # The wait for the devices counts as training time.
         cost = self._evaluate(phase) if must_evaluate else None
-        # Early stopping applies to the last phase only, because an earlier phase need not improve the score.
+        # An earlier phase need not improve the score.
         if must_evaluate and self._early_stopping.limit and phase is self._phases[-1]:
             may_save |= self._early_stopping.note(cost)
             last |= self._early_stopping.should_stop
@@ -157,7 +152,7 @@ class Loop:
             raise PhaseTimeError(step)
 
     def _evaluate(self, phase: Phase) -> float | None:
-        """Runs all evaluators of a phase. Returns the cost from `phase.evaluator`; None for no evaluator or no cost."""
+        """Runs all evaluators of a phase. Returns the cost from `phase.evaluator`, if any."""
         cost = None if phase.evaluator is None else self._run_evaluator(phase.evaluator)
         for evaluator in phase.other_evaluators:
             self._run_evaluator(evaluator)

@@ -27,21 +27,14 @@ from bertjax.training.vmapped_runs import StackedExamples, VmappedRun
 
 
 class EvaluatorProtocol(Protocol):
-    """An evaluator of parameters on examples that are not trained on.
+    """An evaluator of parameters on examples that are not trained on."""
 
-    Attributes:
-      split: The name of these examples in metrics rows, such as 'heldout' or 'dev'.
-    """
-
-    split: str
+    split: str  # the name of these examples in metrics rows, such as 'heldout' or 'dev'
 
     def run(
         self, params: Any, on_compile: OnCompile = contextlib.nullcontext
     ) -> tuple[dict[str, float | None], float | None]:
-        """Returns the values of a metrics row, and the value that selects the best checkpoint (lower is better).
-
-        Undefined values are None. Compilations are reported to `on_compile`.
-        """
+        """Returns the values of a metrics row, and the value that selects the best checkpoint (lower is better)."""
         ...
 
 
@@ -81,7 +74,7 @@ class TrainStep:
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """A part of the training with one batch size and one schedule. It trains one run, or several runs together.
+    """A part of the training with one batch size and one schedule.
 
     Attributes:
       members: The runs that are trained together; often only one.
@@ -121,11 +114,7 @@ class Phase:
 
     @contextlib.contextmanager
     def compiling(self, first: int, steps: int) -> Iterator[None]:
-        """A context in which a CPU compiles the step in the background. It does nothing on accelerators.
-
-        The step is compiled for the lengths of the next `steps` batches, which begin with example `first`. The
-        compilation for the first length starts immediately.
-        """
+        """A context in which a CPU compiles the step in the background, for `steps` batches from example `first` on."""
         programs, examples = self._programs(), self.members[0].examples
         # Only `BucketedExamples` have batches of several lengths.
         programs.compile_ahead(self.batches if len(self.batches) == 1 else examples.upcoming_lengths(first, steps))
@@ -135,8 +124,8 @@ class Phase:
             programs.stop()
 
     def _programs(self) -> CompiledSteps:
-        count = len(self.members) if self.stacked else 0
-        return compile_steps(self.setup, self.settings, self.batches, members=count)
+        members = len(self.members) if self.stacked else 0
+        return compile_steps(self.setup, self.settings, self.batches, members=members)
 
     def load(self, first: int) -> Loader:
         """Loads the batches from example `first` on."""

@@ -33,12 +33,11 @@ class PhaseSettings:
       grad_accum_steps: The number of parts of a batch, which are processed one after the other.
       schedule, warmup_fraction, power, decay, decay_fraction: See `optim.schedules.make_schedule`.
       reset_optimizer: Whether the phase begins with a fresh optimizer.
-      layout: The arrangement of packed sequences if it is the same in every batch, else None.
-      schedule_steps: The steps of the run at which the schedule begins and ends; None for `first_step` and `last_step`.
-        It is set if these settings describe only a part of a phase.
+      layout: The layout of packed sequences if it is the same in every batch, else None.
+      schedule_steps: The steps of the run at which the schedule begins and ends, if these settings describe only a part
+        of a phase; None for `first_step` and `last_step`.
 
-    The compiled step depends only on `grad_accum_steps`, `layout`, `schedule`, `power`, `decay` and the shapes of the
-    batches. Phases with the same values share it.
+    Phases with equal `grad_accum_steps`, `layout`, `schedule`, `power`, `decay` and shapes share the compiled step.
     """
 
     number: int
@@ -56,7 +55,7 @@ class PhaseSettings:
     schedule_steps: tuple[int, int] | None = None
 
     def make_schedule(self, peak: float | np.ndarray) -> Schedule:
-        """Makes the schedule of the phase for a peak learning rate; see `optim.schedules.make_schedule`."""
+        """Makes the schedule of the phase for a peak learning rate."""
         first, last = self.schedule_steps or (self.first_step, self.last_step)
         return make_schedule(
             self.schedule,
@@ -78,10 +77,10 @@ class Setup:
       module: The Flax module of the model, which takes `objective.inputs`.
       trained: A function that selects the trained parameters.
       layer_decay: The learning rate factor per layer, see `optim.trainable.layer_rates`.
+      ema_decay: The decay of the average of the weights, see `state.update_ema`; 0 for no average.
       init: key -> fresh state, with boxed parameters (nn.Partitioned).
       state: The abstract state: shapes, dtypes and shardings.
-      ema_decay: The decay of the average of the weights, see `state.update_ema`; 0 for no average.
-      teacher: (abstract parameters of the teacher,) if the objective has a `teacher_fn`, else (). Not part of `state`.
+      teacher: (abstract parameters of the teacher,) if the objective has a `teacher_fn`, else ().
       exchange: The gradient exchange if the state is sharded over the data axis (parallel/zero1.py), else None.
       moment_params: The abstract trained parameters if only their moments are sharded over the data axis, else None.
       compiled: The cached programs of the most recent phases, see `compiled_steps.compile_steps`.
@@ -156,13 +155,7 @@ def build_setup(
     teacher: tuple[Any, ...] = (),
     zero1: str = 'off',
 ) -> Setup:
-    """Builds a setup. It has the shapes and shardings of all arrays, but no arrays.
-
-    See `Setup` for the arguments that are not listed here.
-
-    Args:
-      zero1: Whether to shard the state over the data axis, one of `parallel.zero1.ZERO1`.
-    """
+    """Builds a setup. `zero1`, one of `parallel.zero1.ZERO1`, decides whether the data axis shards the state."""
     # `abstract_state` and `Setup.create` both use `init`. A jitted function is traced only once.
     init = jax.jit(make_init(module, optimizer, trained, objective.init_aux, ema=ema_decay > 0), inline=True)
     with mesh_context(mesh):

@@ -15,8 +15,6 @@ from bertjax.model.stacking import init_params
 from bertjax.optim.trainable import Selection, partition, select_all
 from bertjax.parallel.partition import state_shardings
 
-_Box = nn.Partitioned
-
 
 class TrainState(struct.PyTreeNode):
     """The state of a training, as saved in a checkpoint.
@@ -60,7 +58,7 @@ class EmaTrainState(TrainState):
         return self.ema
 
     def with_params(self, params: Any) -> 'EmaTrainState':
-        """Returns the state with other initial parameters, which are also the initial average."""
+        """Returns the state with other initial parameters and average."""
         return self.replace(params=params, ema=start_ema(params))
 
 
@@ -92,11 +90,9 @@ def make_init(
     *,
     ema: bool = False,
 ) -> Callable[[jax.Array], TrainState]:
-    """Builds a function from a key to a fresh state. The parameters in this state are in boxes with their logical axes.
+    """Builds a function from a key to a fresh state, with parameters in boxes (nn.Partitioned).
 
-    Args:
-      trained: Selects the parameters for which the optimizer has moments.
-      init_aux: See `losses.Objective`.
+    The optimizer has moments for the `trained` parameters. See `losses.Objective` for `init_aux`.
     """
 
     def init(key: jax.Array) -> TrainState:
@@ -119,7 +115,8 @@ def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> Train
     boxed = jax.eval_shape(init, key)
     shardings = state_shardings(boxed, mesh)
     # nn.unbox would apply sharding constraints, which need arrays.
-    bare = jax.tree.map(lambda x: x.value if isinstance(x, _Box) else x, boxed, is_leaf=lambda x: isinstance(x, _Box))
+    is_box = lambda x: isinstance(x, nn.Partitioned)  # noqa: E731
+    bare = jax.tree.map(lambda x: x.value if is_box(x) else x, boxed, is_leaf=is_box)
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), bare, shardings)
 
 

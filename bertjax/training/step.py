@@ -48,8 +48,8 @@ def make_train_step(
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Makes a train step to be jitted: (state, batch, first, schedule, seed, *teacher) -> (new state, metrics).
 
-    `schedule` gives the learning rate. See `make_gradients` for the other arguments. The metrics are `sums`,
-    {name: (sum, weight)}, and `scalars`, {name: float32 or int32}.
+    See `make_gradients` for the arguments. The metrics are `sums`, {name: (sum, weight)}, and `scalars`, {name: float32
+    or int32}.
     """
     gradients, update = make_gradients(setup, grad_accum_steps, layout), make_update(setup)
 
@@ -66,15 +66,12 @@ def make_gradients(
 ) -> Callable[..., Gradients]:
     """Makes a function: (params, batch, first, seed, *teacher) -> Gradients.
 
-    `first` is the number of the first row of the batch, a uint32 scalar. Row i has the number first + i. `seed` is the
-    seed of all dropout in the phase, a uint32 scalar. `teacher` has the teacher's parameters if the objective has a
-    `teacher_fn`, else it is empty. For `grad_accum_steps` and `layout`, see `PhaseSettings`.
+    `first` is the number of the first row of the batch, and `seed` the dropout seed of the phase; both are uint32
+    scalars. `teacher` has the teacher's parameters if the objective has a `teacher_fn`, else it is empty.
 
-    Each loss is a weighted mean over the whole batch. The minimized loss is the sum of the losses times their factors.
-    To save memory, the `grad_accum_steps` parts of a batch are processed one after the other. Their gradients add up to
-    the gradients of the batch, because each loss is divided by the weight of the whole batch. If an objective compares
-    the rows of a batch, whole_batch.py computes the gradients. With `setup.exchange`, each device computes the
-    gradients of its rows and receives the summed gradients of its shard of the parameters.
+    The `grad_accum_steps` parts of a batch are processed one after the other. Their gradients add up to the gradients
+    of the batch, because each loss is divided by the weight of the whole batch. With `setup.exchange`, each device
+    computes the gradients of its rows and receives the summed gradients of its shard of the parameters.
     """
     objective, trained, exchange = setup.objective, setup.trained, setup.exchange
     module = setup.module if layout is None else setup.module.clone(packing=layout)
@@ -97,9 +94,8 @@ def make_gradients(
         def gradients(rows: Batch) -> LossAndGradients:
             if objective.whole_batch:
                 compared = {name: x for name, x in rows.items() if name not in (*objective.inputs, 'example_ids')}
-                losses, grads = whole_batch_gradients(
-                    forward, loss, trained_params, rows, compared, grad_accum_steps, exchange
-                )
+                arguments = (trained_params, rows, compared, grad_accum_steps, exchange)
+                losses, grads = whole_batch_gradients(forward, loss, *arguments)
             else:
                 rows = with_teacher_outputs(objective, rows, *teacher)
                 losses, grads = jax.value_and_grad(lambda x: loss(forward(x, rows), rows), has_aux=True)(trained_params)
@@ -145,10 +141,10 @@ def mean_loss(
 
 
 def make_update(setup: Setup) -> Callable[..., tuple[TrainState, Metrics]]:
-    """Makes a function: (state, gradients, schedule) -> (new state, metrics), independent of the batch shape.
+    """Makes a function: (state, Gradients, Schedule) -> (new state, metrics), independent of the batch shape.
 
-    `gradients` is a `Gradients` object. `schedule` gives the learning rate. If the loss, the gradient norm or the
-    square of the update norm is not finite, the update changes only `step` and the counters of skipped steps.
+    If the loss, the gradient norm or the square of the update norm is not finite, the update changes only `step` and
+    the counters of skipped steps.
     """
     optimizer, moment_params = setup.optimizer, setup.moment_params
 
