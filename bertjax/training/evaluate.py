@@ -9,7 +9,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from bertjax.data.batch import padding_rows
 from bertjax.data.loader import Examples, global_arrays, local_rows
 from bertjax.metrics.rows import WeightedSums, add_sums, pretraining_values
 from bertjax.parallel.partition import batch_sharding, mesh_context
@@ -25,7 +24,6 @@ class Evaluator:
 
     Attributes:
       eval_step: (params, batch) -> {name: (sum, weight)}, jitted (training/step.py).
-      examples: The examples; example n is a pure function of n.
       batch_size: The number of rows of a batch. The last batch is padded with rows of weight 0.
       values: A function from sums and weights to the values of a metrics row.
       split: The name of the examples in metrics rows.
@@ -47,13 +45,9 @@ class Evaluator:
         for first in range(0, self.count, self.batch_size):
             numbers = first + local.astype(np.int64)
             rows = self.examples.batch(np.minimum(numbers, self.count - 1))
-            is_padding = numbers >= self.count
-            if is_padding.any():
-                empty = padding_rows({name: (x.shape, x.dtype) for name, x in rows.items()})
-                rows = {
-                    name: np.where(is_padding.reshape(-1, *[1] * (x.ndim - 1)), empty[name], x)
-                    for name, x in rows.items()
-                }
+            if numbers[-1] >= self.count:  # rows of zeros, which have no effect on a loss, pad the last batch
+                count = int((numbers < self.count).sum())
+                rows = {name: np.concatenate([x[:count], np.zeros_like(x[count:])]) for name, x in rows.items()}
             yield global_arrays(rows, sharding, self.batch_size)
 
     def sums(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> dict[str, tuple[float, float]]:

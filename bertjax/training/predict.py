@@ -86,7 +86,7 @@ class Predictor:
         """Computes the outputs of all rows.
 
         Args:
-          advance: A callback that is called after each batch with the number of rows of `features` in the batch.
+          advance: A callback that gets the number of rows of `features` in each batch that is done.
           batches: (row indices, padded length) of each batch; the index -1 stands for padding. The batches must contain
             every row of `features`. None for the batches of `plan_single_rows`.
 
@@ -111,26 +111,16 @@ class Predictor:
         for rows, length in batches:
             batch = features.batch(rows[local], length, self._pad_id)
             arrays = global_arrays({name: batch[name] for name in self._inputs}, sharding, self._batch_size)
-            shape = arrays['input_ids'].shape
-            compiling = (
-                nullcontext() if shape in self._compiled_shapes else on_compile(f'the evaluation of length {length}')
-            )
-            self._compiled_shapes.add(shape)
-            with compiling, mesh_context(self._mesh):
+            shape, what = arrays['input_ids'].shape, f'the evaluation of length {length}'
+            with nullcontext() if shape in self._compiled_shapes else on_compile(what), mesh_context(self._mesh):
                 pending.append((rows, self._forward(params, arrays)))
+            self._compiled_shapes.add(shape)
             if len(pending) > _AHEAD:
                 fetch()
         while pending:
             fetch()
-        lengths = features.lengths
-        return {
-            name: [
-                _cut_padding(row[name], length, lead) if name in self._per_token else row[name]
-                for row, length in zip(row_outputs, lengths, strict=True)
-            ]
-            for name in row_outputs[0]
-        }
-
-
-def _cut_padding(x: np.ndarray, length: int, lead: int) -> np.ndarray:
-    return x[:, :length] if lead else x[:length]
+        results = {name: [row[name] for row in row_outputs] for name in row_outputs[0]}
+        for name in results.keys() & set(self._per_token):
+            pairs = zip(results[name], features.lengths, strict=True)
+            results[name] = [x[:, :length] if lead else x[:length] for x, length in pairs]
+        return results
