@@ -1,5 +1,6 @@
 """Goodput: the share of a run's wall time that went into productive steps, and the shares of other activities."""
 
+import collections
 import contextlib
 import dataclasses
 import pathlib
@@ -19,8 +20,7 @@ class Goodput:
     """The wall time of all processes of a run. The time of a process ends with its last row in time.jsonl.
 
     Attributes:
-      seconds: {kind: seconds} with the kinds in `goodput_clock.KINDS` and LOST. 'step' counts only productive steps,
-        whose updates are in the state of the run.
+      seconds: {kind: seconds} with the kinds in `goodput_clock.KINDS` and LOST. STEP excludes lost steps.
       processes: The number of processes, which ran one after the other.
       slow: The log rows about slow steps.
     """
@@ -41,10 +41,9 @@ class Goodput:
 
     def rest(self) -> list[tuple[str, float]]:
         """Returns (description, share) of each kind except STEP that took time. The largest share is first."""
-        shares = {
-            _DESCRIPTIONS[kind]: each / self.total for kind, each in self.seconds.items() if kind != STEP and each > 0
-        }
-        return sorted(shares.items(), key=lambda item: -item[1])
+        kinds = [kind for kind, each in self.seconds.items() if kind != STEP and each > 0]
+        shares = [(_DESCRIPTIONS[kind], self.seconds[kind] / self.total) for kind in kinds]
+        return sorted(shares, key=lambda item: -item[1])
 
     def facts(self) -> dict[str, Any]:
         """Returns the goodput entry of summary.json."""
@@ -60,21 +59,17 @@ class Goodput:
 def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | None:
     """Reads the goodput of a run, finished or not, from its workdir. Returns None if the log has no usable rows.
 
-    Steps that a later process repeated count as LOST. If only some steps of a row are lost, the row's step seconds are
-    divided equally among its steps.
-
-    Args:
-      until: If not None, the run will continue from this step, and later steps also count as LOST.
+    Steps that a later process repeated count as LOST, and so do steps after `until`, from which the run will continue.
+    If only some steps of a row are lost, the row's step seconds are divided equally among its steps.
     """
-    seconds: dict[str, float] = {}
+    seconds: collections.Counter[str] = collections.Counter()
     spans: list[tuple[int, int, float]] = []  # (after, step, seconds) of the steps that the state contains
     processes, slow = 0, []
 
     def lose_after(step: int) -> None:
         nonlocal spans
         retained = [_truncate_span(span, step) for span in spans]
-        lost = sum(span[2] for span in spans) - sum(span[2] for span in retained)
-        seconds[LOST] = seconds.get(LOST, 0.0) + lost
+        seconds[LOST] += sum(span[2] for span in spans) - sum(span[2] for span in retained)
         spans = retained
 
     for row in _read_rows(folder / TIMES):
@@ -89,11 +84,11 @@ def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | No
             if kind == STEP:
                 spans.append((after, step, each))
             else:
-                seconds[kind] = seconds.get(kind, 0.0) + each
+                seconds[kind] += each
     if until is not None:
         lose_after(until)
-    seconds = {STEP: sum(span[2] for span in spans), **{kind: x for kind, x in seconds.items() if x > 0}}
-    goodput = Goodput(seconds, processes, slow)
+    spent = {STEP: sum(span[2] for span in spans), **{kind: x for kind, x in seconds.items() if x > 0}}
+    goodput = Goodput(spent, processes, slow)
     return goodput if goodput.total > 0 and processes else None
 
 

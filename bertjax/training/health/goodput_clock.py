@@ -41,8 +41,7 @@ _recorded_folder: contextvars.ContextVar[pathlib.Path | None] = contextvars.Cont
 def recorded_until() -> float:
     """Returns the value of `time.perf_counter()` at the start of the record of the current training.
 
-    This time is the end of the previous training or the last call of `begin_recording`, whichever is later. Without
-    either, it is the start of the process.
+    It is the end of the previous training or the last call of `begin_recording`, else the start of the process.
     """
     if (recorded := _recorded_until.get()) is not None:
         return recorded
@@ -60,8 +59,8 @@ class GoodputClock:
 
     An ordinary row of time.jsonl has the `seconds` of each kind from step `after` to `step`. The first row of a process
     also has `began`, the start of its record in seconds since 1970. Each slow step has a separate row with its
-    duration `slow`, its `seconds` by kind, and `median`, the median duration of earlier steps of the same shape. If a
-    write fails, the clock warns and writes no more rows.
+    duration `slow`, its `seconds` by kind, and the `median` duration of earlier steps of the same shape. If a write
+    fails, the clock warns and writes no more rows.
 
     Attributes:
       doing: The current kind.
@@ -75,9 +74,8 @@ class GoodputClock:
         began = time.time() - (time.perf_counter() - self._since)
         self._began = None if _recorded_folder.get() == folder else began
         self.doing, self.moves = START, 0
-        self._row_seconds: dict[str, float] = {}
-        self._step_seconds: dict[str, float] = {}
-        self._lap_seconds: dict[str, float] = {}
+        # The seconds of each kind since the last row, the last step and the last lap.
+        self._row_seconds, self._step_seconds, self._lap_seconds = (collections.Counter() for _ in range(3))
         self._step = self._after = step
         self._trains = False
         self._recent: dict[Hashable, collections.deque[float]] = {}
@@ -97,29 +95,27 @@ class GoodputClock:
         self._switch_to(START)
 
     def begin(self) -> None:
-        """Counts the time from now as STEP. A later `during` context counts its time as another kind."""
+        """Counts the time from now as STEP."""
         self._switch_to(STEP)
-        self._trains, self._step_seconds, self._lap_seconds = True, {}, {}
+        self._trains, self._step_seconds, self._lap_seconds = True, collections.Counter(), collections.Counter()
 
     def lap(self) -> dict[str, float]:
         """Returns {kind: seconds} since the last call of `begin` or `lap`."""
         self._switch_to(self.doing)
-        seconds, self._lap_seconds = self._lap_seconds, {}
+        seconds, self._lap_seconds = self._lap_seconds, collections.Counter()
         return seconds
 
     def step(self, step: int, shape: Hashable, *, saving: bool = False) -> str | None:
-        """Records a finished step.
+        """Records a finished step, which is compared with earlier steps of the same `shape`.
 
-        Args:
-          shape: The shapes of the step's batch. A step is compared only with steps of the same shape.
-          saving: Whether a checkpoint is being written at the same time.
+        `saving` is whether a checkpoint is being written at the same time.
 
         Returns:
           A line about the step if it took at least 0.5 s and at least SLOW times the median, else None. Compilation and
           evaluation do not count, because they have separate lines.
         """
         self._switch_to(STEP)
-        seconds, self._step_seconds, self._step = self._step_seconds, {}, step
+        seconds, self._step_seconds, self._step = self._step_seconds, collections.Counter(), step
         line = self._check_duration(seconds, shape, saving)
         if self._since - self._row_since > _ROW_INTERVAL:
             self.write()
@@ -138,18 +134,16 @@ class GoodputClock:
         if unreported < max(SLOW * median, _MIN_REPORTED):
             return None
         kind = max((kind for kind in seconds if kind not in _REPORTED), key=seconds.__getitem__)
-        suffix = ', while a checkpoint was being written' if saving else ''
-        return (
-            f'step {self._step} took {duration:.1f} s, {duration / median:.0f} times the median: '
-            f'{seconds[kind]:.1f} s {KINDS[kind]}{suffix}'
-        )
+        cause = f'{seconds[kind]:.1f} s {KINDS[kind]}' + (', while a checkpoint was being written' if saving else '')
+        return f'step {self._step} took {duration:.1f} s, {duration / median:.0f} times the median: {cause}'
 
     def write(self) -> None:
         """Writes a row with the time since the last row."""
         self._switch_to(self.doing)
         row = {'step': self._step, 'after': self._after, **({'began': self._began} if self._began is not None else {})}
         self._log.write(row | {'seconds': {kind: round(each, 4) for kind, each in self._row_seconds.items()}})
-        self._row_since, self._after, self._row_seconds, self._began = self._since, self._step, {}, None
+        self._row_since, self._after, self._began = self._since, self._step, None
+        self._row_seconds = collections.Counter()
 
     def close(self) -> None:
         """Closes the log. Writes the last row if `begin` was called."""
@@ -163,5 +157,5 @@ class GoodputClock:
     def _switch_to(self, kind: str) -> None:
         now = time.perf_counter()
         for seconds in (self._row_seconds, self._step_seconds, self._lap_seconds):
-            seconds[self.doing] = seconds.get(self.doing, 0.0) + now - self._since
+            seconds[self.doing] += now - self._since
         self._since, self.doing, self.moves = now, kind, self.moves + 1

@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import math
 import os
 import pathlib
 import sys
@@ -12,19 +13,12 @@ from collections.abc import Callable, Iterator
 
 from bertjax.errors import HungError
 from bertjax.files.atomic import write_atomic
-from bertjax.training.health.goodput_clock import COMPILE, DATA, EVALUATION, KINDS, RESTORE, SAVE, STEP, GoodputClock
+from bertjax.training.health.goodput_clock import DATA, KINDS, START, STEP, GoodputClock
 
 HANG = 'hang.log'  # in a workdir; not .txt, which a glob for corpus files may match
-LONG_FACTOR = 10  # the factor for activities that take longer than a step
+LONG_FACTOR = 10  # the factor for other activities, which take longer than a step
 # {kind: its limit as a multiple of config.hang_minutes}. START has no limit, because pairing a large corpus takes time.
-LIMIT_FACTORS = {
-    STEP: 1,
-    DATA: 1,
-    COMPILE: LONG_FACTOR,
-    EVALUATION: LONG_FACTOR,
-    SAVE: LONG_FACTOR,
-    RESTORE: LONG_FACTOR,
-}
+LIMIT_FACTORS = {STEP: 1, DATA: 1, START: math.inf}
 _WRITE_TIMEOUT = 10.0  # seconds to wait for the write of the file, because the disk may hang
 
 
@@ -34,9 +28,7 @@ def watch_for_hangs(
 ) -> Iterator[None]:
     """A context in which a thread ends the process with status 4 if the run makes no progress for too long.
 
-    Args:
-      minutes: The limit during steps, see LIMIT_FACTORS; 0 for no watchdog.
-      leave: A function that ends the process with an exit status.
+    `minutes` is the limit during steps (see LIMIT_FACTORS), or 0 for no watchdog. `leave` ends the process.
     """
     if not minutes:
         yield
@@ -54,7 +46,7 @@ def watch_for_hangs(
             before = now
             if run_clock.moves != moves:
                 idle, moves = 0.0, run_clock.moves
-            elif idle > limit * LIMIT_FACTORS.get(run_clock.doing, float('inf')):
+            elif idle > limit * LIMIT_FACTORS.get(run_clock.doing, LONG_FACTOR):
                 _report(HungError(idle / 60, KINDS[run_clock.doing], str(folder / HANG)), folder)
                 leave(HungError.exit_status)
                 return
@@ -72,7 +64,12 @@ def _report(error: HungError, folder: pathlib.Path) -> None:
     stacks = _dump_stacks()
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed
         print(f'{stacks}\n{error}', file=sys.stderr, flush=True)
-    writing = threading.Thread(target=_write, args=(folder / HANG, f'{error}\n\n{stacks}'), daemon=True)
+
+    def write() -> None:
+        with contextlib.suppress(Exception):  # stderr has the same text
+            write_atomic(folder / HANG, f'{error}\n\n{stacks}')
+
+    writing = threading.Thread(target=write, daemon=True)
     writing.start()
     writing.join(_WRITE_TIMEOUT)
 
@@ -86,8 +83,3 @@ def _dump_stacks() -> str:
             return file.read().decode('utf-8', 'replace')
     except OSError as error:  # for example, no folder for temporary files; the process must end anyway
         return f'no stacks: {error}'
-
-
-def _write(path: pathlib.Path, text: str) -> None:
-    with contextlib.suppress(Exception):  # stderr has the same text
-        write_atomic(path, text)
