@@ -21,9 +21,7 @@ from bertjax.parallel.devices import claim_devices
 ROWS, LENGTH, WIDTH, HEADS = 3, 17, 48, 4  # the odd ROWS and LENGTH leave remainders in vectorized loops
 SHAPES = {
     'x': (ROWS, LENGTH, WIDTH),
-    'query': (WIDTH, HEADS, WIDTH // HEADS),
-    'key': (WIDTH, HEADS, WIDTH // HEADS),
-    'value': (WIDTH, HEADS, WIDTH // HEADS),
+    **dict.fromkeys(('query', 'key', 'value'), (WIDTH, HEADS, WIDTH // HEADS)),
     'output': (HEADS, WIDTH // HEADS, WIDTH),
     'scale': (WIDTH,),
     'up': (WIDTH, 2 * WIDTH),
@@ -45,11 +43,7 @@ TOLERANCE = 1e-3  # relative to the norm; float32 on a CPU is within 1e-6
 
 
 def training_devices() -> list[jax.Device]:
-    """Claims the devices, checks a gradient, and returns the devices.
-
-    Raises:
-      UserError: See `check_gradients` and `claim_devices`.
-    """
+    """Claims the devices, checks a gradient, and returns the devices. See `check_gradients` for errors."""
     devices = claim_devices()
     check_gradients()
     return devices
@@ -66,15 +60,16 @@ def check_gradients() -> None:
             computed = summarize_gradient(jax.device_get(jax.jit(jax.grad(loss))(arguments(np.float32))))
     finally:
         jax.config.update('jax_persistent_cache_min_compile_time_secs', before)
-    wrong = [name for name, right in EXPECTED.items() if not _is_near(computed[name], right)]
+    # The comparison of a NaN is false, so a NaN counts as wrong.
+    is_near = lambda x, y: np.all(np.abs(np.subtract(x, y)) <= TOLERANCE * y[0])  # noqa: E731
+    wrong = [name for name, right in EXPECTED.items() if not is_near(computed[name], right)]
     if wrong:
-        backend = jax.devices()[0].device_kind
         name = wrong[0]
+        found, expected = ('norm {:.6g} and checksum {:.6g}'.format(*x[name]) for x in (computed, EXPECTED))
         raise UserError(
-            f'jaxlib {jaxlib.__version__} on {backend}',
-            f'a wrong gradient of a small layer with respect to {", ".join(wrong)} '
-            f'(for {name}, norm {computed[name][0]:.6g} and checksum {computed[name][1]:.6g})',
-            f'the stored norm {EXPECTED[name][0]:.6g} and checksum {EXPECTED[name][1]:.6g} for {name}',
+            f'jaxlib {jaxlib.__version__} on {jax.devices()[0].device_kind}',
+            f'a wrong gradient of a small layer with respect to {", ".join(wrong)} (for {name}, {found})',
+            f'the stored {expected} for {name}',
             'install another version of jax, or change XLA_FLAGS: a model cannot learn with wrong gradients',
         )
 
@@ -108,9 +103,3 @@ def loss(inputs: dict[str, jax.Array]) -> jax.Array:
     x = centered * jax.lax.rsqrt(jnp.square(centered).mean(-1, keepdims=True) + 1e-6) * (1 + inputs['scale'])
     y = x + gelu(x @ inputs['up']) @ inputs['down']  # [B, S, D]
     return jnp.sum(jax.nn.logsumexp(y, axis=-1) - y[..., 0])
-
-
-def _is_near(computed: tuple[float, float], right: tuple[float, float]) -> bool:
-    bound = TOLERANCE * right[0]
-    # A comparison with NaN is false, so a NaN counts as wrong.
-    return all(abs(a - b) <= bound for a, b in zip(computed, right, strict=True))
