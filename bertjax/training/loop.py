@@ -59,7 +59,7 @@ class EarlyStopping:
 
 
 class Loop:
-    """Trains one run, or several runs together, and evaluates and saves at the intervals of the settings and at the end.
+    """Trains one run, or several runs together, and evaluates and saves in between and at the end.
 
     With `early_stopping`, which applies to the last phase, each new best state is also saved.
     """
@@ -188,7 +188,8 @@ class Loop:
 
     @contextlib.contextmanager
     def _compiling(self, what: str) -> Iterator[None]:
-        with self._interrupt.during('the training step is being compiled'), self._recorder.compiling(what):
+        self._recorder.drain()
+        with self._interrupt.during('the training step is being compiled'), self._recorder.report_compile(what):
             yield
 
     def _stopped(self) -> PreemptedError:

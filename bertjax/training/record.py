@@ -41,10 +41,9 @@ class Recorder:
 
     A writer that fails is dropped with a warning. A ledger that fails stops the training, because it must be complete.
 
-    A training row has the weighted means of the losses since the previous row. It also has the norms, learning rate and
-    counters of its step. In a non-finite step, the loss, the gradient or the update is not finite. The means exclude
-    these steps. Three non-finite steps in a row end a single run. If several runs are trained together, three such
-    steps mark their run as failed, and the training continues.
+    A training row has the weighted means of the losses since the previous row, without non-finite steps, and the norms,
+    learning rate and counters of its step. Three non-finite steps in a row end a single run. If several runs are
+    trained together, they mark their run as failed, and the training continues.
 
     Args:
       stacked: Whether the leaves of the metrics have the runs along the first axis.
@@ -111,13 +110,6 @@ class Recorder:
         self.run_clock.begin()
 
     @contextlib.contextmanager
-    def compiling(self, what: str) -> Iterator[None]:
-        """Reports the compilation of a step, after all previous steps are done."""
-        self.drain()
-        with self.report_compile(what):
-            yield
-
-    @contextlib.contextmanager
     def report_compile(self, what: str) -> Iterator[None]:
         """Reports a compilation, and its duration if it takes at least a second."""
         began = time.perf_counter()
@@ -128,20 +120,17 @@ class Recorder:
             self._console.log(f'compiled {what} in {seconds:.0f} s')
 
     def tracing(self, step: int) -> contextlib.AbstractContextManager:
-        """Returns the context in which to dispatch step number `step`, for traces by config.profile."""
+        """Returns the context in which to dispatch a step, for traces by config.profile."""
         return self._profiler.during(step, self.drain)
 
     def step(self, position: Position, batch: NumberedBatch, metrics: Any, *, saving: bool = False) -> None:
-        """Records an update: its example numbers now, its metrics READ_BEHIND steps later (on a CPU at once).
+        """Records the update before `position`: its example numbers now, its metrics some steps later.
 
-        Args:
-          position: The position after the update.
-          metrics: The metrics of the update, on the devices.
-          saving: Whether a checkpoint is being written at the same time.
+        `metrics` are on the devices. `saving` is whether a checkpoint is being written at the same time.
         """
-        numbers = {'first': batch.first, 'count': batch.count}
+        row = {'step': position.step, 'phase': position.phase, 'first': batch.first, 'count': batch.count}
         for ledger in self._ledgers:
-            ledger.write({'step': position.step, 'phase': position.phase, **numbers})
+            ledger.write(row)
         for leaf in jax.tree.leaves(metrics):
             leaf.copy_to_host_async()
         self._unread.append((position, metrics, batch.count))
@@ -194,16 +183,10 @@ class Recorder:
         return scalars
 
     def _write_train_rows(self, position: Position, scalars: Sequence[Mapping[str, float]]) -> None:
-        rates = self._throughput.lap(self._tokens, self._sequences)
-        memory = memory_metrics()
-        rows = self._write(
-            'train',
-            position,
-            [
-                {**self._values(sums), **run_scalars, **rate, **memory}
-                for sums, run_scalars, rate in zip(self._sums, scalars, rates, strict=True)
-            ],
-        )
+        rates, memory = self._throughput.lap(self._tokens, self._sequences), memory_metrics()
+        parts = zip(self._sums, scalars, rates, strict=True)
+        values = [{**self._values(sums), **run_scalars, **rate, **memory} for sums, run_scalars, rate in parts]
+        rows = self._write('train', position, values)
         losses = [row['loss'] for row in rows if row['loss'] is not None]
         self._overview.write({**rows[0], 'loss': statistics.fmean(losses) if losses else None})
         self._sums = [{} for _ in self._sums]

@@ -182,7 +182,7 @@ def test_the_progress_bar_and_a_line_report_compilation(tmp_path, capsys, monkey
     assert status() == ''
     console.set_status('loss 0.7')
     for seconds in (0.5, 12.4):
-        with recorder.compiling('length 64 (1 of 3)'):
+        with recorder.report_compile('length 64 (1 of 3)'):
             assert status() == 'compiling length 64 (1 of 3) …'
             now[0] += seconds
         assert status() == 'loss 0.7'
