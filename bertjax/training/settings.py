@@ -65,15 +65,15 @@ def check_memory(
 ) -> None:
     """Raises a UserError if a run does not fit the memory of the devices, before anything is allocated.
 
-    The estimate is a lower bound. It counts the parameters, the moments and the batch. For one part of the batch, it
-    also counts the logits of the vocabulary and the input of each block (of one block if `moments` is 0).
+    The estimate is a lower bound. It counts the parameters except those of heads, the moments and the batch. For one
+    part of the batch, it also counts the logits of the vocabulary and the input of each block (of one block if
+    `moments` is 0).
 
     Args:
-      model: The config of the model; the parameters of heads are not counted.
       rows, parts: The number of rows and the number of parts of a batch.
-      seq_len, predictions: The sequence length, and the number of predictions per row.
+      predictions: The number of predictions per row.
       moments: The number of optimizer arrays for each parameter; 0 if the encoder is not trained.
-      zero1: Whether to shard the parameters and moments over the data axis: 'auto', 'on' or 'off'.
+      zero1: One of `parallel.zero1.ZERO1`.
       key: The config key of `rows`, for the message.
     """
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize * (1 + moments)

@@ -29,8 +29,7 @@ def time_steps(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches:
 def time_phase(setup: Setup, phase: PhaseSettings, batches: Mapping[int, BatchSpec]) -> float:
     """Compiles the step of a phase, times some steps on a batch of ones, and returns the seconds of the fastest.
 
-    Args:
-      batches: {padded length: shapes and dtypes of a batch}, with one entry.
+    `batches` has one entry, {padded length: shapes and dtypes of a batch}.
     """
     ((length, spec),) = batches.items()
     program = compile_steps(setup, phase, batches)[length]

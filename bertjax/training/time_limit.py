@@ -13,8 +13,8 @@ from bertjax.training.health.goodput_clock import recorded_until
 class TimeLimit:
     """The wall time budget of a run. It can end one phase, but not the run.
 
-    In each process, the time counts from `recorded_until`, by default the start of the process. It includes the
-    preparation of the text. It excludes the time between a kill and the next start, and steps that a kill has lost.
+    The time counts from `recorded_until`, and includes the preparation of the text. It excludes the time between a kill
+    and the next start, and steps that a kill has lost.
 
     Args:
       seconds: The limit for the whole run.
@@ -52,10 +52,9 @@ class TimeLimit:
     def describe(self) -> str:
         """Describes the share of the limit that has passed, and the local time at which the limit ends."""
         left = datetime.timedelta(seconds=max(self.seconds - self.elapsed, 0.0))
-        end = (datetime.datetime.now() + left).strftime(
-            '%H:%M' if left < datetime.timedelta(hours=20) else '%d %b %H:%M'
-        )
-        return f'{min(self.elapsed / self.seconds, 1):.0%} of the budget  ends {end}'
+        time_format = '%H:%M' if left < datetime.timedelta(hours=20) else '%d %b %H:%M'
+        share, end = min(self.elapsed / self.seconds, 1), datetime.datetime.now() + left
+        return f'{share:.0%} of the budget  ends {end.strftime(time_format)}'
 
 
 class PhaseTimeError(StoppedError):

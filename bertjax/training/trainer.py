@@ -39,7 +39,7 @@ def fit(
       time_limit: The time limit that determines the number of steps; None if the config determines this number.
 
     Returns:
-      The state and the number of the last trained step, which is below config.steps if config.patience ended the run.
+      The state and the last step, which is below config.steps if config.patience ended the run.
 
     Raises:
       UserError: The checkpoints are from another or a longer run, all of them are damaged, config.profile ends after
@@ -75,8 +75,7 @@ def fit(
 def check_same_data(experiment: Experiment) -> None:
     """Raises a UserError in all processes if their tokenizers, data or teachers differ. All processes must call this.
 
-    The data are the token stores, or the features of all splits of a task. Initial weights, config.heldout_texts,
-    config.heldout_pairs, and labels that are not among the features are not compared.
+    The data are the token stores, or the features of all splits of a task.
     """
     if is_multiprocess():
         fingerprints = experiment.resolved['fingerprints'] | experiment.eval_fingerprints()
@@ -87,12 +86,9 @@ def check_same_data(experiment: Experiment) -> None:
 def _check_same_run(
     saved: SavedCheckpoint, settings: RunKeys, resolved: Mapping[str, Any], folder: pathlib.Path, *, timed: bool = False
 ) -> bool:
-    """Raises a UserError if the checkpoint is from another or a longer run. Prints allowed changes.
+    """Raises a UserError if the checkpoint is from another or a longer run, and returns whether the run is finished.
 
-    If the run is `timed`, changes of the steps and phases are not printed, because the time limit determines them.
-
-    Returns:
-      Whether the run is finished.
+    Allowed changes are printed, except those of the steps and phases of a `timed` run.
     """
     if ('task' in saved.config) != ('task' in resolved):
         kind = 'a fine-tuning' if 'task' in saved.config else 'a pre-training'
@@ -122,11 +118,7 @@ def resume_or_start(
     interrupt: Interrupt,
     time_limit: TimeLimit | None = None,
 ) -> tuple[TrainState, list[bool]]:
-    """Resumes or starts a training, and runs it to the end of the last phase.
-
-    Args:
-      saved: The checkpoint to resume from; None to start.
-      time_limit: See `fit`.
+    """Resumes a training from the checkpoint `saved`, or starts it, and runs it to the end of the last phase.
 
     Returns:
       The final state, and a list of whether each run has failed (see `Recorder`).

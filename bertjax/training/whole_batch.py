@@ -53,8 +53,8 @@ def whole_batch_gradients(
     Args:
       forward: (parameters, rows) -> outputs of these rows.
       loss: (outputs of all rows, `compared` of all rows) -> (loss, sums).
-      rows: The arrays of the batch, with its `example_ids`. With an `exchange`, only the rows of this device.
-      compared: The arrays of the batch that the loss reads, with the same rows.
+      rows, compared: The arrays of the batch that `forward` and `loss` read. With an `exchange`, only the rows of this
+        device.
       parts: The number of parts in which the rows are computed.
       exchange: The exchange between the devices; None if the arrays contain the rows of all devices.
     """

@@ -20,9 +20,9 @@ class Interrupt:
     """A context that records SIGTERM and SIGINT.
 
     If the third signal ends the process, the exit status is 128 + the number of the signal. A separate thread answers
-    signals, even while the main thread runs compiled code or waits for a disk. Outside the main thread, the
-    context records nothing, because Python lets only the main thread set signal handlers. Within another `Interrupt`,
-    such as that of a benchmark, the context is the outer one, which then knows of all signals.
+    signals, even while the main thread runs compiled code or waits for a disk. Outside the main thread, the context
+    records nothing, because only the main thread can set signal handlers. Within another `Interrupt`, such as that of a
+    benchmark, the context is the outer one.
 
     Attributes:
       doing: A description of the current activity, for the answer to the second signal.
@@ -35,7 +35,6 @@ class Interrupt:
         self._noted = self._arrived = 0
         self._ends_process = CALLER.get().ends_process
         self._handles_signals = threading.current_thread() is threading.main_thread()
-        self._before: dict[int, object] = {}
 
     def __enter__(self) -> 'Interrupt':
         if not self._handles_signals:
@@ -47,8 +46,7 @@ class Interrupt:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        for number in SIGNALS:
-            self._before[number] = signal.signal(number, self._note)
+        self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         self._answering = threading.Thread(target=self._answer, name='signals', daemon=True)
         self._answering.start()
         return self

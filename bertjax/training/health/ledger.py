@@ -13,11 +13,7 @@ _MAX_RANGES = 5
 
 
 def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
-    """Finds unreadable lines, and damage in the rows up to `position`, in one pass over the file.
-
-    Returns:
-      Descriptions of the damage, with line or step numbers; [] for an undamaged ledger.
-    """
+    """Describes unreadable lines, and damage in the rows up to `position`, with line or step numbers."""
     unreadable, missing, out_of_order = [], [], []
     # The expected step, and the next example of each phase. A run that returns to a phase continues with this example.
     expected, next_examples = 1, collections.Counter[int]()

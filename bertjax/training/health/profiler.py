@@ -35,12 +35,9 @@ def profiled_steps(profile: str) -> range:
 
 
 class Profiler:
-    """Traces steps into WORKDIR/profile, unless that folder already exists. Only the primary process traces.
+    """Traces `steps` into WORKDIR/profile, unless that folder already exists. Only the primary process traces.
 
     If a trace fails, the profiler logs a warning and training continues.
-
-    Args:
-      steps: The steps to trace, from `profiled_steps`.
     """
 
     def __init__(self, folder: pathlib.Path, steps: range, log: Callable[[str], None]):

@@ -53,13 +53,9 @@ class Throughput:
     def lap(self, tokens: Sequence[float], sequences: Sequence[float]) -> list[dict[str, float | None]]:
         """Computes the rates of each run since the last lap and starts a new interval.
 
-        Args:
-          tokens: The number of tokens of each run since the last lap, without padding.
-          sequences: The number of sequences of each run since the last lap.
-
-        Returns:
-          A dict for each run. Only sequences_per_s and tokens_per_s differ between runs. data_wait is the fraction of
-          the counted time in which the loop waited for data. mfu is None if the peak or the FLOPs are unknown.
+        `tokens` (without padding) and `sequences` are the numbers of each run since the last lap. In the result,
+        data_wait is the fraction of the counted time in which the loop waited for data, and mfu is None if the peak or
+        the FLOPs are unknown.
         """
         spent = self._run_clock.lap()
         waited = spent.get(DATA, 0.0)
