@@ -49,8 +49,7 @@ class Dropout(struct.PyTreeNode):
 
     Attributes:
       seed: uint32 scalar: the seed of the run, with the phase, layer and site folded in by `fold_seed`.
-      example_ids: uint32 [B], the low 32 bits of each row's example number in the phase. With a `Layout`, [B, S], the
-        example number of each position.
+      example_ids: uint32 [B], the low 32 bits of each row's example number in the phase; [B, S] with a `Layout`.
       positions: uint32 [B, S], with a `Layout` only: the index of each position within its sequence.
     """
 
@@ -60,11 +59,11 @@ class Dropout(struct.PyTreeNode):
 
     @classmethod
     def from_key(cls, key: jax.Array, rows: int) -> 'Dropout':
-        """Creates dropout from a JAX key, for a loop without example numbers. The rows are numbered from 0."""
+        """Creates dropout from a JAX key, for a loop without example numbers."""
         return cls(jax.random.bits(key, dtype=jnp.uint32), jnp.arange(rows, dtype=jnp.uint32))
 
     def fold_in(self, index: int | jax.Array) -> 'Dropout':
-        """Derives the dropout of a layer or a `Site`, given its index from 0; see `fold_seed`."""
+        """Derives the dropout of a layer or a `Site` by `fold_seed`."""
         return self.replace(seed=fold_seed(self.seed, index))
 
     def repeat(self, count: int) -> 'Dropout':
@@ -75,9 +74,8 @@ class Dropout(struct.PyTreeNode):
     def words(self, heads: int | None = None) -> jax.Array:
         """Computes the words, numbers that `hash_words` hashes together with the counter of each value.
 
-        Returns:
-          uint32 [B, 2], or [B, heads, 2] with different words for each head. With `positions`, [B, S, 3] or
-          [B, S, heads, 3]; the third word is the position.
+        They are uint32 [B, 2], or [B, heads, 2]. With `positions`, [B, S, 3] or [B, S, heads, 3]; the third word is the
+        position.
         """
         rows, positions = _mix(self.seed ^ _mix(self.example_ids)), self.positions
         if heads is not None:
@@ -93,10 +91,9 @@ def threshold(rate: float) -> int:
 
 
 def hash_words(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.Array:
-    """Hashes two words and a counter to 32 pseudo-random bits, with arithmetic that Pallas kernels support.
+    """Hashes two words and the counter of each value to 32 pseudo-random bits, with arithmetic that Pallas supports.
 
-    The words come from `Dropout.words`, and broadcast against the counters. Each value of a row or head has a counter.
-    All arrays are uint32.
+    The words come from `Dropout.words`, and broadcast against the counters. All arrays are uint32.
     """
     # If both words were used before the first multiplication, two rows could have the same hashes in another order.
     # The last shift of `_mix` is left out: it improves only low bits, which hardly affect the comparison.
@@ -127,10 +124,7 @@ def drop_weights(weights: jax.Array, rate: float, words: jax.Array, positions: j
 
 
 def attention_words(dropout: Dropout, heads: int) -> jax.Array:
-    """Computes the words that `drop_weights` hashes with a counter: uint32 [B, heads, 2].
-
-    For fixed slots, the words are [B, heads, Q, 3]; the third word is the index of the query within its sequence.
-    """
+    """Computes the words for `drop_weights`: uint32 [B, heads, 2], or [B, heads, Q, 3] for fixed slots."""
     words = dropout.fold_in(Site.ATTENTION).words(heads)
     return words if dropout.positions is None else words.swapaxes(1, 2)
 

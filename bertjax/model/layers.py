@@ -18,11 +18,10 @@ NEGATIVE = -1e9
 
 @jax.custom_vjp
 def gelu(x: jax.Array) -> jax.Array:
-    """Computes x Φ(x) for any shape, where Φ is the CDF of the standard normal distribution (arXiv 1606.08415).
+    """Computes x Φ(x) in float32, where Φ is the CDF of the standard normal distribution (arXiv 1606.08415).
 
-    It computes in float32 and returns the dtype of x, as PyTorch does. The erfc in `jax.nn.gelu` costs more than twice
-    as much on CPU as the erf here. The backward pass needs only x, whereas autodiff would save three arrays with the
-    shape of x.
+    The result has the dtype of x. The erfc in `jax.nn.gelu` costs more than twice as much on CPU as the erf here. The
+    backward pass needs only x, whereas autodiff would save three arrays with the shape of x.
     """
     wide = x.astype(jnp.float32)
     return (wide * _normal_cdf(wide)).astype(x.dtype)
@@ -149,8 +148,8 @@ product.defvjp(_product_forward, _product_gradient)
 class Projection(nn.Module):
     """A linear map from the last `len(in_axes)` dimensions to one dimension of size prod(`features`).
 
-    The output dimensions are merged, because the last one, such as the width of a head, may not fill a vector register.
-    Without the merge, the compiler may then copy the output into another layout and back.
+    The output dimensions are merged, because the last one, such as the width of a head, may not fill a vector register,
+    and the compiler may then copy the output into another layout and back.
 
     The kernel is created in its final shape, with one axis name per dimension. `nn.DenseGeneral` creates a matrix and
     reshapes it, so the names would belong to the wrong dimensions (google/flax#3676, #3892).
@@ -197,8 +196,8 @@ class Projection(nn.Module):
 def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
     """Computes (x - mean) / sqrt(variance + epsilon) · scale + bias for x [..., D], scale [D], and bias [D] or None.
 
-    It computes in float32 and returns the dtype of x. The backward pass needs only x and two numbers per row,
-    whereas autodiff would save float32 arrays with the shape of x.
+    It computes in float32 and returns the dtype of x. Autodiff would save float32 arrays with the shape of x, but this
+    backward pass needs only x and two numbers per row.
     """
     return _layer_norm(x, scale, bias, epsilon)[0]
 

@@ -8,10 +8,10 @@ from attention_cases import by_float64, interpreted, output_and_gradients
 from marks import mostly_slow
 
 from bertjax.errors import UserError
-from bertjax.model.attention.blocks_tpu import BLOCK
 from bertjax.model.attention.blocks_tpu_kernel import BlockOptions
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.select import IMPLEMENTATIONS, choose_attention
+from bertjax.model.attention.tpu import BLOCK
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context
 from bertjax.parallel.topology import topology_devices

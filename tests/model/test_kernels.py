@@ -20,7 +20,7 @@ from attention_cases import (
 from jax.experimental.pallas import tpu as pltpu
 from marks import slow
 
-from bertjax.model.attention import by_head_cpu, fused_gpu
+from bertjax.model.attention import by_head_cpu, gpu
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.select import IMPLEMENTATIONS
 from bertjax.parallel.mesh import make_mesh
@@ -54,7 +54,7 @@ def check(name, case):
     'name, case', [*QUICK, *(pytest.param(*names, marks=pytest.mark.slow) for names in SLOW)], ids=str
 )
 def test_output_and_gradients_equal_those_of_float64(interpreted, monkeypatch, name, case):
-    monkeypatch.setattr(fused_gpu, 'BLOCKS', (32,))
+    monkeypatch.setattr(gpu, 'BLOCKS', (32,))
     check(name, CASES[case])
 
 

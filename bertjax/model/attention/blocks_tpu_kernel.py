@@ -1,4 +1,4 @@
-"""The kernels of blocks_tpu.py: attention of one row and a few heads, forward and backward.
+"""The kernels of `blocks_tpu`: attention of one row and a few heads, forward and backward.
 
 A program keeps the columns of its heads in vector memory and loops over blocks of queries. The backward kernel
 recomputes the scores, and sums the gradients of keys and values over the blocks in float32.
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from bertjax.model.attention.blocks_tpu import BLOCK
+from bertjax.model.attention.tpu import BLOCK
 from bertjax.model.attention.tpu_kernel import differentiable, dot_float32, head_columns, softmax
 from bertjax.model.layers import NEGATIVE
 

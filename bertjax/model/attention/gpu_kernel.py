@@ -1,4 +1,4 @@
-"""The Triton kernels of fused_gpu.py: attention for a block of queries or keys of one head, forward and backward.
+"""The Triton kernels of `fused_gpu`: attention for a block of queries or keys of one head, forward and backward.
 
 A program keeps its block of queries (or keys) in registers and loops over the keys (or queries), so scores, softmax and
 dropout stay on the chip. The forward pass saves two values per query for the backward pass: the maximum of the scores

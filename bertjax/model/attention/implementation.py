@@ -43,10 +43,7 @@ class Implementation:
     MERGES_HEADS = False
 
     def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-        """Returns the reason why the implementation does not support this call, or None if it does.
-
-        The result does not depend on the values of the arrays.
-        """
+        """Returns the reason why the implementation does not support this call, or None if it does."""
         if reason := self._refuse_mask(mask):
             return reason
         if platform() != self.PLATFORM:
@@ -84,7 +81,7 @@ class Implementation:
         return kernel(*arrays, mask, words).reshape(query.shape)
 
     def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
-        """Returns the function that computes attention on one device. `rate` is the dropout rate."""
+        """Returns the function that computes attention on one device, with this dropout rate."""
         raise NotImplementedError
 
     def _refuse_mask(self, mask: AttentionMask) -> str | None:

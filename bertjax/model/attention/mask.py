@@ -26,8 +26,7 @@ class AttentionMask(struct.PyTreeNode):
         and dropout use it. None for the index in the row.
       query_positions: int [B, Q], the index of each query, for windows only. None if the queries are the first Q
         positions of the row.
-      hidden_queries: Whether the caller uses the results of hidden tokens, which act as queries but not as keys. Some
-        kernels would show these queries the wrong keys.
+      hidden_queries: Whether the caller uses the results of hidden tokens, which act as queries but not as keys.
       layout: The layout of rows with fixed slots, or None. `select.attend` builds a mask for each of its row groups.
     """
 
@@ -52,10 +51,7 @@ class AttentionMask(struct.PyTreeNode):
         return groups.astype(jnp.int32)
 
     def visible(self, num_queries: int) -> jax.Array:
-        """Computes which keys each of Q = `num_queries` queries may see: bool [B, 1, Q, S], for scores [B, H, Q, S].
-
-        If there are no `sequence_ids`, no causal attention and no window, the result is [B, 1, 1, S].
-        """
+        """Computes which keys each of Q = `num_queries` queries may see: bool [B, 1, Q or 1, S]."""
         visible = self.key_mask[:, None, None, :] > 0  # [B, 1, 1, S]
         if self.sequence_ids is not None:
             query_ids = self.sequence_ids[:, :num_queries] if self.query_ids is None else self.query_ids

@@ -9,15 +9,12 @@ import jax.numpy as jnp
 from absl import logging
 
 from bertjax.errors import UserError
-from bertjax.model.attention.blocks_tpu import BlocksTpu
 from bertjax.model.attention.by_head_cpu import ByHeadCpu
-from bertjax.model.attention.cudnn import Cudnn
 from bertjax.model.attention.dot_product import DotProduct
-from bertjax.model.attention.flash_tpu import FlashTpu
-from bertjax.model.attention.fused_gpu import FusedGpu
-from bertjax.model.attention.fused_tpu import FusedTpu
+from bertjax.model.attention.gpu import Cudnn, FusedGpu
 from bertjax.model.attention.implementation import Implementation
 from bertjax.model.attention.mask import AttentionMask
+from bertjax.model.attention.tpu import BlocksTpu, FlashTpu, FusedTpu
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.parallel.partition import platform
@@ -79,14 +76,14 @@ def attend(
     """Computes attention by the implementation that `choose_attention` returns, and logs each new choice.
 
     If only some positions are queries and the named implementation does not support this, the choice is that of 'auto'.
-    See `choose_attention` for `name`, and `Implementation` for the other arguments.
+    See `Implementation` for the arguments.
 
     Raises:
       UserError: See `choose_attention`.
     """
     rate = 0.0 if dropout is None else dropout_rate
     if mask.layout is not None:
-        return _attend_in_groups(name, query, key, value, mask, rate, dropout)
+        return _attend_in_groups(name, (query, key, value), mask, rate, dropout)
     mask = _without_wide_window(mask, key)
     # Most kernels need all positions as queries. With only [CLS] as a query, every implementation is fast enough.
     if name != 'auto' and query.shape[1] != key.shape[1] and IMPLEMENTATIONS[name].PLATFORM in ('', platform()):
@@ -101,16 +98,10 @@ def attend(
 
 
 def _attend_in_groups(
-    name: str,
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: AttentionMask,
-    rate: float,
-    dropout: Dropout | None,
+    name: str, arrays: tuple[jax.Array, ...], mask: AttentionMask, rate: float, dropout: Dropout | None
 ) -> jax.Array:
     """Calls `attend` for each row group of the layout. The queries are all positions, or the first of each sequence."""
-    layout = mask.layout
+    (query, key, _), layout = arrays, mask.layout
     ids, positions = (jnp.broadcast_to(x, key.shape[:2]) for x in (layout.sequence_ids, layout.position_ids))
     positions = positions.astype(jnp.uint32)
     gather = layout.gather_cls if query.shape[1] != key.shape[1] else lambda x: x
@@ -133,8 +124,7 @@ def _attend_in_groups(
                 example_ids=example_ids if is_packed else example_ids[:, 0],
                 positions=select(gather(dropout.positions)) if is_packed else None,
             )
-        inputs = map(select, (query, key, value))
-        mixed.append(attend(name, *inputs, group_mask, dropout_rate=rate, dropout=group_dropout))
+        mixed.append(attend(name, *map(select, arrays), group_mask, dropout_rate=rate, dropout=group_dropout))
     return layout.join(mixed, len(query))
 
 
@@ -152,8 +142,7 @@ def _halo(mask: AttentionMask) -> int:
 
 def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> bool:
     """Returns whether the window is narrow, all positions are queries, and there is no dropout or causal attention."""
-    is_causal = mask.causal or mask.causal_queries is not None
-    S = key.shape[1]
+    is_causal, S = mask.causal or mask.causal_queries is not None, key.shape[1]
     if not mask.window or is_causal or dropout_rate or not isinstance(S, int):  # an exported model has a symbolic S
         return False
     return query.shape[1] == S > 4 * _halo(mask)

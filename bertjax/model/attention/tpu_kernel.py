@@ -1,4 +1,4 @@
-"""The kernels of fused_tpu.py: attention of one row and a few heads, forward and backward.
+"""The kernels of `fused_tpu`: attention of one row and a few heads, forward and backward.
 
 Scores, softmax and dropout stay in vector memory (VMEM). The backward kernel recomputes them, so no [S, S] array is
 saved between the two passes.

@@ -1,4 +1,4 @@
-"""Self-attention on GPUs by Triton kernels, which support dropout and packed rows, unlike `cudnn`.
+"""The attention implementations for GPUs: cuDNN, and Triton kernels that also support dropout and packed rows.
 
 For a sequence of S tokens and H heads of width K, the kernels need 4·S²·H·K operations forward and 14·S²·H·K backward,
 where two of the seven products recompute the scores. `dot_product` needs 4·S²·H·K and 8·S²·H·K. In bfloat16, the
@@ -9,10 +9,10 @@ weights in bfloat16, 12·S²·H bytes in the forward pass and about as many in t
 this traffic is 2.4 GB per row and step. At 485 rows per second, the goal in benchmarks/gpu_step.py, it takes a quarter
 of the 4.8 TB/s of an H200.
 
-Because of this arithmetic, 'auto' prefers the kernels to `dot_product` for calls that `cudnn` does not support. On an
-H200, the results agree with float32 on the CPU to a relative error of 0.0045 (docs/results/h200.json). The speed has
-not been compared with that of `dot_product`. The compiler reports that the kernels fit the registers of compute
-capability 9.0.
+Because of this arithmetic, 'auto' prefers the kernels to `dot_product`. On an H200, the results agree with float32 on
+the CPU to a relative error of 0.0045 (docs/results/h200.json). The compiler reports that the kernels fit the registers
+of compute capability 9.0. 'auto' prefers cuDNN to the kernels, because NVIDIA tunes it for each of its GPUs. The speeds
+have not been compared yet.
 """
 
 import functools
@@ -25,8 +25,11 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.parallel.partition import traced_device
 
 MIN_CAPABILITY = 8.0  # compute capability of Ampere, the first architecture with bfloat16 matrix products
-BLOCKS = (128, 64, 32, 16)  # block sizes in positions: the first that divides S is used
+BLOCKS = (128, 64, 32, 16)  # block sizes of `fused_gpu` in positions: the first that divides S is used
 WIDTHS = (16, 32, 64, 128)  # Triton's array dimensions are powers of 2, and at least 16 in matrix products
+# JAX's limits for the width of a head with cuDNN on Ampere (check_is_flash_attention in
+# jax/_src/cudnn/fused_attention_stablehlo.py). From Hopper on, JAX allows widths up to 256.
+CUDNN_WIDTH_MULTIPLE, CUDNN_MAX_WIDTH = 8, 128
 
 
 class GpuImplementation(Implementation):
@@ -45,7 +48,7 @@ class GpuImplementation(Implementation):
 
 
 class FusedGpu(GpuImplementation):
-    """The kernels support the head widths WIDTHS, if all positions are queries and S is a multiple of 16."""
+    """The Triton kernels. All positions must be queries, and S must be a multiple of 16."""
 
     def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
         if reason := refuse_length(key.shape[1], BLOCKS[-1]):
@@ -59,3 +62,36 @@ class FusedGpu(GpuImplementation):
 
         block = next(size for size in BLOCKS if query.shape[1] % size == 0)
         return functools.partial(attention, KernelOptions(rate, mask.sequence_ids is not None, mask.causal, block))
+
+
+class Cudnn(GpuImplementation):
+    """The kernel of cuDNN, which saves no [S, S] array and skips padding. All positions must be queries.
+
+    `jax.nn.dot_product_attention` has no dropout, and cuDNN would drop different weights than bertjax. Packed rows
+    would need an [S, S] bias. In a row without tokens, queries see only the first position. In other implementations,
+    they see all positions. The gradients are reproducible with `parallel.devices.GPU_FLAGS`.
+    """
+
+    SUPPORTS_DROPOUT = False
+
+    def _refuse_mask(self, mask: AttentionMask) -> str | None:
+        packed = 'it does not support packed rows' if mask.sequence_ids is not None else None
+        return super()._refuse_mask(mask) or packed
+
+    def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
+        width = key.shape[3]
+        if width % CUDNN_WIDTH_MULTIPLE or width > CUDNN_MAX_WIDTH:
+            return f'heads of width {width}, but it needs multiples of {CUDNN_WIDTH_MULTIPLE} up to {CUDNN_MAX_WIDTH}'
+        return super()._refuse_shape(key, mask)
+
+    def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
+        return _cudnn
+
+
+def _cudnn(query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, words: jax.Array) -> jax.Array:
+    """Attends on one device: query, key and value [B, S, H, K]."""
+    # At least 1, because some versions of cuDNN may return NaN for a softmax over no keys, and any sum with NaN is NaN.
+    lengths = jnp.maximum(mask.key_mask.astype(jnp.int32).sum(axis=1), 1)  # [B]
+    return jax.nn.dot_product_attention(
+        query, key, value, is_causal=mask.causal, key_value_seq_lengths=lengths, implementation='cudnn'
+    )
