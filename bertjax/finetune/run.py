@@ -24,7 +24,7 @@ from bertjax.optim.trainable import partition
 from bertjax.training.distillation import Distillation, DistillationStage
 from bertjax.training.phase import Experiment, Phase
 from bertjax.training.settings import resolve_durations
-from bertjax.training.setup import Setup, build_setup
+from bertjax.training.setup import Setup
 from bertjax.training.state import TrainState, without_aux
 from bertjax.training.vmapped_runs import VmappedRun
 
@@ -62,7 +62,7 @@ class Finetuning(Experiment):
         self._setups = [self.task_model.setup]
         self.values = task_values
         if distillation is not None:
-            self._setups = [self._stage_setup(stage, mesh) for stage in distillation.stages]
+            self._setups = [self._stage_setup(stage) for stage in distillation.stages]
             factors = {name: factor for setup in self._setups for name, factor in setup.objective.factors.items()}
             self.values = functools.partial(distillation_values, factors=factors)
         self.setup = self._setups[0]
@@ -74,19 +74,9 @@ class Finetuning(Experiment):
         self.resolved = {**to_plain(self.settings), 'fingerprints': self._fingerprints()}
         self.files = {TASK_FILE: data.task_json(finished=False)}
 
-    def _stage_setup(self, stage: DistillationStage, mesh: Mesh) -> Setup:
-        student = self.task_model.setup
-        return build_setup(
-            student.module,
-            stage.objective(student.objective),
-            student.optimizer,
-            mesh,
-            trained=student.trained,
-            layer_decay=student.layer_decay,
-            ema_decay=student.ema_decay,
-            zero1=self.settings.zero1,
-            teacher=(self._distillation.abstract_params,),
-        )
+    def _stage_setup(self, stage: DistillationStage) -> Setup:
+        student, teacher = self.task_model.setup, (self._distillation.abstract_params,)
+        return dataclasses.replace(student, objective=stage.objective(student.objective), teacher=teacher)
 
     def _resolve(self, total: int, length_count: int) -> FinetuningSettings:
         """Returns the settings with the values that depend on the data. All durations are in steps."""

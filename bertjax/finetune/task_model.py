@@ -22,7 +22,7 @@ from bertjax.training.evaluate import OnCompile
 from bertjax.training.phase import Phase
 from bertjax.training.predict import Predictor
 from bertjax.training.settings import check_mesh
-from bertjax.training.setup import PhaseSettings, Setup, build_setup
+from bertjax.training.setup import PhaseSettings, Setup
 from bertjax.training.state import TrainState
 from bertjax.training.step import make_forward
 from bertjax.training.vmapped_runs import VmappedRun
@@ -47,7 +47,7 @@ class TaskModel:
         check_mesh(data.encoder, mesh, module.bilstm_units)
         self.data, self.settings, self.shapes, self.layout = data, settings, shapes, layout
         self.attention = ''
-        self.setup: Setup = build_setup(
+        self.setup = Setup(
             module,
             data.task.objective,
             make_optimizer(**vars(settings.optimizer), dtype=data.encoder.dtype),

@@ -36,7 +36,7 @@ from bertjax.training.distillation import Distillation
 from bertjax.training.evaluate import Evaluator
 from bertjax.training.phase import Experiment, Phase
 from bertjax.training.settings import check_mesh, resolve_durations
-from bertjax.training.setup import Setup, build_setup
+from bertjax.training.setup import Setup
 from bertjax.training.state import TrainState
 from bertjax.training.step import Sums, make_eval_step
 from bertjax.training.vmapped_runs import VmappedRun
@@ -56,7 +56,7 @@ def build_pretraining_setup(
     objective = PACKED_PRETRAINING if settings.packing else PRETRAINING
     if settings.masking.causal_share:
         objective = dataclasses.replace(objective, keywords=('causal',))
-    return build_setup(
+    return Setup(
         BertForPreTraining(model_config),
         with_z_loss(_objective(objective, distillation), settings.z_loss),
         make_optimizer(**vars(settings.optimizer), dtype=model_config.dtype),

@@ -69,18 +69,19 @@ class PhaseSettings:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class Setup:
-    """The parts of a training that phases with the same objective share.
+    """The parts of a training that phases with the same objective share. It has no arrays.
 
     Attributes:
       module: The Flax module of the model, which takes `objective.inputs`.
       trained: A function that selects the trained parameters.
       layer_decay: The learning rate factor per layer, see `optim.trainable.layer_rates`.
       ema_decay: The decay of the average of the weights, see `state.update_ema`; 0 for no average.
+      teacher: (abstract parameters of the teacher,) if the objective has a `teacher_fn`, else ().
+      zero1: Whether to shard the state over the data axis, one of `parallel.zero1.ZERO1`.
       init: key -> fresh state, with boxed parameters (nn.Partitioned).
       state: The abstract state: shapes, dtypes and shardings.
-      teacher: (abstract parameters of the teacher,) if the objective has a `teacher_fn`, else ().
       exchange: The gradient exchange if the state is sharded over the data axis (parallel/zero1.py), else None.
       moment_params: The abstract trained parameters if only their moments are sharded over the data axis, else None.
       compiled: The cached programs of the most recent phases, see `compiled_steps.compile_steps`.
@@ -90,15 +91,27 @@ class Setup:
     objective: Objective
     optimizer: optax.GradientTransformation
     mesh: Mesh
-    trained: Selection
-    layer_decay: float
-    ema_decay: float
-    init: Callable[[jax.Array], TrainState]
-    state: TrainState
+    trained: Selection = select_all
+    layer_decay: float = 1.0
+    ema_decay: float = 0.0
     teacher: tuple[Any, ...] = ()
-    exchange: GradientExchange | None = None
-    moment_params: Any = None
-    compiled: dict[tuple, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False, init=False)
+    zero1: str = 'off'
+
+    def __post_init__(self):
+        self.compiled: dict[tuple, Any] = {}
+        init = make_init(self.module, self.optimizer, self.trained, self.objective.init_aux, ema=self.ema_decay > 0)
+        # `abstract_state` and `create` both use `init`. A jitted function is traced only once.
+        self.init = jax.jit(init, inline=True)
+        with mesh_context(self.mesh):
+            self.state = abstract_state(self.init, self.mesh)
+        self.exchange = self.moment_params = None
+        if should_shard(self.zero1, self.mesh):
+            if is_data_parallel(self.mesh):
+                self.state = jax.tree.map(shard_over_data, self.state)
+                self.exchange = GradientExchange(self.state.params, self.module.config.dtype)
+            else:
+                self.moment_params, _ = partition(self.state.params, self.trained)
+                self.state = self.state.replace(opt_state=jax.tree.map(shard_over_data, self.state.opt_state))
 
     def describe(self) -> str:
         """Describes the devices and the arrays that are sharded over the data axis."""
@@ -141,44 +154,3 @@ class Setup:
             donate_argnums=0,
             out_shardings=shardings_of(self.state),
         )
-
-
-def build_setup(
-    module: nn.Module,
-    objective: Objective,
-    optimizer: optax.GradientTransformation,
-    mesh: Mesh,
-    *,
-    trained: Selection = select_all,
-    layer_decay: float = 1.0,
-    ema_decay: float = 0.0,
-    teacher: tuple[Any, ...] = (),
-    zero1: str = 'off',
-) -> Setup:
-    """Builds a setup. `zero1`, one of `parallel.zero1.ZERO1`, decides whether the data axis shards the state."""
-    # `abstract_state` and `Setup.create` both use `init`. A jitted function is traced only once.
-    init = jax.jit(make_init(module, optimizer, trained, objective.init_aux, ema=ema_decay > 0), inline=True)
-    with mesh_context(mesh):
-        state = abstract_state(init, mesh)
-    exchange = moment_params = None
-    if should_shard(zero1, mesh):
-        if is_data_parallel(mesh):
-            state = jax.tree.map(shard_over_data, state)
-            exchange = GradientExchange(state.params, module.config.dtype)
-        else:
-            moment_params, _ = partition(state.params, trained)
-            state = state.replace(opt_state=jax.tree.map(shard_over_data, state.opt_state))
-    return Setup(
-        module=module,
-        objective=objective,
-        optimizer=optimizer,
-        mesh=mesh,
-        trained=trained,
-        layer_decay=layer_decay,
-        ema_decay=ema_decay,
-        init=init,
-        state=state,
-        teacher=teacher,
-        exchange=exchange,
-        moment_params=moment_params,
-    )

@@ -18,7 +18,7 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.tasks.embedding.head import BertForEmbedding
 from bertjax.tasks.embedding.losses import build_objective
-from bertjax.training.setup import build_setup
+from bertjax.training.setup import Setup
 from bertjax.training.state import put_like
 from bertjax.training.step import make_gradients
 from bertjax.training.whole_batch import whole_batch_gradients
@@ -55,7 +55,7 @@ def gradients(axes, parts=1, sharded='off', loss='info_nce', layout=None, pool='
     mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1, **axes}, jax.devices()[:count])
     batch = make_batch()
     objective = build_objective(loss, **options)
-    setup = build_setup(BertForEmbedding(MODEL, pool=pool), objective, optax.identity(), mesh, zero1=sharded)
+    setup = Setup(BertForEmbedding(MODEL, pool=pool), objective, optax.identity(), mesh, zero1=sharded)
     compute = make_gradients(setup, parts, layout)
     assert (setup.exchange is not None) == (sharded == 'on')
     arrays, fresh = global_arrays(batch, batch_sharding(mesh), B), initial_params()

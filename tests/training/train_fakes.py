@@ -17,7 +17,7 @@ from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.training.compiled_steps import compile_steps
 from bertjax.training.phase import TrainStep
-from bertjax.training.setup import build_setup
+from bertjax.training.setup import Setup
 
 S, P, B, VOCABULARY = 16, 4, 16, 200
 NO_DROPOUT = {'dropout': 0.0, 'attention_dropout': 0.0}
@@ -134,7 +134,7 @@ def loss_of(metrics):
 def setup_of(module, objective, optimizer, **options):
     """Builds a setup on one device."""
     mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1])
-    return build_setup(module, objective, optimizer, mesh, **options)
+    return Setup(module, objective, optimizer, mesh, **options)
 
 
 def constant_rate(rate):
