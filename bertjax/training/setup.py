@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
@@ -13,12 +14,13 @@ from jax.sharding import Mesh
 
 from bertjax.losses import AUX, Objective
 from bertjax.model.row_packing import PackedLayout
+from bertjax.model.stacking import init_params
 from bertjax.optim.schedules import Schedule, make_schedule
 from bertjax.optim.trainable import Selection, partition, select_all
 from bertjax.parallel.mesh import describe_mesh
 from bertjax.parallel.partition import mesh_context
 from bertjax.parallel.zero1 import GradientExchange, is_data_parallel, shard_over_data, should_shard
-from bertjax.training.state import TrainState, abstract_state, make_init, put_params, shardings_of
+from bertjax.training.state import EmaTrainState, TrainState, abstract_state, put_params, shardings_of, start_ema
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +101,8 @@ class Setup:
 
     def __post_init__(self):
         self.compiled: dict[tuple, Any] = {}
-        init = make_init(self.module, self.optimizer, self.trained, self.objective.init_aux, ema=self.ema_decay > 0)
         # `abstract_state` and `create` both use `init`. A jitted function is traced only once.
-        self.init = jax.jit(init, inline=True)
+        self.init = jax.jit(self._init, inline=True)
         with mesh_context(self.mesh):
             self.state = abstract_state(self.init, self.mesh)
         self.exchange = self.moment_params = None
@@ -112,6 +113,15 @@ class Setup:
             else:
                 self.moment_params, _ = partition(self.state.params, self.trained)
                 self.state = self.state.replace(opt_state=jax.tree.map(shard_over_data, self.state.opt_state))
+
+    def _init(self, key: jax.Array) -> TrainState:
+        params, init_aux = init_params(self.module, key), self.objective.init_aux
+        if init_aux is not None:
+            params = {**params, AUX: init_aux(jax.random.fold_in(key, 1))}
+        trained_params, _ = partition(params, self.trained)
+        zero = jnp.zeros([], jnp.int32)
+        fields = (zero, params, self.optimizer.init(trained_params), zero, zero)
+        return EmaTrainState(*fields, start_ema(params)) if self.ema_decay else TrainState(*fields)
 
     def describe(self) -> str:
         """Describes the devices and the arrays that are sharded over the data axis."""

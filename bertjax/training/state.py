@@ -5,14 +5,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import linen as nn
 from flax import struct
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.losses import AUX
-from bertjax.model.stacking import init_params
-from bertjax.optim.trainable import Selection, partition, select_all
 from bertjax.parallel.partition import state_shardings
 
 
@@ -80,31 +77,6 @@ def update_ema(ema: Any, params: Any, decay: float, updates: jax.Array) -> Any:
     """
     rate = 1 - jnp.minimum(decay, (1.0 + updates) / (10.0 + updates))
     return jax.tree.map(lambda e, p: e + rate * (p - e), ema, params)
-
-
-def make_init(
-    model: nn.Module,
-    optimizer: optax.GradientTransformation,
-    trained: Selection = select_all,
-    init_aux: Callable[[jax.Array], Any] | None = None,
-    *,
-    ema: bool = False,
-) -> Callable[[jax.Array], TrainState]:
-    """Builds a function from a key to a fresh state, with parameters in boxes (nn.Partitioned).
-
-    The optimizer has moments for the `trained` parameters. See `losses.Objective` for `init_aux`.
-    """
-
-    def init(key: jax.Array) -> TrainState:
-        params = init_params(model, key)
-        if init_aux is not None:
-            params = {**params, AUX: init_aux(jax.random.fold_in(key, 1))}
-        trained_params, _ = partition(params, trained)
-        zero = jnp.zeros([], jnp.int32)
-        fields = (zero, params, optimizer.init(trained_params), zero, zero)
-        return EmaTrainState(*fields, start_ema(params)) if ema else TrainState(*fields)
-
-    return init
 
 
 def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> TrainState:

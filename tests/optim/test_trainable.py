@@ -17,7 +17,6 @@ from bertjax.model.stacking import stack_layers, unstack_layers
 from bertjax.optim.masks import path_names
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.optim.trainable import combine, layer_rates, make_selection, needs_unrolled, partition, select_all
-from bertjax.training.state import make_init
 from bertjax.training.step import Gradients, make_train_step, make_update
 
 L, B, S = 3, 4, 6
@@ -33,17 +32,9 @@ def _paths(tree):
     return {'/'.join(path_names(path)) for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
-def _optimizer(name='adamw'):
-    return make_optimizer(**vars(Optimizer(name)))
-
-
-def _init(model, trained=select_all, optimizer='adamw'):
-    return make_init(model, _optimizer(optimizer), trained)
-
-
 def _state(model, trained, optimizer='adamw'):
     """Returns an initial state without zero parameters, so that weight decay would change each of them."""
-    shapes = jax.eval_shape(lambda key: nn.unbox(_init(model, trained, optimizer)(key)), jax.random.key(0))
+    shapes = _setup(model, optimizer, trained).state
     state, rng = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), np.random.default_rng(0)
     draw = lambda x: jnp.asarray(0.05 + 0.02 * rng.standard_normal(x.shape), x.dtype)  # noqa: E731
     return state.replace(params=jax.tree.map(draw, state.params))
@@ -80,7 +71,7 @@ def _largest_changes(before, after):
 @pytest.fixture(scope='module')
 def trees():
     """Returns {whether layers are scanned: tree of the shapes of the parameters}."""
-    abstract = {scan: jax.eval_shape(_init(_model(scan)), jax.random.key(0)).params for scan in (True, False)}
+    abstract = {scan: jax.eval_shape(_setup(_model(scan)).init, jax.random.key(0)).params for scan in (True, False)}
     is_box = lambda x: isinstance(x, nn.Partitioned)  # noqa: E731
     return {scan: jax.tree.map(lambda x: x.value, tree, is_leaf=is_box) for scan, tree in abstract.items()}
 
@@ -112,7 +103,7 @@ def test_unknown_selections_are_refused(word):
 
 def test_partition_and_combine_give_the_same_tree():
     rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(_init(_model(False)), jax.random.key(0)).params
+    shapes = jax.eval_shape(_setup(_model(False)).init, jax.random.key(0)).params
     params = jax.tree.map(lambda x: rng.standard_normal(x.shape), shapes)
     for word in ('all', 'head', 'last_1'):
         trained = make_selection(word, L)

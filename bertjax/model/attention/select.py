@@ -112,6 +112,8 @@ def _attend_in_groups(
         positions=positions if dropout or mask.window else None,
         query_positions=gather(positions) if mask.window else None,
     )
+    if dropout is not None:
+        dropout = dropout.replace(example_ids=gather(dropout.example_ids), positions=gather(dropout.positions))
     mixed, group_dropout = [], None
     for i, most_sequences in enumerate(layout.most_sequences):
         select = functools.partial(layout.group, index=i)
@@ -119,10 +121,10 @@ def _attend_in_groups(
         is_packed = most_sequences > 1
         group_mask = jax.tree.map(select, packed_mask if is_packed else plain_mask)
         if dropout is not None:
-            example_ids = select(gather(dropout.example_ids))
+            example_ids = select(dropout.example_ids)
             group_dropout = dropout.replace(
                 example_ids=example_ids if is_packed else example_ids[:, 0],
-                positions=select(gather(dropout.positions)) if is_packed else None,
+                positions=select(dropout.positions) if is_packed else None,
             )
         mixed.append(attend(name, *map(select, arrays), group_mask, dropout_rate=rate, dropout=group_dropout))
     return layout.join(mixed, len(query))
