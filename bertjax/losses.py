@@ -108,17 +108,12 @@ def pretraining_weights(batch: Arrays) -> dict[str, jax.Array]:
 
 @dataclasses.dataclass(frozen=True)
 class DistillLoss:
-    """The loss between the outputs of a student and of a teacher with the same head.
+    """The loss between the outputs of a student and of a teacher with the same head."""
 
-    Attributes:
-      elements: (student outputs, teacher outputs, batch, temperature) -> float32, the loss of each row or token.
-      weights: The name of the batch array with the weights of the rows or tokens.
-      uses_temperature: Whether `elements` depends on the temperature.
-    """
-
+    # (student outputs, teacher outputs, batch, temperature) -> float32, the loss of each row or token.
     elements: Callable[[Any, Any, Arrays, float], jax.Array]
-    weights: str = 'weights'
-    uses_temperature: bool = True
+    weights: str = 'weights'  # the name of the batch array with the weights of the rows or tokens
+    uses_temperature: bool = True  # whether `elements` depends on the temperature
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,12 +129,11 @@ class Objective:
       factors: {name: factor} of the minimized losses; the default factor is 1.
       capture: The intermediate values to capture (model/capture.py). They are passed to `losses` among the outputs.
       teacher_fn: (teacher parameters, batch) -> teacher outputs. They are passed to `losses` as `batch['teacher']`.
-      init_aux: PRNG key -> boxed parameters of the objective. They are trained with the parameters of the model, stored
-        beside them under AUX, and passed to `losses` among the outputs.
+      init_aux: PRNG key -> boxed parameters of the objective. They are trained, stored beside the parameters of the
+        model under AUX, and passed to `losses` among the outputs.
       keywords: The batch arrays that the model takes as keyword arguments.
-      whole_batch: Whether `losses` compares the rows of a batch with each other. `losses` then gets the outputs for all
-        rows, from all devices and gradient accumulation steps, and a batch without the inputs of the model
-        (training/whole_batch.py).
+      whole_batch: Whether `losses` compares the rows of a batch with each other. It then gets the outputs for all rows,
+        and a batch without the inputs of the model (training/whole_batch.py).
     """
 
     inputs: tuple[str, ...]
@@ -158,12 +152,9 @@ AUX = 'objective'  # the key of the objective's parameters beside the parameters
 
 
 def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
-    """Computes T² KL(teacher ‖ student) at temperature T, float32 [...]. Both distributions are softmax(logits / T).
+    """Computes T² KL(teacher ‖ student) of logits [..., C] at temperature T -> float32 [...].
 
     The factor T² keeps the gradient roughly independent of T (Hinton et al. 2015, arXiv 1503.02531, section 2).
-
-    Args:
-      logits, teacher: The logits of the student and of the teacher, [..., C].
     """
     student = jax.nn.log_softmax(logits.astype(jnp.float32) / temperature)
     teacher = jax.nn.log_softmax(teacher.astype(jnp.float32) / temperature)
@@ -171,7 +162,7 @@ def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax
 
 
 def _distill_logits(name: str) -> Callable[[Any, Any, Arrays, float], jax.Array]:
-    """Returns a function for `DistillLoss.elements`: the divergence of the outputs `name` of student and teacher."""
+    """Makes `DistillLoss.elements`, the divergence of the outputs `name`."""
     return lambda student, teacher, batch, temperature: divergence(student[name], teacher[name], temperature)
 
 
@@ -189,11 +180,12 @@ def with_z_loss(objective: Objective, factor: float) -> Objective:
         z_loss = ((jnp.square(normalizer) * weights).sum(), weights.sum())
         return {**objective.losses(outputs, batch), 'z_loss': z_loss}
 
-    def weights(batch: Arrays) -> dict[str, jax.Array]:
-        return {**objective.weights(batch), 'z_loss': batch['masked_weights'].sum()}
-
-    factors = {**objective.factors, 'z_loss': factor}
-    return dataclasses.replace(objective, losses=losses, weights=weights, factors=factors)
+    return dataclasses.replace(
+        objective,
+        losses=losses,
+        weights=lambda batch: {**objective.weights(batch), 'z_loss': batch['masked_weights'].sum()},
+        factors={**objective.factors, 'z_loss': factor},
+    )
 
 
 PRETRAINING = Objective(
@@ -217,8 +209,8 @@ def classification_losses(outputs: Arrays, batch: Arrays) -> Losses:
 def build_class_weighted(class_weights: Sequence[float]) -> Objective:
     """Builds CLASSIFICATION with a weight per class: Σ w ℓ / Σ w, as in torch's CrossEntropyLoss(weight=w).
 
-    Here w is the weight of a row's class, and ℓ is the loss of the row. The accuracy does not use the class weights.
-    The weights are scaled so that the smallest is 1, which does not change the loss.
+    The accuracy does not use the class weights. They are scaled so that the smallest is 1, which does not change the
+    loss.
     """
     table = tuple(weight / min(class_weights) for weight in class_weights)
 
@@ -245,10 +237,8 @@ def _mask_endings(logits: jax.Array, batch: Arrays) -> jax.Array:
 def multi_label_losses(outputs: Arrays, batch: Arrays, positive: Sequence[float] | None = None) -> Losses:
     """Computes the binary cross entropy of `logits` [B, C] with `labels` [B, C], averaged over the C labels.
 
-    The labels are float32, 0 or 1. The loss equals torch's BCEWithLogitsLoss. `accuracy` is the fraction of correct
-    decisions at a probability of 0.5; the metrics of the task may use another threshold.
-
-    `positive` has C floats. Each is the weight of a label in the rows that have this label (torch's pos_weight).
+    The labels are float32, 0 or 1. The loss equals torch's BCEWithLogitsLoss, where `positive` [C] is its `pos_weight`.
+    `accuracy` is the fraction of correct decisions at a probability of 0.5.
     """
     logits, labels, weights = outputs['logits'].astype(jnp.float32), batch['labels'], batch['weights']
     targets = labels if positive is None else labels * jnp.asarray(positive, jnp.float32)  # [B, C]
@@ -280,9 +270,8 @@ def token_losses(outputs: Arrays, batch: Arrays) -> Losses:
 def span_losses(outputs: Arrays, batch: Arrays) -> Losses:
     """Computes the accuracies of start and end, and the mean of their cross entropies.
 
-    `start_logits` and `end_logits` are [B, S]; the labels `start` and `end` are int32 [B]. The softmax excludes
-    padding, so the loss of a row does not depend on the padded length of its batch. In contrast, transformers and
-    google-research/bert include padding, and pad all rows to the same length.
+    `start_logits` and `end_logits` are [B, S]; the labels `start` and `end` are int32 [B]. Unlike in transformers and
+    google-research/bert, the softmax excludes padding, so the loss of a row does not depend on the padded length.
     """
     start_logits, end_logits = _span_logits(outputs, batch)
     first = classification_sums(start_logits, batch['start'], batch['weights'])
@@ -313,7 +302,7 @@ def _distill_labels(student: Any, teacher: Any, batch: Arrays, temperature: floa
 
 
 def _distill_scores(student: Any, teacher: Any, batch: Arrays, temperature: float) -> jax.Array:
-    """Computes the squared distance [B] from the score of the teacher. The temperature is not used."""
+    """Computes the squared distance [B] from the score of the teacher."""
     return jnp.square(student['logits'] - teacher['logits'])[:, 0]
 
 

@@ -98,10 +98,8 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Builds a chain of gradient clipping, moments, decoupled weight decay and a scaling for LAMB or Muon.
 
-    The arguments except `dtype` are the keys of the group config.optimizer (see `config.run.Optimizer`). The decay
-    leaves out biases and LayerNorm scales, see `masks.decay_mask`. StableAdamW and LAMB scale the update including its
-    decay. With Muon, `adam_lr_ratio` scales the updates of all parameters except the matrices of the blocks, and
-    Muon's matrix products take operands of `dtype`.
+    The arguments except `dtype` are the keys of config.optimizer (see `config.run.Optimizer`). StableAdamW and LAMB
+    scale the update including its decay. Muon's matrix products take operands of `dtype`.
     """
     moments = {
         'bert_adam': scale_by_bert_adam,

@@ -27,9 +27,7 @@ SCHEDULES = (*_AFTER_WARMUP, 'wsd')
 
 
 class Schedule(struct.PyTreeNode):
-    """A learning rate schedule, created by `make_schedule`.
-
-    The arrays are arguments of the compiled train step, so phases and runs of different lengths can share the step.
+    """A learning rate schedule, whose arrays are arguments of the compiled train step.
 
     Attributes:
       peak: float32, the highest learning rate.
@@ -37,7 +35,7 @@ class Schedule(struct.PyTreeNode):
       steps: float32, the length of the schedule in steps.
       warmup_steps: float32, the length of the warm-up in steps.
       decay_steps: float32, the length of the decay of 'wsd' in steps.
-      name, power, decay: See `make_schedule`. They are part of the compiled step.
+      name, power, decay: See `make_schedule`.
     """
 
     peak: jax.Array
@@ -72,15 +70,7 @@ def check_schedule(
     warmup_key: str = 'warmup_fraction',
     decay_key: str = 'schedule.decay_fraction',
 ) -> None:
-    """Checks that the warm-up and the decay of 'wsd' do not overlap.
-
-    Args:
-      name, warmup_fraction, decay_fraction: See `make_schedule`.
-      warmup_key, decay_key: The config keys of the two fractions.
-
-    Raises:
-      UserError: The fractions add up to more than 1. The error names `decay_key`.
-    """
+    """Raises a UserError for config.DECAY_KEY if the warm-up and the decay of 'wsd' overlap; see `make_schedule`."""
     if name == 'wsd' and warmup_fraction + decay_fraction > 1:
         found = f'{decay_fraction:g} with config.{warmup_key}={warmup_fraction:g}'
         fix = 'lower one of them: the two fractions of a phase must add up to at most 1'
@@ -105,15 +95,12 @@ def make_schedule(
     to `peak * (1 - warmup_fraction) ** power` at the end of the warm-up.
 
     'slanted_triangular' is equation 3 of ULMFiT (arXiv 1801.06146). It starts and ends at `peak / 32` instead of 0, and
-    `warmup_fraction` is the paper's `cut_frac`.
-
-    'wsd' (warm-up, stable, decay; arXiv 2404.06395) stays at `peak` until the last `decay_fraction` of the steps. The
-    decay 'sqrt' is equation 3 of arXiv 2405.18392.
+    `warmup_fraction` is the paper's `cut_frac`. 'wsd' (warm-up, stable, decay; arXiv 2404.06395) stays at `peak` until
+    the last `decay_fraction` of the steps. The decay 'sqrt' is equation 3 of arXiv 2405.18392.
 
     Args:
       name: One of SCHEDULES.
-      peak: The highest learning rate. For members that are trained together, an array of one rate per member; all
-        numbers of the schedule then have this shape.
+      peak: The highest learning rate; an array for several runs that are trained together.
       steps: The length of the phase in steps.
       warmup_fraction: The fraction of `steps` for the warm-up, in [0, 1).
       power: The exponent of 'polynomial' (0.5 in configs/pretrain_large_lamb.py).

@@ -4,6 +4,7 @@ The train step differentiates and updates only the sub-tree of trained parameter
 gradients nor optimizer moments.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -25,26 +26,21 @@ def select_all(path: tuple[str, ...]) -> bool:
 
 
 def make_selection(train: str, num_layers: int) -> Selection:
-    """Builds the selection for `config.trainable`.
+    """Builds the selection for `config.trainable` and an encoder of L = `num_layers` blocks.
 
-    Args:
-      train: 'all'; or 'head' for all parameters outside the encoder, including the pooler; or 'last_K' for these, the
-        final norm and the last K blocks (0 < K <= L).
-      num_layers: L, the number of blocks.
-
-    Raises:
-      UserError: `train` is none of these, or K is larger than L.
+    `train` is 'all'; or 'head' for all parameters outside the encoder, including the pooler; or 'last_K' for these, the
+    final norm and the last K blocks (0 < K <= L). Other values are a UserError.
     """
     if train == 'all':
         return select_all
     if train == 'head':
         return lambda path: path[0] != 'encoder'
-    count = train.removeprefix('last_')
-    if not train.startswith('last_') or not (count.isascii() and count.isdigit()) or not 0 < int(count) <= num_layers:
+    match = re.fullmatch('last_([0-9]+)', train)
+    if not match or not 0 < int(match[1]) <= num_layers:
         expected = f"'all', 'head', or 'last_K' with K from 1 to {num_layers}"
         fix = 'choose one of them, for example --config.trainable=last_2'
         raise UserError('config.trainable', repr(train), expected, fix)
-    first = num_layers - int(count)
+    first = num_layers - int(match[1])
 
     def is_trained(path: tuple[str, ...]) -> bool:
         if path[0] != 'encoder' or path[1] == 'final_norm':
@@ -75,13 +71,9 @@ def combine(trained: dict[str, Any], frozen: dict[str, Any]) -> dict[str, Any]:
 def layer_rates(params: Any, decay: float, num_layers: int) -> Any:
     """Computes learning rate factors: `decay` for the last block, decay**2 for the second to last, and so on.
 
-    With L blocks, the factor is decay**(L + 1) for the embeddings. It is 1 for heads and the final norm. Source: ULMFiT
-    (arXiv 1801.06146, section 3.2, "discriminative fine-tuning"). google-research/electra (model/optimization.py)
-    multiplies by `decay` once more, which its author calls unintended (issue 51).
-
-    Args:
-      decay: The factor per layer in (0, 1]; 1 for the same rate in all layers.
-      num_layers: L, the number of blocks.
+    With L = `num_layers`, the factor is decay**(L + 1) for the embeddings. It is 1 for heads and the final norm.
+    Source: ULMFiT (arXiv 1801.06146, section 3.2, "discriminative fine-tuning"). google-research/electra
+    (model/optimization.py) multiplies by `decay` once more, which its author calls unintended (issue 51).
 
     Returns:
       A tree like `params`. A leaf is a number; for stacked blocks, it is an array with one number per block.

@@ -20,11 +20,9 @@ def enable_compile_cache() -> None:
 
     XDG_CACHE_HOME is `~/.cache` by default, and MACHINE is the result of `machine_name`. JAX's environment variable
     JAX_COMPILATION_CACHE_DIR takes precedence; an empty value disables the cache. If the folder is not writable,
-    nothing is cached. The cache key of a program includes JAX's version, the compiler flags and the devices. If the
-    cache cannot be read, JAX logs a warning and compiles.
-
-    Programs that compile in less than MIN_COMPILE_SECONDS are not cached; JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS
-    overrides this limit. If the cache is larger than MAX_BYTES, this function removes the least recently used programs.
+    nothing is cached. Programs that compile in less than MIN_COMPILE_SECONDS are not cached;
+    JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS overrides this limit. If the cache is larger than MAX_BYTES, this
+    function removes the least recently used programs.
     """
     if _MIN_COMPILE_VARIABLE not in os.environ:
         min_seconds = min(MIN_COMPILE_SECONDS, jax.config.jax_persistent_cache_min_compile_time_secs)

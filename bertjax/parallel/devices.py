@@ -38,10 +38,9 @@ _SET_BY_LIBRARIES = ('TPU_LIBRARY_PATH', 'TPU_SKIP_MDS_QUERY')
 def leave_out_absent_tpus() -> None:
     """Restricts JAX to the CPU platform if libtpu is installed on a machine that has only CPUs.
 
-    JAX starts libtpu to look for local TPUs, even if libtpu is installed only to compile for TPUs. Without a TPU,
-    libtpu prints six lines of errors. This function does nothing if a platform was chosen, or if there is any sign of a
-    TPU, a GPU or a plug-in for another platform. JAX's messages, for example about an unused GPU, then stay visible. A
-    call after JAX has computed anything has no effect.
+    JAX starts libtpu even if it is installed only to compile for TPUs, and libtpu then prints six lines of errors. This
+    function does nothing if a platform was chosen, or if there is any sign of a TPU, a GPU or a plug-in for another
+    platform, so that JAX's messages about them stay visible. Call it before JAX computes anything.
     """
     if jax.config.jax_platforms is not None or not importlib.util.find_spec('libtpu'):
         return
@@ -58,11 +57,10 @@ def unused_accelerator(used_platform: str) -> str:
 
 def may_have_tpu() -> bool:
     """Returns whether this machine shows signs of a TPU: a PCI device, a device file or an environment variable."""
-    has_variable = any(
-        name.startswith(('TPU_', 'JAX_FORCE_TPU')) and name not in _SET_BY_LIBRARIES for name in os.environ
-    )
-    files = glob.glob('/dev/accel*') or [path for path in glob.glob('/dev/vfio/*') if path != '/dev/vfio/vfio']
-    return has_variable or bool(files) or any(map(_may_be_tpu, glob.glob('/sys/bus/pci/devices/*/vendor')))
+    names = os.environ.keys() - set(_SET_BY_LIBRARIES)
+    has_variable = any(name.startswith(('TPU_', 'JAX_FORCE_TPU')) for name in names)
+    has_file = bool(glob.glob('/dev/accel*') or set(glob.glob('/dev/vfio/*')) - {'/dev/vfio/vfio'})
+    return has_variable or has_file or any(map(_may_be_tpu, glob.glob('/sys/bus/pci/devices/*/vendor')))
 
 
 def _may_be_tpu(vendor_file: str) -> bool:
@@ -95,18 +93,17 @@ def set_gpu_flags() -> None:
 def claim_devices() -> list[jax.Device]:
     """Prepares the process for its devices and returns all devices.
 
-    The function enables the compile cache (`compile_cache.enable_compile_cache`). If JAX may use a GPU, the function
-    sets GPU_FLAGS. Call it in the main thread before JAX computes anything.
-
-    On a CPU, the function makes the process keep freed memory. XLA allocates the temporary arrays anew in every step.
-    By default, glibc returns freed blocks above 32 MiB to the kernel, which then has to clear their pages in every
-    step. This slows down small models. Only the heap of the main thread can keep such blocks, so asynchronous dispatch,
-    which computes in other threads on a CPU, is disabled.
+    The function enables the compile cache and, if JAX may use a GPU, sets GPU_FLAGS. Call it in the main thread before
+    JAX computes anything.
 
     Raises:
       UserError: The devices belong to several processes of a TPU slice that are not connected. Each process would train
         separately and write to the same workdir.
     """
+    # On a CPU, the process keeps freed memory. XLA allocates the temporary arrays anew in every step. By default, glibc
+    # returns freed blocks above 32 MiB to the kernel, which then has to clear their pages in every step. This slows
+    # down small models. Only the heap of the main thread can keep such blocks, so asynchronous dispatch, which computes
+    # in other threads on a CPU, is disabled.
     jax.config.update('jax_cpu_enable_async_dispatch', False)
     leave_out_absent_tpus()
     if _may_have_nvidia_gpu() and _has_plugins():

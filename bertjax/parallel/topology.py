@@ -20,24 +20,17 @@ class Generation:
     """The properties of a device of a TPU generation, or of a GPU.
 
     A device is a chip, but on v3 it is one of the two cores of a chip and has half of the chip's memory and bandwidth.
-
-    Attributes:
-      hbm_bytes: High-bandwidth memory in bytes.
-      hbm_bandwidth: Memory bandwidth in bytes per second.
-      link_bandwidth: Bandwidth of one link to a neighbor in one direction, in bytes per second.
-      closed: A side of a slice is a ring if its length is a multiple of this number. On v4 and v5p, either
-        all sides longer than 1 are rings, or none is.
-      clock_hz: The clock of a TensorCore.
-      network_bandwidth: Bandwidth of a chip in the data center network between slices, in bytes per second; 0 if it is
-        not published.
+    Bandwidths are in bytes per second.
     """
 
-    hbm_bytes: int
+    hbm_bytes: int  # high-bandwidth memory
     hbm_bandwidth: float
-    link_bandwidth: float
+    link_bandwidth: float  # of one link to a neighbor in one direction
+    # A side of a slice is a ring if its length is a multiple of this number. On v4 and v5p, either all sides longer
+    # than 1 are rings, or none is.
     closed: int
-    clock_hz: float
-    network_bandwidth: float = 0.0
+    clock_hz: float  # of a TensorCore
+    network_bandwidth: float = 0.0  # of a chip, between slices; 0 if it is not published
 
 
 # Sources:
@@ -154,8 +147,6 @@ def ici_bandwidth(name: str, chips: int) -> float:
 
 def topology_devices(name: str) -> list[Any]:
     """Creates the abstract devices of a topology, for `.lower().compile()` only.
-
-    The devices come from the compiler (libtpu or JAX's plug-in for CUDA) and need no hardware.
 
     Args:
       name: A TPU slice such as 'v5e:4x4' or 'v5p:2x2x4' (chips along each side), several slices connected by the
