@@ -108,12 +108,17 @@ def pretraining_weights(batch: Arrays) -> dict[str, jax.Array]:
 
 @dataclasses.dataclass(frozen=True)
 class DistillLoss:
-    """The loss between the outputs of a student and of a teacher with the same head."""
+    """The loss between the outputs of a student and of a teacher with the same head.
 
-    # (student outputs, teacher outputs, batch, temperature) -> float32, the loss of each row or token.
+    Attributes:
+      elements: (student outputs, teacher outputs, batch, temperature) -> float32, the loss of each row or token.
+      weights: The name of the batch array with the weights of the rows or tokens.
+      uses_temperature: Whether `elements` depends on the temperature.
+    """
+
     elements: Callable[[Any, Any, Arrays, float], jax.Array]
-    weights: str = 'weights'  # the name of the batch array with the weights of the rows or tokens
-    uses_temperature: bool = True  # whether `elements` depends on the temperature
+    weights: str = 'weights'
+    uses_temperature: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,17 +9,11 @@ from bertjax.writers.writer import MetricRow
 
 @dataclasses.dataclass(frozen=True)
 class Caller:
-    """The properties of the caller that a training needs.
+    """The properties of the caller that a training needs."""
 
-    Attributes:
-      word: 'command' or 'call', the noun in messages such as 'the same command continues there'.
-      ends_process: Whether a third signal ends the process. If not, it raises KeyboardInterrupt.
-      on_row: A function that is called with each row of metrics after the row is written; None for none.
-    """
-
-    word: str = 'command'
-    ends_process: bool = True
-    on_row: Callable[[MetricRow], None] | None = None
+    word: str = 'command'  # or 'call', the noun in messages such as 'the same command continues there'
+    ends_process: bool = True  # whether a third signal ends the process; if not, it raises KeyboardInterrupt
+    on_row: Callable[[MetricRow], None] | None = None  # called with each row of metrics after the row is written
 
 
 _COMMAND_LINE = Caller()

@@ -20,22 +20,16 @@ OnCompile = Callable[[str], contextlib.AbstractContextManager[None]]
 
 @dataclasses.dataclass
 class Evaluator:
-    """Computes the values of a metrics row, such as mean losses, over the first `count` examples.
+    """Computes the values of a metrics row, such as mean losses, over the first `count` examples."""
 
-    Attributes:
-      eval_step: (params, batch) -> {name: (sum, weight)}, jitted (training/step.py).
-      batch_size: The number of rows of a batch. The last batch is padded with rows of weight 0.
-      values: A function from sums and weights to the values of a metrics row.
-      split: The name of the examples in metrics rows.
-    """
-
+    # (params, batch) -> {name: (sum, weight)}, jitted (training/step.py)
     eval_step: Callable[[Any, Mapping[str, jax.Array]], dict[str, tuple[jax.Array, jax.Array]]]
     examples: Examples
     count: int
-    batch_size: int
+    batch_size: int  # rows of a batch; the last batch is padded with rows of weight 0
     mesh: Mesh
-    values: Callable[[WeightedSums], dict[str, float | None]] = pretraining_values
-    split: str = 'heldout'
+    values: Callable[[WeightedSums], dict[str, float | None]] = pretraining_values  # -> values of a metrics row
+    split: str = 'heldout'  # the name of the examples in metrics rows
     _is_compiled: bool = dataclasses.field(default=False, init=False)
 
     def batches(self) -> Iterator[dict[str, jax.Array]]:

@@ -41,10 +41,7 @@ class EvaluatorProtocol(Protocol):
 class TrainStep:
     """The compiled train step, (state, batch) -> (state, metrics). It donates the state.
 
-    Args:
-      schedule: The learning rate schedule on the devices.
-      seed: The dropout seed of the phase, uint32: a scalar, or one per member.
-      teacher: (teacher parameters,) if the objective has a `teacher_fn`, else ().
+    `schedule` is on the devices, and `seed`, the dropout seed of the phase, is a uint32 scalar or one per member.
     """
 
     def __init__(
@@ -74,29 +71,18 @@ class TrainStep:
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """A part of the training with one batch size and one schedule.
-
-    Attributes:
-      members: The runs that are trained together; often only one.
-      batches: {padded length: shapes and dtypes of a batch of one member}.
-      stacked: Whether state and batches have an axis for the members.
-      evaluator: The evaluator that selects the best checkpoint; None without held-out examples.
-      other_evaluators: Further evaluators, which do not affect the best checkpoint.
-      flops_per_row: The FLOPs of a training step per row, summed over all members; 0 if unknown.
-      may_be_best: Whether a checkpoint of this phase may be the best; False if the phase does not train the head.
-      teacher: (teacher parameters,) on the mesh if the objective has a `teacher_fn`, else ().
-    """
+    """A part of the training with one batch size and one schedule."""
 
     settings: PhaseSettings
     setup: Setup
-    members: Sequence[VmappedRun]
-    batches: Mapping[int, BatchSpec]
-    stacked: bool = False
-    evaluator: EvaluatorProtocol | None = None
-    other_evaluators: Sequence[EvaluatorProtocol] = ()
-    flops_per_row: float = 0.0
-    may_be_best: bool = True
-    teacher: tuple[Any, ...] = ()
+    members: Sequence[VmappedRun]  # the runs that are trained together; often only one
+    batches: Mapping[int, BatchSpec]  # {padded length: shapes and dtypes of a batch of one member}
+    stacked: bool = False  # whether state and batches have an axis for the members
+    evaluator: EvaluatorProtocol | None = None  # selects the best checkpoint; None without held-out examples
+    other_evaluators: Sequence[EvaluatorProtocol] = ()  # they do not affect the best checkpoint
+    flops_per_row: float = 0.0  # FLOPs of a training step per row, summed over all members; 0 if unknown
+    may_be_best: bool = True  # whether a checkpoint may be the best; False if the phase does not train the head
+    teacher: tuple[Any, ...] = ()  # (teacher parameters,) on the mesh if the objective has a `teacher_fn`
 
     def begin(self, state: TrainState) -> TrainState:
         """Converts the last state of the previous phase to the first state of this phase."""

@@ -17,17 +17,11 @@ _DESCRIPTIONS = {**{kind: kind for kind in KINDS}, LOST: 'steps done again', 'da
 
 @dataclasses.dataclass(frozen=True)
 class Goodput:
-    """The wall time of all processes of a run. The time of a process ends with its last row in time.jsonl.
+    """The wall time of all processes of a run. The time of a process ends with its last row in time.jsonl."""
 
-    Attributes:
-      seconds: {kind: seconds} with the kinds in `goodput_clock.KINDS` and LOST. STEP excludes lost steps.
-      processes: The number of processes, which ran one after the other.
-      slow: The log rows about slow steps.
-    """
-
-    seconds: Mapping[str, float]
-    processes: int
-    slow: Sequence[Mapping[str, Any]] = ()
+    seconds: Mapping[str, float]  # {kind: seconds}: `goodput_clock.KINDS`, without lost steps, and LOST
+    processes: int  # the number of processes, which ran one after the other
+    slow: Sequence[Mapping[str, Any]] = ()  # the log rows about slow steps
 
     @property
     def total(self) -> float:
