@@ -4,8 +4,6 @@ import ctypes
 import os
 import signal
 import sys
-import threading
-import time
 
 from bertjax.errors import LostError, process_status
 
@@ -23,11 +21,8 @@ def supervise() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     parent, child = os.getpid(), os.fork()
     if child == 0:
-        # The child must not outlive the parent.
-        if sys.platform == 'linux':
+        if sys.platform == 'linux':  # the child must not outlive the parent
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        else:
-            threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
         if os.getppid() != parent:
             os._exit(LostError.exit_status)
         # A terminal and Slurm signal all processes of a group. In the parent's group, the child would get each signal
@@ -52,10 +47,3 @@ def supervise() -> None:
         os._exit(LostError.exit_status)
     status = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     os._exit(process_status(status))
-
-
-def _exit_with_parent(parent: int) -> None:
-    """Ends this process when its parent has ended."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(LostError.exit_status)

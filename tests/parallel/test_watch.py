@@ -13,7 +13,7 @@ import pytest
 # The child prints the signals that it receives, and ends after the third one. The parent continues late after the fork:
 # it must not lose a signal that arrives earlier.
 CHILD = """
-import ctypes, os, signal, sys, time
+import os, signal, sys, time
 from bertjax.parallel.supervisor import supervise
 
 fork = os.fork
@@ -23,9 +23,6 @@ def fork_with_a_slow_parent():
     return child
 os.fork = fork_with_a_slow_parent
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-sys.platform = sys.argv[1]
-if sys.platform == 'darwin':
-    ctypes.CDLL = lambda name: None  # its C library has no prctl
 supervise()
 received = []
 for number in (signal.SIGTERM, signal.SIGINT):
@@ -38,9 +35,9 @@ os._exit(75)
 
 
 @pytest.fixture
-def supervised(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen]:
-    """Starts CHILD. A parameter is the `sys.platform` that it sees."""
-    command = [sys.executable, '-c', CHILD, getattr(request, 'param', sys.platform)]
+def supervised() -> Iterator[subprocess.Popen]:
+    """Starts CHILD."""
+    command = [sys.executable, '-c', CHILD]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None and process.stdout.readline() == 'started\n'
         yield process
@@ -88,7 +85,7 @@ def test_both_processes_suspend_and_continue(supervised: subprocess.Popen):
     wait_until_stopped(False)
 
 
-@pytest.mark.parametrize('supervised', [sys.platform, 'darwin'], indirect=True)
+@pytest.mark.skipif(sys.platform != 'linux', reason='needs the prctl of Linux')
 def test_the_child_ends_with_its_parent(supervised: subprocess.Popen):
     (child,) = psutil.Process(supervised.pid).children()
     supervised.kill()
