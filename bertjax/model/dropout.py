@@ -45,17 +45,11 @@ def fold_seed(seed: jax.Array | np.ndarray, index: int | jax.Array) -> jax.Array
 
 
 class Dropout(struct.PyTreeNode):
-    """The inputs of the hash that decides which values of a batch are dropped.
+    """The inputs of the hash that decides which values of a batch are dropped. All arrays are uint32."""
 
-    Attributes:
-      seed: uint32 scalar: the seed of the run, with the phase, layer and site folded in by `fold_seed`.
-      example_ids: uint32 [B], the low 32 bits of each row's example number in the phase; [B, S] with a `Layout`.
-      positions: uint32 [B, S], with a `Layout` only: the index of each position within its sequence.
-    """
-
-    seed: jax.Array
-    example_ids: jax.Array
-    positions: jax.Array | None = None
+    seed: jax.Array  # a scalar: the seed of the run, with the phase, layer and site folded in by `fold_seed`
+    example_ids: jax.Array  # [B], the low 32 bits of each row's example number in the phase; [B, S] with a `Layout`
+    positions: jax.Array | None = None  # [B, S], with a `Layout` only: the index of each position in its sequence
 
     @classmethod
     def from_key(cls, key: jax.Array, rows: int) -> 'Dropout':
@@ -67,7 +61,7 @@ class Dropout(struct.PyTreeNode):
         return self.replace(seed=fold_seed(self.seed, index))
 
     def repeat(self, count: int) -> 'Dropout':
-        """Derives the dropout of B·count sequences from the dropout of B examples with `count` sequences each."""
+        """Derives the dropout of B·count sequences from that of B examples with `count` sequences each."""
         example_ids = _mix(self.example_ids)[:, None] + jnp.arange(count, dtype=jnp.uint32)
         return self.replace(example_ids=example_ids.reshape(-1))
 
@@ -86,7 +80,7 @@ class Dropout(struct.PyTreeNode):
 
 
 def threshold(rate: float) -> int:
-    """Returns the threshold for a dropout rate: a value is dropped if its 32-bit hash is below the threshold."""
+    """Returns the number below which the 32-bit hash of a dropped value is."""
     return round(rate * 2**32)
 
 

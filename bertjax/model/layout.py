@@ -13,16 +13,11 @@ import numpy as np
 class Layout:
     """Fixed slots for N sequences in T positions.
 
-    The positions form groups of rows. The rows of a group have the same length. A batch of R·N sequences repeats the
-    layout R times, so all devices and all accumulation steps have the same layout.
-
-    Attributes:
-      row_groups: The (number of rows, length) of each group of rows, in order; T positions in total.
-      slots: The (start among the T positions, capacity) of each sequence, in batch order. Each slot is within one row.
+    A batch of R·N sequences repeats the layout R times, so all devices and all accumulation steps have the same layout.
     """
 
-    row_groups: tuple[tuple[int, int], ...]
-    slots: tuple[tuple[int, int], ...]
+    row_groups: tuple[tuple[int, int], ...]  # (number of rows, length) of each group of rows; T positions in total
+    slots: tuple[tuple[int, int], ...]  # (start, capacity) of each sequence, in batch order, each within one row
 
     @property
     def positions(self) -> int:
@@ -80,10 +75,7 @@ class Layout:
 
     @functools.cached_property
     def cls_positions(self) -> np.ndarray:
-        """int32 [Q], the starts of all sequences, row by row, `most_sequences` per row.
-
-        The first position of a row fills its unused entries.
-        """
+        """int32 [Q], the starts of all sequences, `most_sequences` per row; the start of the row fills the rest."""
         padded = [
             starts + [begin] * (most - len(starts))
             for rows, most in zip(self.rows, self.most_sequences, strict=True)

@@ -20,8 +20,8 @@ from bertjax.model.lookup import gather_positions
 class _Packing:
     """The base class of PackedLayout and BatchLayout, with the functions that pack and unpack arrays.
 
-    A subclass has `sequence_ids`, `position_ids`, `starts` and `capacities`. They are JAX arrays for R rows (see
-    `BatchLayout`), or NumPy arrays for one layout (see `Layout`). A row or layout has T positions and N sequences.
+    `sequence_ids`, `position_ids`, `starts` and `capacities` are JAX arrays for R rows (see `BatchLayout`), or NumPy
+    arrays for one layout (see `Layout`). A row or layout has T positions and N sequences.
     """
 
     def pack(self, x: jax.Array) -> jax.Array:
@@ -39,11 +39,7 @@ class _Packing:
 
 @dataclasses.dataclass(frozen=True)
 class PackedLayout(_Packing, Layout):
-    """A layout with the same slots in every batch.
-
-    A batch repeats the layout R times. Only attention splits a layout into its rows. All other operations treat it as
-    one row of T positions.
-    """
+    """A layout with the same slots in every batch. Only attention splits it into its rows."""
 
     def gather_cls(self, x: jax.Array) -> jax.Array:
         """Gathers the first positions of all sequences (`cls_positions`): [R, T, ...] -> [R, Q, ...]."""
@@ -76,26 +72,20 @@ class PackedLayout(_Packing, Layout):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchLayout(_Packing):
-    """The layout of one batch of packed rows.
+    """The layout of one batch of packed rows. All arrays are int32."""
 
-    Attributes:
-      sequence_ids: int32 [R, T], the sequence of each position, counted from 1, and 0 for padding. `from_mask` counts
-        from 0, and padding is N.
-      position_ids: int32 [R, T], the index of each position in its sequence.
-      starts: int32 [R, N], the first position of each sequence.
-      capacities: int32 [R, N], the number of tokens of each sequence; None if the caller never unpacks.
-    """
-
+    # [R, T], the sequence of each position, counted from 1, and 0 for padding. `from_mask` counts from 0, and padding
+    # is N.
     sequence_ids: jax.Array
-    position_ids: jax.Array
-    starts: jax.Array
-    capacities: jax.Array | None = None
+    position_ids: jax.Array  # [R, T], the index of each position in its sequence
+    starts: jax.Array  # [R, N], the first position of each sequence
+    capacities: jax.Array | None = None  # [R, N], the number of tokens of each sequence, for `unpack` only
 
     @classmethod
     def from_mask(cls, mask: jax.Array, count: int) -> 'BatchLayout':
-        """Returns the layout that puts every N = `count` consecutive sequences into one row, without gaps.
+        """Puts every N = `count` consecutive sequences of a mask [B, S] into one row, without gaps.
 
-        `mask` is int32 [B, S], 1 for tokens. N must divide B. A row must have at most S tokens in total.
+        N must divide B. A row must have at most S tokens in total.
         """
         lengths = mask.sum(-1).reshape(-1, count)
         ends = jnp.cumsum(lengths, axis=1)  # [R, N]
@@ -138,10 +128,7 @@ def _gather(x: jax.Array, source: Any) -> jax.Array:
 
 
 def _take(x: jax.Array, source: Any) -> jax.Array:
-    """Gathers as `_gather` does. For fixed positions, the gradient is also a gather, not a scatter-add.
-
-    A position that is gathered twice gets the gradient of its first occurrence only.
-    """
+    """Gathers as `_gather` does. For fixed positions, the gradient is also a gather, of first occurrences only."""
     if not isinstance(source, np.ndarray):
         return _gather(x, source)
     back = _inverse(np.where(source < 0, x.shape[1], source), x.shape[1] + 1)[:-1]

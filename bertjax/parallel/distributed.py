@@ -97,7 +97,7 @@ _workdir_sync: WorkdirSync | None = None
 
 @contextlib.contextmanager
 def separate_workdirs(workdir_sync: WorkdirSync) -> Iterator[None]:
-    """A context in which each process has a separate workdir, synchronized by `workdir_sync`."""
+    """A context in which each process has a separate workdir."""
     global _workdir_sync
     _workdir_sync = workdir_sync
     try:
@@ -115,9 +115,9 @@ def has_separate_workdirs() -> bool:
 def primary_first(*, sync_workdirs: bool = True) -> Iterator[None]:
     """A context whose body runs first in the primary process, then in the others, which see the primary's files.
 
-    The body must not compute on the mesh, which needs all processes, and must not call `wait_for_all`. Within the body,
-    `is_multiprocess` returns False, so the other functions of this module do not wait for other processes. Without
-    `sync_workdirs`, separate workdirs do not get the primary's files.
+    The body must not compute on the mesh, which needs all processes. Within the body, `is_multiprocess` returns False,
+    so the other functions of this module do not wait for other processes. Without `sync_workdirs`, separate workdirs do
+    not get the primary's files.
 
     Raises:
       OtherStoppedError: In the other processes if the primary has raised, or in every process without an error if
@@ -194,12 +194,7 @@ def decide_on_primary(decide: Callable[[], int]) -> int:
 
 
 def raise_together(failure: BaseException | None) -> None:
-    """Raises an error in all processes if any of them has a failure. All processes must call this.
-
-    Raises:
-      BaseException: `failure`, if it is not None.
-      OtherStoppedError: Another process has a failure, but this one has none.
-    """
+    """Raises `failure` in this process, and OtherStoppedError in the processes that have none. All must call this."""
     if is_multiprocess():
         _share_status(0 if failure is None else _status_of(failure))
     if failure is not None:
@@ -265,7 +260,7 @@ def gather_texts(text: str) -> list[str]:
 
 
 def fetch_to_all_hosts(tree: Any) -> Any:
-    """Fetches the full arrays of a tree to all hosts, one array at a time. A single process returns the same tree."""
+    """Fetches the full arrays of a tree to all hosts, one at a time. A single process returns the same tree."""
     return jax.tree.map(_fetch, tree) if is_multiprocess() else tree
 
 
@@ -283,15 +278,15 @@ def fetch_to_primary_host(tree: Any) -> Any:
 def _fetch(x: jax.Array | np.ndarray) -> np.ndarray:
     if isinstance(x, np.ndarray):
         return x
-    if x.is_fully_replicated or x.is_fully_addressable:  # addressable arrays are on devices of this process only
-        return np.asarray(x)
-    return np.asarray(jax.device_put(x, NamedSharding(x.sharding.mesh, PartitionSpec())))
+    if not x.is_fully_replicated and not x.is_fully_addressable:  # some devices belong to other processes
+        x = jax.device_put(x, NamedSharding(x.sharding.mesh, PartitionSpec()))
+    return np.asarray(x)
 
 
 def is_lost(error: BaseException) -> bool:
     """Returns whether JAX has raised this error because another process is lost."""
     # XLA raises ValueError and JaxRuntimeError, which is a RuntimeError.
-    may_be_jax = isinstance(error, (ValueError, RuntimeError))
+    may_be_jax = isinstance(error, ValueError | RuntimeError)
     return is_multiprocess() and may_be_jax and any(word in str(error) for word in _LOST)
 
 

@@ -36,12 +36,10 @@ def make_mesh(axes: dict[str, int], devices: Sequence[jax.Device] | None = None)
     """Creates a mesh with axes (data, fsdp, tensor) over `devices` (default: all).
 
     If there are several TPU slices, the `data` axis spans them, because the network between slices is slow and the axis
-    exchanges only gradients by default. On GPUs and CPUs, the devices of a host are adjacent, so `data` also spans the
-    hosts, as far as its size allows.
+    exchanges only gradients by default. On GPUs and CPUs, `data` also spans the hosts, as far as its size allows.
 
-    The axis types are Auto. `jax.make_mesh` would create Explicit axes, with which Linen's logical constraints become
-    assertions. Enter the mesh with `partition.mesh_context`. In `with mesh:`, Flax does not see the mesh, and
-    constraints silently do nothing.
+    Enter the mesh with `partition.mesh_context`. In `with mesh:`, Flax does not see the mesh, and constraints silently
+    do nothing.
 
     Raises:
       UserError: See `mesh_shape`; or the number of slices does not divide `data`.
@@ -54,14 +52,13 @@ def make_mesh(axes: dict[str, int], devices: Sequence[jax.Device] | None = None)
         grid = np.asarray(devices).reshape(shape)
     elif (slices := slice_count(devices)) > 1:
         if shape[0] % slices:
-            expected = f'a multiple of the number of slices, {slices}'
-            raise UserError(
-                'config.mesh.data', str(shape[0]), expected, f'set config.mesh.data to a multiple of {slices}'
-            )
+            expected, fix = f'a multiple of the number of slices, {slices}', 'change config.mesh.data'
+            raise UserError('config.mesh.data', str(shape[0]), expected, fix)
         inside = (shape[0] // slices, *shape[1:])
         grid = mesh_utils.create_hybrid_device_mesh(inside, (slices, 1, 1), devices, allow_split_physical_axes=True)
     else:
         grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    # With Explicit axes, as in `jax.make_mesh`, Linen's logical constraints would become assertions.
     return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 

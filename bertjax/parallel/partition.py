@@ -85,12 +85,9 @@ def indivisible_reason(rows: int, heads: int) -> str | None:
 def over_mesh(
     function: Callable[..., Any], inputs: Sequence[tuple[str | None, ...]], output: tuple[str | None, ...]
 ) -> Any:
-    """Maps a kernel, which XLA cannot partition, over the shards of its arguments.
+    """Maps a kernel (*arrays) -> array, which XLA cannot partition, over the shards of its arguments.
 
-    Args:
-      function: The kernel, (*arrays) -> array.
-      inputs: The logical axes of the dimensions of each argument; None for a dimension that is never split.
-      output: The logical axes of the result.
+    `inputs` and `output` are the logical axes of arguments and result; None for a dimension that is never split.
     """
     mesh = _MESH.get()
     if mesh is None or mesh.size == 1 or _in_shard_map():

@@ -52,9 +52,7 @@ class ProcessFlags:
 
 
 def _count_tpu_processes(environment: Mapping[str, str]) -> int:
-    """Counts the processes of the TPU slices of this run, or returns 1 without any sign of other processes.
-
-    JAX determines the number only when it connects the processes, but the caller needs it before that.
+    """Counts the processes of the TPU slices of this run before JAX connects them; 1 without any sign of others.
 
     On GKE, the number is in the environment; on TPU VMs, it is on Google's metadata server. The server is queried only
     if JAX has found TPU chips, so that other machines do not wait for it. Without chips, the import of JAX sets

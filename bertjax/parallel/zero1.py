@@ -46,9 +46,9 @@ def is_data_parallel(mesh: Mesh) -> bool:
 def shard_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """Shards an abstract array over the data axis. The array must be replicated over this axis.
 
-    A dimension fits if its size per device is a multiple of the size of the data axis. The largest dimension that fits
-    is split, but the last dimension only if no other fits, so that neighbors in memory stay on one device. Arrays with
-    fewer than SMALL elements per device, or without a dimension that fits, are returned unchanged.
+    The largest dimension whose size per device is a multiple of the size of the data axis is split, but the last
+    dimension only if no other fits, so that neighbors in memory stay on one device. Arrays with fewer than SMALL
+    elements per device, or without a dimension that fits, are returned unchanged.
     """
     mesh = x.sharding.mesh
     axes = [_split_axes(entry, mesh) for entry in (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))]
@@ -79,10 +79,7 @@ def unshard(params: Any) -> Any:
 
 
 def shard_like_moments(tree: Any, params: Any) -> Any:
-    """Constrains traced gradients or parameters to the shardings of the moments.
-
-    `params` are the abstract parameters, which are replicated over the data axis.
-    """
+    """Constrains traced gradients or parameters to the shardings of the moments of the abstract parameters `params`."""
     full = jax.tree.map(lambda x: x.sharding, params)
     parts = jax.tree.map(lambda x: shard_over_data(x).sharding, params)
     # With only the second constraint, XLA would also shard the products that compute the gradients.
@@ -91,15 +88,11 @@ def shard_like_moments(tree: Any, params: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class GradientExchange:
-    """The collectives of a train step whose state is sharded over the data axis.
+    """The collectives of a train step whose state is sharded over the data axis."""
 
-    Attributes:
-      params: The abstract parameters, with shardings.
-      dtype: The dtype of the computation. The matrices, except those of FLOAT32_MODULES, are sent in this dtype. For
-        parameters, this loses nothing, because the model casts them anyway. Gradients are rounded before the sum.
-    """
-
-    params: Any
+    params: Any  # the abstract parameters, with shardings
+    # The dtype of the computation. The matrices, except those of FLOAT32_MODULES, are sent in this dtype. For
+    # parameters, this loses nothing, because the model casts them anyway. Gradients are rounded before the sum.
     dtype: str
 
     @property
@@ -113,11 +106,9 @@ class GradientExchange:
         return any(AXIS in spec for spec in jax.tree.leaves(self.specs))
 
     def over_devices(self, function: Callable[..., Any], specs: Any, num_values: int) -> Callable[..., Any]:
-        """Maps a function over devices, each with its parameter shards and rows, and `num_values` replicated values.
+        """Maps a function over devices: (parameter shards, rows, *values) -> (sums over all devices, gradient shards).
 
-        Args:
-          function: (parameter shards, rows, *values) -> (sums over all devices, gradient shards).
-          specs: The PartitionSpecs of the gradients.
+        The `num_values` values are replicated. `specs` are the PartitionSpecs of the gradients.
         """
         replicated = PartitionSpec()
         in_specs = (self.specs, PartitionSpec(AXIS), *[replicated] * num_values)
