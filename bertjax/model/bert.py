@@ -131,13 +131,12 @@ class BertForPreTraining(nn.Module):
         """Computes the logits of the heads.
 
         Args:
-          input_ids, segment_ids, attention_mask: int32 [B, S]; see `BertEncoder`.
-          masked_positions: int32 [B, P], the positions of the tokens that the MLM head predicts. In causal rows, the
-            head predicts a token from the state of the position before it. Unused entries may be any position.
+          input_ids, segment_ids, attention_mask, causal, dropout: See `BertEncoder`.
+          masked_positions: int32 [B, P], the positions of the tokens that the MLM head predicts. Unused entries may be
+            any position.
           sequence_ids, position_ids: int32 [B, S], for packed rows; see `BatchLayout`.
           cls_positions: int32 [B, E], for packed rows: the first position of each of the E sequences. Unused entries
             may be any position.
-          causal, dropout: See `BertEncoder`.
 
         Returns:
           mlm_logits: float32 [B, P, padded vocabulary], -1e9 for the padding.
@@ -169,12 +168,9 @@ class BertForPreTraining(nn.Module):
     def encode(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """Computes hidden states without dropout.
+        """Computes hidden states without dropout: the last ones [B, S, D], and those of all layers [L + 1, B, S, D].
 
-        Returns:
-          The last hidden states [B, S, D].
-          The hidden states of the embeddings and all blocks [L + 1, B, S, D].
-          The pooled states [B, D], or None without the pair head.
+        The third result are the pooled states [B, D], or None without the pair head.
         """
         hidden, layers = self.encoder(input_ids, segment_ids, attention_mask, all_layers=True)
         return hidden, layers, self.pool(hidden) if self.config.nsp else None

@@ -24,7 +24,7 @@ def is_captured(module: nn.Module, *names: str) -> bool:
 
 
 def capture_value(module: nn.Module, name: str, value: jax.Array) -> None:
-    """Stores a value in a collection. Call this only if `is_captured` is true, once per call of the module."""
+    """Stores a value in a collection. Call this only if `is_captured` is true."""
     module.put_variable(name, _KEY, value)
 
 
@@ -48,6 +48,6 @@ def _stack_values(encoder: Any) -> jax.Array:
     """Stacks the values of all layers in order, for both layouts of the layers (model/stacking.py)."""
     if _KEY in encoder:  # the encoder itself captured all layers
         return encoder[_KEY]
-    layers = [encoder[STACKED]] if STACKED in encoder else [encoder[f'{STACKED}_{i}'] for i in range(len(encoder))]
-    values = [layer['attention'][_KEY] for layer in layers]
-    return values[0] if STACKED in encoder else jnp.stack(values)
+    if STACKED in encoder:
+        return encoder[STACKED]['attention'][_KEY]
+    return jnp.stack([encoder[f'{STACKED}_{i}']['attention'][_KEY] for i in range(len(encoder))])

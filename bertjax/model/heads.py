@@ -178,10 +178,9 @@ class BertForSpans(BertForTask):
     outputs: int = 2
 
     def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
-        """Maps int32 input_ids, segment_ids and attention_mask [B, S] to `start_logits` and `end_logits`.
+        """Maps int32 input_ids, segment_ids and attention_mask [B, S] to float32 `start_logits`, `end_logits` [B, S].
 
-        The logits are float32 [B, S], also for padding. There is no dropout before the projection, as in
-        google-research/bert (run_squad.py).
+        There is no dropout before the projection, as in google-research/bert (run_squad.py).
         """
         hidden = self._hidden(*inputs, dropout)
         logits = self.head(self._transform(hidden))  # [B, S, 2]
@@ -192,11 +191,7 @@ class BertForSpans(BertForTask):
 def flatten_choices(
     inputs: Sequence[jax.Array], dropout: Dropout | None
 ) -> tuple[list[int], list[jax.Array], Dropout | None]:
-    """Reshapes inputs [B, C, S] to [B·C, S], and leaves inputs [B, S] unchanged.
-
-    Returns:
-      The dimensions before S, the reshaped inputs, and their dropout.
-    """
+    """Reshapes inputs [B, C, S] or [B, S] to rows of S. Returns the dimensions before S, the rows and their dropout."""
     *shape, S = inputs[0].shape
     if dropout is not None and len(shape) > 1:
         dropout = dropout.repeat(shape[1])

@@ -18,7 +18,7 @@ def value_ranges(x: np.ndarray) -> np.ndarray:
 
 
 def quantize(x: np.ndarray, precision: str, ranges: np.ndarray | None = None) -> np.ndarray:
-    """Converts vectors float32 [N, D] to another precision.
+    """Converts vectors float32 [N, D] to float32 [N, D], int8 [N, D] or uint8 [N, D / 8].
 
     Rows of NaN stand for absent texts; 'int8' and 'binary' convert them to zeros. The results equal those of
     `quantize_embeddings` in sentence-transformers 6.2, where 'binary' is called 'ubinary'.
@@ -27,9 +27,6 @@ def quantize(x: np.ndarray, precision: str, ranges: np.ndarray | None = None) ->
       precision: 'float32' keeps the vectors. 'int8' divides the range of each dimension into 255 equal steps; values
         outside the range become -128 or 127. 'binary' stores a bit per value, 1 if the value is above 0.
       ranges: float32 [2, D], the smallest and the largest value of each dimension, for 'int8'.
-
-    Returns:
-      float32 [N, D], int8 [N, D] or uint8 [N, D / 8].
 
     Raises:
       UserError: D is not a multiple of 8, for 'binary'.
@@ -54,29 +51,24 @@ def dequantize(x: jax.Array, ranges: jax.Array) -> jax.Array:
 
 
 def cosine_similarity(x: jax.Array, y: jax.Array, ranges: jax.Array | None = None) -> jax.Array:
-    """Computes the cosines of vectors.
+    """Computes the cosines of vectors, float32 [N, M].
+
+    The cosines of a zero vector, which stands for an absent text, are 0, except for bits.
 
     Args:
       x, y: Vectors [N, D] and [M, D] of a floating dtype or int8; or bits, uint8 [N, D / 8] and [M, D / 8]. A bit of 1
         stands for 1, a bit of 0 for -1.
       ranges: float32 [2, D], the ranges with which int8 vectors were quantized. The int8 values then count as the
         middle of their steps, and the other argument may have a floating dtype. None for the cosines of the integers.
-
-    Returns:
-      float32 [N, M]. The cosines of a zero vector, which stands for an absent text, are 0, except for bits.
     """
-    is_binary = x.dtype == jnp.uint8
-    x, y = (_signs(side) if is_binary else _unit(side, ranges) for side in (x, y))
-    products = jnp.einsum('nd,md->nm', x, y, precision='highest')
-    return products / x.shape[-1] if is_binary else products  # exact: equal distances have equal cosines
+    if x.dtype == jnp.uint8:
+        x, y = (2.0 * jnp.unpackbits(side, axis=-1).astype(jnp.float32) - 1.0 for side in (x, y))
+        products = jnp.einsum('nd,md->nm', x, y, precision='highest')
+        return products / x.shape[-1]  # exact: equal distances have equal cosines
 
+    def normalized(vectors: jax.Array) -> jax.Array:
+        is_quantized = ranges is not None and vectors.dtype == jnp.int8
+        values = dequantize(vectors, ranges) if is_quantized else vectors.astype(jnp.float32)
+        return values / jnp.maximum(jnp.linalg.norm(values, axis=-1, keepdims=True), 1e-12)
 
-def _signs(x: jax.Array) -> jax.Array:
-    return 2.0 * jnp.unpackbits(x, axis=-1).astype(jnp.float32) - 1.0
-
-
-def _unit(x: jax.Array, ranges: jax.Array | None) -> jax.Array:
-    values = x.astype(jnp.float32)
-    if ranges is not None and x.dtype == jnp.int8:
-        values = dequantize(x, ranges)
-    return values / jnp.maximum(jnp.linalg.norm(values, axis=-1, keepdims=True), 1e-12)
+    return jnp.einsum('nd,md->nm', normalized(x), normalized(y), precision='highest')
