@@ -1,7 +1,8 @@
 """Loads examples by number as global arrays on the mesh, and prefetches a few batches."""
 
+import collections
+import concurrent.futures
 import dataclasses
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
@@ -11,7 +12,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.cores import available_cores
 
-_MAX_LATE = 8  # another thread starts after the training loop has waited for this many batches
 _MAX_THREADS = 8
 
 
@@ -66,9 +66,9 @@ def global_arrays(rows: Mapping[str, np.ndarray], sharding: NamedSharding, total
 class Loader:
     """An endless iterator over batches of consecutive examples, which background threads make and copy to the devices.
 
-    One thread is enough for most devices (benchmarks/input_pipeline.py). Each time the training loop has waited for
-    _MAX_LATE more batches, another thread starts, up to `threads`. Threads run in parallel, because large numpy
-    operations release the GIL. Each thread makes whole batches, so the examples do not depend on the number of threads.
+    Threads run in parallel, because large numpy operations release the GIL. Each thread makes whole batches, so the
+    examples do not depend on the number of threads. One thread is enough for most devices
+    (benchmarks/input_pipeline.py); the others are idle then.
 
     Args:
       examples: The source of the examples. Several threads may call it at the same time.
@@ -76,7 +76,7 @@ class Loader:
       batch_size: The rows of a batch over all processes.
       sharding: The sharding of the rows.
       ahead: The number of batches to prefetch, in addition to one batch per thread.
-      threads: The maximum number of threads; 0 means half of the cores, up to _MAX_THREADS.
+      threads: The number of threads; 0 means half of the cores, up to _MAX_THREADS.
     """
 
     def __init__(
@@ -84,69 +84,33 @@ class Loader:
         threads: int = 0,
     ):  # fmt: skip
         self._examples = examples
-        self._first, self._batch_size = first, batch_size
+        self._next, self._batch_size = first, batch_size
         self._sharding = sharding
         self._rows = local_rows(sharding, batch_size)
-        self._ahead, self._max_threads = ahead, threads or max(1, min(_MAX_THREADS, available_cores() // 2))
-        self._changed = threading.Condition()
-        self._ready: dict[int, NumberedBatch | BaseException] = {}  # by the index of the batch: 0, 1, 2, ...
-        self._num_started = self._num_delivered = self._num_late = 0
-        self._stop = False
-        self._threads: list[threading.Thread] = []
-        self._start_thread()
+        threads = threads or max(1, min(_MAX_THREADS, available_cores() // 2))
+        self._pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix='loader')
+        self._batches: collections.deque[concurrent.futures.Future[NumberedBatch]] = collections.deque()
+        for _ in range(ahead + threads):
+            self._submit()
 
-    def _start_thread(self) -> None:
-        self._threads.append(threading.Thread(target=self._produce, name='loader', daemon=True))
-        self._threads[-1].start()
+    def _submit(self) -> None:
+        self._batches.append(self._pool.submit(self._make, self._next))
+        self._next += self._batch_size
 
     def _make(self, first: int) -> NumberedBatch:
         rows = self._examples.batch(first + self._rows.astype(np.int64))
         arrays = global_arrays(rows, self._sharding, self._batch_size)
         return make_numbered_batch(first, arrays, self._sharding, self._batch_size)
 
-    def _produce(self) -> None:
-        def may_begin() -> bool:
-            return self._stop or self._num_started < self._num_delivered + self._ahead + len(self._threads)
-
-        while True:
-            with self._changed:
-                self._changed.wait_for(may_begin)
-                if self._stop:
-                    return
-                index, self._num_started = self._num_started, self._num_started + 1
-            try:
-                item = self._make(self._first + index * self._batch_size)
-            except BaseException as error:  # the training loop raises it
-                item = error
-            with self._changed:
-                self._ready[index] = item
-                self._changed.notify_all()
-            if isinstance(item, BaseException):
-                return
-
     def __iter__(self) -> Iterator[NumberedBatch]:
         return self
 
     def __next__(self) -> NumberedBatch:
-        with self._changed:
-            # The first batches do not count, because the loop always waits for them.
-            self._num_late += self._num_delivered not in self._ready and self._num_delivered > self._ahead
-            if self._num_late == _MAX_LATE and len(self._threads) < self._max_threads:
-                self._num_late = 0
-                self._start_thread()
-            self._changed.wait_for(lambda: self._num_delivered in self._ready)
-            item = self._ready[self._num_delivered]
-            if isinstance(item, BaseException):  # the error stays, so that another call raises it instead of blocking
-                raise item
-            del self._ready[self._num_delivered]
-            self._num_delivered += 1
-            self._changed.notify_all()
-        return item
+        batch = self._batches[0].result()  # an error stays, so that another call raises it again
+        self._batches.popleft()
+        self._submit()
+        return batch
 
     def close(self) -> None:
         """Stops the threads and waits until they have ended."""
-        with self._changed:
-            self._stop = True
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
+        self._pool.shutdown(cancel_futures=True)
