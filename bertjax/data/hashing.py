@@ -73,29 +73,11 @@ def hash_bits(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike 
     that broadcast to the shape of the result. `n` is usually the number of an example or a row.
     """
     n, position = _unsigned(n), _unsigned(position)
-    shape = np.broadcast_shapes(n.shape, position.shape)
-    return _numbers(_keys(seed, stream, n), position).reshape(shape)
-
-
-def hash_bits_ragged(
-    counts: np.ndarray, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike
-) -> np.ndarray:
-    """Returns `hash_bits` for B ragged rows, concatenated to uint64 [N]. Row i hashes n[i] at counts[i] positions.
-
-    `counts` and `n` are int64 [B]. `position` is int64 [N], where N is the sum of `counts`.
-    """
-    return _numbers(np.repeat(_keys(seed, stream, _unsigned(n)), counts), _unsigned(position))
-
-
-def _keys(seed: int, stream: int, n: np.ndarray) -> np.ndarray:
-    """Returns the state at which the SplitMix64 sequence of each n starts, uint64."""
     # The overflow is intended. The seed is an array, because numpy warns about the overflow of scalars.
     start = _mix(np.array([int(seed) & _BITS], np.uint64)) + np.uint64((int(stream) + 1) * _GOLDEN & _BITS)
-    return _mix(np.atleast_1d(n) * np.uint64(_GOLDEN) + _mix(start))
-
-
-def _numbers(keys: np.ndarray, position: np.ndarray) -> np.ndarray:
-    return _mix(keys + (np.atleast_1d(position) + np.uint64(1)) * np.uint64(_GOLDEN))
+    keys = _mix(np.atleast_1d(n) * np.uint64(_GOLDEN) + _mix(start))
+    bits = _mix(keys + (np.atleast_1d(position) + np.uint64(1)) * np.uint64(_GOLDEN))
+    return bits.reshape(np.broadcast_shapes(n.shape, position.shape))
 
 
 def hash_int(seed: int, stream: int, n: int) -> int:
@@ -105,12 +87,7 @@ def hash_int(seed: int, stream: int, n: int) -> int:
 
 def uniform(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
     """Draws a float64 in [0, 1), a multiple of 2**-53, for each (seed, stream, n, position)."""
-    return bits_to_uniform(hash_bits(seed, stream, n, position))
-
-
-def bits_to_uniform(bits: np.ndarray) -> np.ndarray:
-    """Converts 64 random bits (uint64) to a float64 in [0, 1), a multiple of 2**-53."""
-    return (bits >> np.uint64(11)) * 2.0**-53
+    return (hash_bits(seed, stream, n, position) >> np.uint64(11)) * 2.0**-53
 
 
 def randint(bound: npt.ArrayLike, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:

@@ -22,7 +22,7 @@ import numpy as np
 
 from bertjax.config.ranges import either, integer, number, one_of, special
 from bertjax.config.schema import check_fields, key
-from bertjax.data.hashing import Stream, bits_to_uniform, hash_bits, hash_bits_ragged
+from bertjax.data.hashing import Stream, hash_bits, randint, uniform
 from bertjax.data.spans import choose_spans, find_words
 from bertjax.errors import UserError
 from bertjax.text.tokenizer_base import Tokenizer
@@ -134,19 +134,16 @@ def mask_batch(
         max_positions = budget if within_budget else np.full_like(budget, max_predictions)
         words = find_words(input_ids, maskable, tokenizer.continues_word)
         chosen = choose_spans(words, budget, max_positions, max_words, seed, n)
-    counts = np.diff(np.searchsorted(chosen, np.arange(rows + 1) * seq_len))
-    row = np.repeat(np.arange(rows), counts)
-    positions = chosen - row * seq_len
+    row, positions = np.divmod(chosen, seq_len)
 
     labels = input_ids[row, positions]
-    action = bits_to_uniform(hash_bits_ragged(counts, seed, Stream.MASK_ACTION, n, positions))
-    drawn = bits_to_uniform(hash_bits_ragged(counts, seed, Stream.MASK_TOKEN, n, positions))
-    drawn = allowed_ids[np.minimum((drawn * len(allowed_ids)).astype(np.int64), len(allowed_ids) - 1)]
+    action = uniform(seed, Stream.MASK_ACTION, n[row], positions)
+    drawn = allowed_ids[randint(len(allowed_ids), seed, Stream.MASK_TOKEN, n[row], positions)]
     unmasked = np.where(action < options.mask + options.random, drawn, labels)
     masked = np.where(action < options.mask, tokenizer.mask_id, unmasked)
     input_ids[row, positions] = masked if causal is None else np.where(causal[row], labels, masked)
 
-    used = np.arange(max_predictions) < counts[:, None]
+    used = np.arange(max_predictions) < np.bincount(row, minlength=rows)[:, None]
     masks = {name: np.zeros(used.shape, np.int32) for name in ('masked_positions', 'masked_ids')}
     masks['masked_positions'][used] = positions
     masks['masked_ids'][used] = labels

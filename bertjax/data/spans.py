@@ -10,7 +10,7 @@ import itertools
 import numpy as np
 
 from bertjax.data.batch import ordinals
-from bertjax.data.hashing import Stream, hash_bits_ragged, uniform
+from bertjax.data.hashing import Stream, hash_bits, uniform
 
 _RANKS = 16  # the number of spans that are drawn at once for each row
 
@@ -104,7 +104,7 @@ def _rank_words(words: Words, seed: int, n: np.ndarray) -> np.ndarray:
     """Returns the words of each row by ascending random score, int64 [B, W], then -1."""
     counts = np.diff(words.rows)
     columns = words.positions[words.bounds[:-1]] % words.seq_len
-    scores = hash_bits_ragged(counts, seed, Stream.MASK_CHOICE, n, columns)
+    scores = hash_bits(seed, Stream.MASK_CHOICE, np.repeat(n, counts), columns)
     # The low bits of each score are replaced by the word's index in its row, as in `masking.py`.
     low = np.uint64((1 << words.seq_len.bit_length()) - 1)
     is_word = np.arange(counts.max(initial=0)) < counts[:, None]  # [B, W]

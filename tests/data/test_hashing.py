@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.data.hashing import Stream, hash_bits, hash_bits_ragged, permute, randint, uniform
+from bertjax.data.hashing import Stream, hash_bits, permute, randint, uniform
 
 N = 1 << 16
 
@@ -13,12 +13,6 @@ def test_the_numbers_never_change():
     bits = hash_bits(1, Stream.NEXT, np.array([0, 1, 10**12]), np.array([0, 7, 3]))
     assert bits.tolist() == [2595982631167780738, 16969838401634346918, 11728030006266378594]
     assert permute(np.arange(10), 10, hash_bits(3, Stream.ORDER, 0)).tolist() == [6, 2, 7, 4, 3, 9, 1, 0, 8, 5]
-
-
-def test_ragged_hashes_equal_hashes_of_repeated_rows():
-    n, counts, position = np.array([7, 8, 2**40]), np.array([2, 0, 3]), np.array([5, 6, 0, 1, 9])
-    expected = hash_bits(3, Stream.NEXT, np.repeat(n, counts), position)
-    assert np.array_equal(hash_bits_ragged(counts, 3, Stream.NEXT, n, position), expected)
 
 
 @pytest.mark.parametrize('axis', ['n', 'position', 'seed', 'stream'])
