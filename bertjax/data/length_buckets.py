@@ -1,5 +1,6 @@
 """Length bucketing: a batch contains sequences of similar length, padded to one of a few static lengths."""
 
+import abc
 import functools
 from collections.abc import Callable
 
@@ -76,27 +77,26 @@ def padded_cost(lengths: np.ndarray, shapes: tuple[int, ...], cost: Callable[[in
     return sum(n * cost(shape) for n, shape in zip(rows, shapes, strict=True))
 
 
-class BucketedExamples:
+class EpochExamples(abc.ABC):
     """An endless sequence of examples, epoch after epoch. All rows of a batch have the same padded length.
 
     Example n has index n % B in batch n // B. The seed determines the order of the rows. An epoch has every row once.
-    The rows with the same padded length are a bucket. The rows of a bucket that do not fill a batch move to the next
-    longer bucket. So only one batch of an epoch can have empty rows, which have weight 0.
-
-    The sequence of padded lengths does not depend on the seed, so runs that differ only in their seed can be trained
-    together (training/vmapped_runs.py).
+    If its batches have more rows than the features, the other rows are empty and have weight 0.
     """
 
     def __init__(self, features: Features, *, batch_size: int, shapes: tuple[int, ...], seed: int, pad_id: int):
         self._features = features
         self._seed = seed
         self._pad_id = pad_id
-        self._bucket = find_buckets(features.lengths, shapes)  # [N]
         self.shapes = shapes
         self.batch_size = batch_size
         self.batches = count_batches(len(features), batch_size)  # in an epoch
         self.cycle_length = self.batches * batch_size
         self._order = functools.lru_cache(maxsize=1)(self._make_order)
+
+    @abc.abstractmethod
+    def _make_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the rows of the epoch [batches·B], -1 for empty rows, and the bucket of each batch [batches]."""
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the arrays of the examples `indices`, int64: a batch, or the part of a batch on one process."""
@@ -126,12 +126,22 @@ class BucketedExamples:
         """The mean padded length of a row over an epoch."""
         return float(np.asarray(self.shapes)[self._order(0)[1]].mean())
 
+
+class BucketedExamples(EpochExamples):
+    """Examples in batches of a few padded lengths.
+
+    The rows with the same padded length are a bucket. The rows of a bucket that do not fill a batch move to the next
+    longer bucket. So only one batch of an epoch can have empty rows.
+
+    The sequence of padded lengths does not depend on the seed, so runs that differ only in their seed can be trained
+    together (training/vmapped_runs.py).
+    """
+
     def _make_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the rows of the epoch [batches·B], -1 for empty rows, and the bucket of each batch."""
-        order = np.argsort(
-            hash_bits(self._seed, Stream.TASK_ORDER, np.arange(len(self._features)), epoch), kind='stable'
-        )
-        rows, shapes = fill_last_batch(order, self._bucket[order], len(self.shapes), self.batch_size)
+        drawn = hash_bits(self._seed, Stream.TASK_ORDER, np.arange(len(self._features)), epoch)
+        order = np.argsort(drawn, kind='stable')
+        bucket = find_buckets(self._features.lengths[order], self.shapes)
+        rows, shapes = fill_last_batch(order, bucket, len(self.shapes), self.batch_size)
         # This seed is a constant, so that all runs have the same sequence of padded lengths.
         shuffle = np.argsort(hash_bits(0, Stream.BATCH_ORDER, np.arange(self.batches), epoch), kind='stable')
         return rows.reshape(-1, self.batch_size)[shuffle].reshape(-1), shapes[shuffle]

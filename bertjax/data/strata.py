@@ -4,15 +4,13 @@ The rows of an epoch are sorted by length and cut into B strata. A batch has one
 every batch if it has a slot for the longest row of each stratum.
 """
 
-import functools
 from collections.abc import Callable
 
 import numpy as np
 
-from bertjax.data.batch import BatchSpec, count_batches
-from bertjax.data.features import Features
+from bertjax.data.batch import count_batches
 from bertjax.data.hashing import Stream, hash_bits
-from bertjax.data.length_buckets import choose_lengths, find_buckets
+from bertjax.data.length_buckets import EpochExamples, choose_lengths, find_buckets
 from bertjax.data.packing import best_fit, rows_of_items, starts_in_rows
 from bertjax.model.layout import Layout
 
@@ -121,39 +119,10 @@ def _several_per_row(capacities: np.ndarray, length: int) -> Layout:
     return Layout(((len(ends), length),), tuple(zip(starts.tolist(), capacities.tolist(), strict=True)))
 
 
-class StratifiedExamples:
-    """An endless sequence of examples, epoch after epoch. All batches have the same shape.
+class StratifiedExamples(EpochExamples):
+    """Examples in batches with a row of each stratum, all of one padded length. Empty rows count as the shortest."""
 
-    Example n has index n % B in batch n // B. The seed determines which row of the features is example n. An epoch has
-    every row once. If its batches have more rows than the features, the remaining rows are empty. Empty rows have
-    weight 0 and count as the shortest rows.
-    """
-
-    def __init__(self, features: Features, *, batch_size: int, length: int, seed: int, pad_id: int):
-        """`length` is S, at least the length of the longest row."""
-        self._features, self._length, self._seed, self._pad_id = features, length, seed, pad_id
-        self.batch_size = batch_size
-        self.batches = count_batches(len(features), batch_size)  # per epoch
-        self.cycle_length = self.batches * batch_size
-        self._order = functools.lru_cache(maxsize=1)(self._make_order)
-
-    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the arrays of the examples `indices`, int64 [B]. Each array has B rows."""
-        return self._features.batch(self._rows(indices), self._length, self._pad_id)
-
-    def abstract_batches(self) -> dict[int, BatchSpec]:
-        """Returns {S: the shapes and dtypes of a batch}."""
-        return {self._length: self._features.spec(self.batch_size, self._length)}
-
-    def _rows(self, indices: np.ndarray) -> np.ndarray:
-        epochs, slots = np.divmod(np.asarray(indices, np.int64), self.cycle_length)
-        rows = np.empty_like(slots)
-        for epoch in np.unique(epochs).tolist():
-            rows[epochs == epoch] = self._order(epoch)[slots[epochs == epoch]]
-        return rows
-
-    def _make_order(self, epoch: int) -> np.ndarray:
-        """Returns the row of each example of an epoch, int64 [batches·B]; -1 for an empty row."""
+    def _make_order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         count, empty = len(self._features), self.cycle_length - len(self._features)
         drawn = hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch)
         # Rows of equal size are shuffled, also between strata.
@@ -162,4 +131,5 @@ class StratifiedExamples:
         strata = by_size.reshape(self.batch_size, self.batches)
         slots = np.arange(self.cycle_length).reshape(strata.shape)
         shuffle = np.argsort(hash_bits(self._seed, Stream.BATCH_ORDER, slots, epoch), axis=1, kind='stable')
-        return np.take_along_axis(strata, shuffle, axis=1)[row_strata(self.batch_size)].T.reshape(-1)
+        rows = np.take_along_axis(strata, shuffle, axis=1)[row_strata(self.batch_size)].T.reshape(-1)
+        return rows, np.zeros(self.batches, np.int64)

@@ -69,8 +69,8 @@ class TaskModel:
         """Returns the training examples, in an order that depends on `seed`."""
         options = {'batch_size': self.settings.batch_size, 'seed': seed, 'pad_id': self.data.tokenizer.pad_id}
         if self.layout is not None:
-            (length,) = choose_lengths(features.lengths, count=1, max_length=self.data.encoder.max_positions)
-            return StratifiedExamples(features, length=length, **options)
+            shapes = choose_lengths(features.lengths, count=1, max_length=self.data.encoder.max_positions)
+            return StratifiedExamples(features, shapes=shapes, **options)
         return BucketedExamples(features, shapes=self.shapes, **options)
 
     def predictor(self, members: int = 0) -> Predictor:

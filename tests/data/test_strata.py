@@ -19,14 +19,14 @@ def features():
 
 
 def stratified(features, seed=0, batch_size=16):
-    length = int(LENGTHS.max())
-    return StratifiedExamples(features, batch_size=batch_size, length=length, seed=seed, pad_id=0)
+    shapes = (int(LENGTHS.max()),)
+    return StratifiedExamples(features, batch_size=batch_size, shapes=shapes, seed=seed, pad_id=0)
 
 
 def epoch(examples, number):
     numbers = number * examples.cycle_length + np.arange(examples.cycle_length)
-    batch = examples.batch(numbers)
-    return np.where(batch['weights'] > 0, batch['labels'], -1)
+    batches = [examples.batch(rows) for rows in numbers.reshape(-1, examples.batch_size)]
+    return np.concatenate([np.where(batch['weights'] > 0, batch['labels'], -1) for batch in batches])
 
 
 @pytest.mark.parametrize('batch_size', [1, 7, 24, 32])
