@@ -26,7 +26,7 @@ from bertjax.corpus.build import build_store
 from bertjax.corpus.store import open_store
 from bertjax.data.loader import Loader
 from bertjax.data.masking import UNITS, MaskOptions
-from bertjax.data.packed_examples import PackedExamples
+from bertjax.data.packing import PackedExamples
 from bertjax.data.pairs import PairOptions
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.parallel.mesh import make_mesh

@@ -19,7 +19,7 @@ If `config.masking.causal_share` is above 0, a training batch has one more array
 |------------------|--------|---------|-----------------------------------------------------------------------------|
 | causal           | [B, S] | int32   | 1 for the tokens of a causal example (they attend only to the left), else 0 |
 
-A packed row contains several examples, one after the other, each with its own segments (data/packed_examples.py).
+A packed row contains several examples, one after the other, each with its own segments (data/packing.py).
 `masked_positions` count from the start of the row, and P is the limit for the whole row. A packed batch also has the
 first three arrays below. Its NSP arrays are [B, E], where E = `max_examples(S)`:
 

@@ -1,20 +1,23 @@
-"""Packs the examples of a whole plan into rows, and stores the packing on disk beside the plan.
+"""Packed pre-training rows by number. A row contains several examples that do not attend to each other.
 
-Examples are packed block by block with best fit decreasing (Johnson 1974, "Fast algorithms for bin packing"). The
-largest example comes first, and each example goes to the fullest row that has room for it. Packing needs only the
-lengths of the examples, which depend only on the plan, the seed and the phase. So every process gets the same rows.
+The packing of a whole plan is stored on disk beside the plan. Examples are packed block by block with best fit
+decreasing (Johnson 1974, "Fast algorithms for bin packing"): the largest example comes first, and each example goes to
+the fullest row that has room for it. Packing needs only the lengths of the examples, which depend only on the plan, the
+seed and the phase. So every process gets the same rows.
 """
 
 import dataclasses
 import functools
 import hashlib
 import json
+from typing import Any
 
 import numpy as np
 
-from bertjax.data.batch import max_examples, ordinals
+from bertjax.data.batch import make_in_chunks, max_examples, ordinals, padding_rows, pretraining_batch_spec
+from bertjax.data.hashing import Stream
 from bertjax.data.masking import prediction_budgets
-from bertjax.data.plans import load_or_make
+from bertjax.data.plans import load_or_make, locate_in_plans
 from bertjax.data.pretraining import PretrainingExamples
 
 # An input of the hash in the name of every packing file. Increase it with any change to the result of packing.
@@ -44,6 +47,10 @@ class Packing:
         """R, the number of rows."""
         return len(self.starts) - 1
 
+    def row(self, number: int) -> np.ndarray:
+        """Returns the members of a row."""
+        return self.members[self.starts[number] : self.starts[number + 1]]
+
 
 def load_packings(examples: PretrainingExamples) -> list[Packing]:
     """Loads the packing of each plan from `examples.cache_dir`, or makes it and stores it there."""
@@ -51,24 +58,19 @@ def load_packings(examples: PretrainingExamples) -> list[Packing]:
     name = hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
     packings, begin = [], 0
     for number, length in enumerate(examples.plan_lengths):
-        make = functools.partial(_pack, examples, begin, length)
+        make = functools.partial(pack_plan, examples, begin, length)
         packings.append(load_or_make(examples.cache_dir, f'packing-{name}-{number:03d}', _packing, make))
         begin += length
     return packings
 
 
-def _pack(examples: PretrainingExamples, begin: int, length: int) -> tuple[np.ndarray, dict]:
-    packing = pack_plan(examples, begin, length)
-    return np.concatenate([packing.starts, packing.members]), {'rows': packing.rows, 'real': packing.real}
-
-
-def _packing(array: np.ndarray, facts: dict) -> Packing:
+def _packing(array: np.ndarray, facts: dict[str, Any]) -> Packing:
     bounds = facts['rows'] + 1
     return Packing(array[bounds:], array[:bounds], facts['real'])
 
 
-def pack_plan(examples: PretrainingExamples, begin: int, length: int) -> Packing:
-    """Packs the examples `begin` to `begin + length - 1` of the first cycle."""
+def pack_plan(examples: PretrainingExamples, begin: int, length: int) -> tuple[np.ndarray, dict[str, Any]]:
+    """Packs the examples `begin` to `begin + length - 1` of the first cycle. Returns the file of a `Packing`."""
     members, starts, packed, real = [], [np.zeros(1, np.int64)], 0, 0
     for first in range(0, length, BLOCK):
         block = np.arange(first, min(first + BLOCK, length))
@@ -77,7 +79,7 @@ def pack_plan(examples: PretrainingExamples, begin: int, length: int) -> Packing
         members.append(block[order])
         starts.append(packed + ends)
         packed, real = packed + len(block), real + int(tokens.sum())
-    return Packing(np.concatenate(members), np.concatenate(starts), real)
+    return np.concatenate([*starts, *members]), {'rows': sum(map(len, starts)) - 1, 'real': real}
 
 
 def _sizes(examples: PretrainingExamples, tokens: np.ndarray, maskable: np.ndarray) -> np.ndarray:
@@ -89,6 +91,101 @@ def _sizes(examples: PretrainingExamples, tokens: np.ndarray, maskable: np.ndarr
     S, P = examples.seq_len, examples.max_predictions
     for_predictions = -(-prediction_budgets(maskable, examples.masking, P) * S // P)
     return np.maximum(np.maximum(tokens, for_predictions), -(-S // max_examples(S)))
+
+
+class PackedExamples:
+    """The examples of one phase in packed rows: row m is a pure function of (seed, phase, m).
+
+    A cycle goes through the plans of `examples` in order. The order of the rows of a plan is a permutation that depends
+    on (seed, phase, cycle, plan). In the first cycle, the rows contain the same examples as without packing, but masks
+    never exceed the budget. Later cycles repeat these rows, with new masks unless the masks are static.
+
+    Args:
+      examples: The examples to pack. A packed row has the same S and P as one of these examples.
+    """
+
+    def __init__(self, examples: PretrainingExamples):
+        self._examples = examples
+
+    @functools.cached_property
+    def _packings(self) -> list[Packing]:
+        return load_packings(self._examples)
+
+    @functools.cached_property
+    def _ends(self) -> np.ndarray:
+        return np.cumsum([packing.rows for packing in self._packings])
+
+    @property
+    def cycle_length(self) -> int:
+        """The number of rows in all plans."""
+        return int(self._ends[-1])
+
+    def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Locates the examples of the rows `indices`, int64 [B], not negative.
+
+        Returns:
+          Three int64 [X] arrays with one entry per example, in the order of the rows: the index of the row in
+          `indices`, the number of the example in the first cycle, and the cycle of the masks.
+        """
+        cycle, plan, row, _ = locate_in_plans(indices, self._ends, self._examples.phase_seed, Stream.ROW_ORDER)
+        begins = np.cumsum([0, *self._examples.plan_lengths])
+        numbers = [begins[p] + self._packings[p].row(r) for p, r in zip(plan.tolist(), row.tolist(), strict=True)]
+        row_index = np.repeat(np.arange(len(row)), [len(members) for members in numbers])
+        return row_index, np.concatenate(numbers), cycle[row_index]
+
+    def batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Returns the rows `indices` (int64 [B]) as in `batch.py`. For `rates`, see `PretrainingExamples.batch`."""
+        return make_in_chunks(self.make_rows, np.asarray(indices, np.int64), self._examples.seq_len, rates)
+
+    def make_rows(self, indices: np.ndarray, rates: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Returns the result of `batch`, made in one piece."""
+        row_index, numbers, cycle = self.locate(indices)
+        rates = None if rates is None else rates[row_index]
+        single = self._examples.make_rows(numbers, rates, cycle)  # rows of one example, [X, S]
+        shape = (len(indices), self._examples.seq_len, self._examples.max_predictions)
+        spec = pretraining_batch_spec(*shape, packed=True, causal=self._examples.masking.causal_share > 0)
+        rows = padding_rows(spec, self._examples.vocabulary.pad_id)
+        real, used = single['attention_mask'] > 0, single['masked_weights'] > 0
+        tokens, predictions = np.count_nonzero(real, axis=1), np.count_nonzero(used, axis=1)
+        ordinal = ordinals(np.bincount(row_index, minlength=len(indices)))
+        begin = starts_in_rows(tokens, ordinal)
+        # A packed row begins with the tokens of its examples in order. Boolean indexing of `single` returns them in the
+        # same order. The same holds for the predictions.
+        mask = _prefix_mask(row_index, tokens, rows['input_ids'].shape)
+        rows['attention_mask'] = mask.astype(np.int32)
+        rows['sequence_ids'][mask] = np.repeat((ordinal + 1).astype(np.int32), tokens)
+        rows['position_ids'][mask] = ordinals(tokens)
+        for name in {'input_ids', 'segment_ids', 'causal'} & rows.keys():
+            rows[name][mask] = single[name][real]
+        mask = _prefix_mask(row_index, predictions, rows['masked_ids'].shape)
+        rows['masked_weights'] = mask.astype(np.float32)
+        rows['masked_ids'][mask] = single['masked_ids'][used]
+        rows['masked_positions'][mask] = (single['masked_positions'] + begin[:, None])[used]
+        rows['cls_positions'][row_index, ordinal] = begin
+        for name in ('nsp_labels', 'nsp_weights'):
+            rows[name][row_index, ordinal] = single[name]
+        return rows
+
+    @functools.cached_property
+    def report(self) -> dict[str, object]:
+        """The report of the examples, but `real_positions` is for packed rows.
+
+        Further entries are `unpacked_real_positions` (the share without packing), `rows_per_plan`, and
+        `examples_per_row` (a mean).
+        """
+        unpacked, rows = self._examples.report, self.cycle_length
+        return {
+            **unpacked,
+            'real_positions': sum(packing.real for packing in self._packings) / (rows * self._examples.seq_len),
+            'unpacked_real_positions': unpacked['real_positions'],
+            'rows_per_plan': rows / len(self._packings),
+            'examples_per_row': self._examples.cycle_length / rows,
+        }
+
+
+def _prefix_mask(row_index: np.ndarray, sizes: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Returns bool [B, S], True for the first n positions of a row, where n is the sum of the row's `sizes`."""
+    return np.arange(shape[1]) < np.bincount(row_index, sizes, shape[0])[:, None]
 
 
 def best_fit(sizes: np.ndarray, capacity: int, max_items: int | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -105,32 +105,23 @@ class PretrainingExamples:
 
         `rates`, float64 [B], replaces the mask rate of the options. No value may be above the rate of the options.
         """
-        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self.seq_len, rates)
+        return make_in_chunks(self.make_rows, np.asarray(indices, np.int64), self.seq_len, rates)
 
-    def _batch(self, indices: np.ndarray, rates: np.ndarray | None) -> dict[str, np.ndarray]:
-        slots = self._locate(indices)
-        return self._make(slots, slots.key, rates)
-
-    def batch_with_new_masks(
-        self, indices: np.ndarray, cycle: np.ndarray, rates: np.ndarray | None = None
+    def make_rows(
+        self, indices: np.ndarray, rates: np.ndarray | None = None, mask_cycle: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """Returns examples of the first cycle with the masks of other cycles.
+        """Returns the examples `indices` as `batch` does, or examples of the first cycle with masks of other cycles.
 
-        Example `indices[i]` gets masks for the cycle `cycle[i]`, int64 [B], where 0 is the first cycle. Static masks
-        are the same in all cycles. No example has more positions to predict than its budget; see `masking.mask_batch`.
-        For `rates`, see `batch`.
+        With `mask_cycle`, int64 [B], example `indices[i]` of the first cycle gets masks for the cycle `mask_cycle[i]`,
+        where 0 is the first cycle, and at most as many positions to predict as its budget (see `masking.mask_batch`).
+        Static masks are the same in all cycles.
         """
         slots = self._locate(indices)
-        mask_keys = slots.key if self.masking.static else slots.key + cycle * self.cycle_length
-        return self._make(slots, mask_keys, rates, within_budget=True)
-
-    def _make(
-        self, slots: _Slots, mask_keys: np.ndarray, rates: np.ndarray | None, within_budget: bool = False
-    ) -> dict[str, np.ndarray]:
-        """Makes the rows of `slots`. `mask_keys`, int64 [B], are the keys n of the random draws for masks."""
+        mask_keys = slots.key
+        if mask_cycle is not None and not self.masking.static:
+            mask_keys = slots.key + mask_cycle * self.cycle_length
         if self.pairs.paired:
-            separators = self.vocabulary.separators
-            segments = rows.truncate(self._draw(slots), self.seq_len, self.phase_seed, slots.key, separators)
+            segments = self._truncate(self._draw(slots), slots)
             laid_out = rows.lay_out_pairs(self.split, segments, self.seq_len, self.vocabulary)
             labels, paired = segments.labels, segments.paired
         else:
@@ -148,7 +139,7 @@ class PretrainingExamples:
             allowed_ids=self._allowed_ids,
             seed=self.phase_seed,
             n=mask_keys,
-            within_budget=within_budget,
+            within_budget=mask_cycle is not None,
             rates=rates,
             causal=is_causal,
         )
@@ -208,10 +199,11 @@ class PretrainingExamples:
         if not self.pairs.paired:
             a = slots.chunks['a'].astype(np.int64)
             return a, np.zeros_like(a), a + slots.chunks['b'] + 1, a
-        drawn, separators = self._draw(slots), self.vocabulary.separators
-        segments = rows.truncate(drawn, self.seq_len, self.phase_seed, slots.key, separators)
+        drawn = self._draw(slots)
+        segments = self._truncate(drawn, slots)
         a, b = segments.a_length, segments.b_length
-        return a, b, a + b + np.where(b > 0, 2 + separators, 2), drawn.a_length + drawn.b_length
+        real = a + b + np.where(b > 0, 2 + self.vocabulary.separators, 2)
+        return a, b, real, drawn.a_length + drawn.b_length
 
     def _locate(self, indices: np.ndarray) -> _Slots:
         indices = np.asarray(indices, np.int64)
@@ -228,3 +220,6 @@ class PretrainingExamples:
         return rows.draw_pairs(
             self.split, slots.chunks, target, slots.document, self.pairs.mode, self.phase_seed, slots.key
         )
+
+    def _truncate(self, segments: rows.Segments, slots: _Slots) -> rows.Segments:
+        return rows.truncate(segments, self.seq_len, self.phase_seed, slots.key, self.vocabulary.separators)

@@ -1,7 +1,7 @@
 """Row packing: the encoder computes several sequences in one row, with the results of separate rows up to rounding.
 
-The data pipeline packs the rows of pre-training (`data/packed_examples.py`). Fine-tuning uses the same slots in every
-batch (`data/strata.py`), and inference packs sequences by their lengths (`data/packing_plan.py`).
+The data pipeline packs the rows of pre-training (`data/packing.py`). Fine-tuning uses the same slots in every batch
+(`data/strata.py`), and inference packs sequences by their lengths (`data/packing_plan.py`).
 """
 
 import dataclasses

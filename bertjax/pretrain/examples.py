@@ -10,7 +10,7 @@ from bertjax.corpus.sources import parse_mixture
 from bertjax.corpus.store import StoreSplit, TokenStore
 from bertjax.data.hashing import Stream, hash_int
 from bertjax.data.mixture import MixedExamples
-from bertjax.data.packed_examples import PackedExamples
+from bertjax.data.packing import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
 from bertjax.pretrain.heldout_texts import split_name

@@ -6,7 +6,7 @@ from data_fakes import synthetic_split
 
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.masking import MaskOptions
-from bertjax.data.packed_examples import PackedExamples
+from bertjax.data.packing import PackedExamples
 from bertjax.data.pairs import PairOptions
 from bertjax.data.pretraining import PretrainingExamples
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.masking import MaskOptions
-from bertjax.data.packed_examples import PackedExamples
+from bertjax.data.packing import PackedExamples
 from bertjax.data.pairs import PairOptions
 from bertjax.data.pretraining import PretrainingExamples
 

@@ -12,7 +12,7 @@ from example_source import documents_of, source_of
 
 from bertjax.data import batch as batches
 from bertjax.data.masking import MaskOptions
-from bertjax.data.packed_examples import PackedExamples
+from bertjax.data.packing import PackedExamples
 from bertjax.data.pairs import MODES, PairOptions
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
@@ -93,8 +93,8 @@ def test_large_batches_are_made_in_chunks(small, vocabulary, packed, monkeypatch
     examples = PackedExamples(examples) if packed else examples
     whole = examples.batch(np.arange(50))
     monkeypatch.setattr(batches, '_CHUNK_POSITIONS', 16 * 64)
-    sizes, make = [], examples._batch
-    monkeypatch.setattr(examples, '_batch', lambda n, rates: sizes.append(len(n)) or make(n, rates))
+    sizes, make = [], examples.make_rows
+    monkeypatch.setattr(examples, 'make_rows', lambda n, rates: sizes.append(len(n)) or make(n, rates))
     assert equal(examples.batch(np.arange(50)), whole)
     assert sizes == [16, 16, 16, 2]
 

@@ -9,7 +9,7 @@ from data_fakes import FakeVocabulary, MemorySplit, synthetic_split
 from train_fakes import MESH_RECIPE, NO_DROPOUT, VOCABULARY, B, Run, host, loss_of, tiny_config
 
 from bertjax.data.masking import MaskOptions
-from bertjax.data.packed_examples import PackedExamples
+from bertjax.data.packing import PackedExamples
 from bertjax.data.pairs import PairOptions
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, DistillSpec, distill_objective
