@@ -99,7 +99,7 @@ def batches(config: ConfigDict) -> list[tuple[Batch, Batch]]:
         pairs = []
         for numbers in np.arange((WARM + _STEPS.value) * config.batch_size).reshape(-1, config.batch_size):
             _, examples, cycle = packed.locate(numbers)
-            pairs.append((packed.batch(numbers), unpacked.make_rows(examples, mask_cycle=cycle)))
+            pairs.append((packed.batch(numbers), unpacked.batch(examples, mask_cycle=cycle)))
     return pairs
 
 

@@ -32,15 +32,9 @@ first three arrays below. Its NSP arrays are [B, E], where E = `max_examples(S)`
 | nsp_weights      | [B, E] | float32 | as above, 0 where unused                                                    |
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 BatchSpec = dict[str, tuple[tuple[int, ...], np.dtype]]
-
-# The maximum number of positions in a chunk of `make_in_chunks`. Larger intermediate arrays do not fit in the cache of
-# a core, and NumPy allocates new memory for them in each call.
-_CHUNK_POSITIONS = 1 << 16
 
 
 def count_batches(rows: int, batch_size: int) -> int:
@@ -80,23 +74,3 @@ def padding_rows(spec: BatchSpec, pad_id: int = 0) -> dict[str, np.ndarray]:
 def ordinals(counts: np.ndarray) -> np.ndarray:
     """Returns 0, 1, ... counts[0] - 1, then 0, 1, ... counts[1] - 1, and so on, as int32."""
     return np.arange(counts.sum(), dtype=np.int32) - np.repeat((np.cumsum(counts) - counts).astype(np.int32), counts)
-
-
-def make_in_chunks(
-    make: Callable[..., dict[str, np.ndarray]], indices: np.ndarray, seq_len: int, rates: np.ndarray | None = None
-) -> dict[str, np.ndarray]:
-    """Calls `make` on chunks of `indices` and concatenates the results.
-
-    Args:
-      make: A function of (indices, rates) that returns the rows of these indices. Row i depends only on entry i of both
-        arguments.
-      indices: int64 [B].
-      seq_len: S.
-      rates: float64 [B], or None.
-    """
-    size = max(1, _CHUNK_POSITIONS // seq_len)
-    if len(indices) <= size:
-        return make(indices, rates)
-    parts = [slice(i, i + size) for i in range(0, len(indices), size)]
-    chunks = [make(indices[part], None if rates is None else rates[part]) for part in parts]
-    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.batch import make_in_chunks, max_examples, ordinals, padding_rows, pretraining_batch_spec
+from bertjax.data.batch import max_examples, ordinals, padding_rows, pretraining_batch_spec
 from bertjax.data.hashing import Stream
 from bertjax.data.masking import prediction_budgets
 from bertjax.data.plans import load_or_make, locate_in_plans
@@ -135,13 +135,9 @@ class PackedExamples:
 
     def batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Returns the rows `indices` (int64 [B]) as in `batch.py`. For `rates`, see `PretrainingExamples.batch`."""
-        return make_in_chunks(self.make_rows, np.asarray(indices, np.int64), self._examples.seq_len, rates)
-
-    def make_rows(self, indices: np.ndarray, rates: np.ndarray | None) -> dict[str, np.ndarray]:
-        """Returns the result of `batch`, made in one piece."""
         row_index, numbers, cycle = self.locate(indices)
         rates = None if rates is None else rates[row_index]
-        single = self._examples.make_rows(numbers, rates, cycle)  # rows of one example, [X, S]
+        single = self._examples.batch(numbers, rates, cycle)  # rows of one example, [X, S]
         shape = (len(indices), self._examples.seq_len, self._examples.max_predictions)
         spec = pretraining_batch_spec(*shape, packed=True, causal=self._examples.masking.causal_share > 0)
         rows = padding_rows(spec, self._examples.vocabulary.pad_id)

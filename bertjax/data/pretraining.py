@@ -8,7 +8,6 @@ import numpy as np
 
 from bertjax.corpus.store import StoreSplit
 from bertjax.data import rows
-from bertjax.data.batch import make_in_chunks
 from bertjax.data.hashing import Stream, hash_int, uniform
 from bertjax.data.masking import MaskOptions, mask_batch, replacement_ids
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, check_split, draw_target_lengths
@@ -100,21 +99,16 @@ class PretrainingExamples:
         rules = [WALK_VERSION, dataclasses.asdict(self.pairs), self.masking.static]
         return [*text, *rules, self.plan_lengths]
 
-    def batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Returns the examples `indices` (int64 [B], not negative) in the format of `batch.py`.
-
-        `rates`, float64 [B], replaces the mask rate of the options. No value may be above the rate of the options.
-        """
-        return make_in_chunks(self.make_rows, np.asarray(indices, np.int64), self.seq_len, rates)
-
-    def make_rows(
+    def batch(
         self, indices: np.ndarray, rates: np.ndarray | None = None, mask_cycle: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """Returns the examples `indices` as `batch` does, or examples of the first cycle with masks of other cycles.
+        """Returns the examples `indices` (int64 [B], not negative) in the format of `batch.py`.
 
-        With `mask_cycle`, int64 [B], example `indices[i]` of the first cycle gets masks for the cycle `mask_cycle[i]`,
-        where 0 is the first cycle, and at most as many positions to predict as its budget (see `masking.mask_batch`).
-        Static masks are the same in all cycles.
+        Args:
+          rates: float64 [B], replaces the mask rate of the options. No value may be above the rate of the options.
+          mask_cycle: int64 [B]. Example `indices[i]` of the first cycle gets masks for the cycle `mask_cycle[i]`, where
+            0 is the first cycle, and at most as many positions to predict as its budget (see `masking.mask_batch`).
+            Static masks are the same in all cycles. None gives each example its own masks.
         """
         slots = self._locate(indices)
         mask_keys = slots.key

@@ -90,7 +90,7 @@ def test_a_row_contains_the_examples_of_unpacked_rows(small, vocabulary, mode, u
     which, numbers, _ = packed.locate(np.arange(60))
     rows, alone = packed.batch(np.arange(60)), examples.batch(numbers)
     if mode == 'sentences':  # Some examples are a single word that is longer than the budget.
-        alone = examples.make_rows(numbers, mask_cycle=np.zeros_like(numbers))
+        alone = examples.batch(numbers, mask_cycle=np.zeros_like(numbers))
     assert {name: (x.shape, x.dtype) for name, x in rows.items()} == pretraining_batch_spec(60, S, P, packed=True)
     assert len(numbers) > 60 or mode == 'full_sentences' or (mode == 'full_rows' and len(numbers) == 60)
     seen = np.zeros(60, int)

@@ -10,9 +10,7 @@ import pytest
 from data_fakes import MemorySplit, synthetic_split
 from example_source import documents_of, source_of
 
-from bertjax.data import batch as batches
 from bertjax.data.masking import MaskOptions
-from bertjax.data.packing import PackedExamples
 from bertjax.data.pairs import MODES, PairOptions
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
@@ -85,18 +83,6 @@ def test_rows_of_one_sentence(small, vocabulary, tmp_path):
     expected = np.clip(np.rint(lengths * 0.15), 1, 10).sum() / lengths.sum()
     assert shares == pytest.approx([expected] * 2)
     assert examples.report['real_positions'] == pytest.approx((lengths.mean() + 2) / 256)
-
-
-@pytest.mark.parametrize('packed', [False, True])
-def test_large_batches_are_made_in_chunks(small, vocabulary, packed, monkeypatch):
-    examples = examples_of(small, vocabulary)
-    examples = PackedExamples(examples) if packed else examples
-    whole = examples.batch(np.arange(50))
-    monkeypatch.setattr(batches, '_CHUNK_POSITIONS', 16 * 64)
-    sizes, make = [], examples.make_rows
-    monkeypatch.setattr(examples, 'make_rows', lambda n, rates: sizes.append(len(n)) or make(n, rates))
-    assert equal(examples.batch(np.arange(50)), whole)
-    assert sizes == [16, 16, 16, 2]
 
 
 @pytest.mark.parametrize('changed', [{'seed': 1}, {'phase': 1}])
