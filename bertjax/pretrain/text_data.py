@@ -31,7 +31,6 @@ from bertjax.workdir.tokenizer import (
     read_vocabulary_text,
     set_workdir_tokenizer,
     update_vocabulary_text,
-    write_missing_checksums,
 )
 
 
@@ -69,9 +68,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
         fix = f'for example {tokenizer_flag(settings.data)}'
         raise UserError('config.tokenizer', found, 'the vocabulary of the token store', fix)
     if reason is None:
-        tokenizer = load_workdir_tokenizer(workdir)
-        write_missing_checksums(workdir)
-        return tokenizer
+        return load_workdir_tokenizer(workdir)
     check_replaceable(workdir)
     if reason:
         print_line(f'the vocabulary in {workdir / FOLDER} was trained with {reason}: it is trained again')
@@ -97,7 +94,9 @@ def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> st
     path = workdir / FOLDER / TRAINED
     if not path.exists():
         return ''
-    changed = _changed_names(path.read_text(encoding='utf-8', errors='replace'), settings.vocabulary_key)
+    keys = path.read_text(encoding='utf-8', errors='replace'), settings.vocabulary_key
+    old, new = (dict(line.partition(' = ')[::2] for line in key.splitlines()) for key in keys)
+    changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
     if any(key.startswith('vocab.') for key in changed):
         return 'other settings'
     if has_run(workdir) or (settings.data and 'corpus' not in changed):
@@ -106,24 +105,12 @@ def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> st
     if other:
         return f'another value of config.{other[0]}'
     known = read_vocabulary_text(workdir)
-    if known is None:  # the workdir records config.corpus, but not its files
-        return 'another corpus' if changed else None
     specs, options = parse_mixture(settings.corpus), settings.corpus_options
     sources = [source for spec, _ in specs for source in resolve_sources(spec, options)]
     reason = describe_difference(known, sources, print_line)
     if reason is None and (current := with_current_files(known, sources)) != known:
         update_vocabulary_text(workdir, current)
     return None if reason is None else f'other text ({reason})'
-
-
-def _changed_names(old_key: str, new_key: str) -> set[str]:
-    """Returns the names whose values differ between two results of `PretrainingSettings.vocabulary_key`.
-
-    A name that `old_key` lacks counts as unchanged, unless it is 'corpus' or 'vocab.*'.
-    """
-    old, new = (dict(line.partition(' = ')[::2] for line in text.splitlines()) for text in (old_key, new_key))
-    old = {name: value for name, value in new.items() if name != 'corpus' and not name.startswith('vocab.')} | old
-    return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
 
 
 def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> list[pathlib.Path]:

@@ -35,7 +35,8 @@ def save_tokenizer(
       UserError: The workdir's run has recorded another tokenizer.
     """
     directory = workdir / FOLDER
-    recorded = _recorded_fingerprint(workdir)
+    config = workdir / 'config.json'
+    recorded = read_json_or_none(config, lambda facts: facts['fingerprints']['tokenizer']) if has_run(workdir) else None
     if recorded not in (None, tokenizer.fingerprint):
         found, expected = f'the fingerprint {tokenizer.fingerprint[:16]}', f'{recorded[:16]}, as the run recorded'
         fix = 'give the text or the vocabulary with which the run started, or start anew in another --workdir'
@@ -47,7 +48,8 @@ def save_tokenizer(
     for path in _files(directory):  # remove files that `save` did not replace, because `load_tokenizer` may prefer them
         if path.stat().st_ino == old_inodes.get(path):
             path.unlink()
-    _write_saved(directory, text)
+    files = {path.name: {'bytes': path.stat().st_size, 'sha256': checksum(path)} for path in _files(directory)}
+    _write_saved(directory, files, text)
     if key:
         # This file is written last, because its existence marks a completely trained vocabulary.
         write_atomic(directory / TRAINED, key)
@@ -57,10 +59,7 @@ def _files(directory: pathlib.Path) -> list[pathlib.Path]:
     return [directory / name for name in _FILES if (directory / name).is_file()]
 
 
-def _write_saved(directory: pathlib.Path, text: Sequence[KnownText] | None = None, files: dict | None = None) -> None:
-    """Writes saved.json with the checksums `files`, or the checksums of the existing files if `files` is None."""
-    if files is None:
-        files = {path.name: {'bytes': path.stat().st_size, 'sha256': checksum(path)} for path in _files(directory)}
+def _write_saved(directory: pathlib.Path, files: dict[str, Any], text: Sequence[KnownText] | None) -> None:
     facts = {'files': files, 'text': None if text is None else identity.to_json(text)}
     write_atomic(directory / SAVED, json.dumps(facts, indent=None if text else 1) + '\n')
 
@@ -73,22 +72,23 @@ def _read_saved(directory: pathlib.Path) -> dict[str, Any] | None:
     return read_json_or_none(directory / SAVED, parse)
 
 
-def read_vocabulary_text(workdir: pathlib.Path) -> list[KnownText] | None:
-    """Returns the records of the text that the workdir's vocabulary was trained on; None if there are no records."""
-    saved = _read_saved(workdir / FOLDER)
-    return saved and saved['text']
+def read_vocabulary_text(workdir: pathlib.Path) -> list[KnownText]:
+    """Returns the records of the text that the workdir's vocabulary was trained on."""
+    return _read_complete(workdir / FOLDER)['text']
 
 
 def update_vocabulary_text(workdir: pathlib.Path, text: Sequence[KnownText]) -> None:
     """Updates the recorded dates and paths of the text that the workdir's vocabulary was trained on."""
     directory = workdir / FOLDER
     # The old checksums are written again, because the files are not verified yet.
-    _write_saved(directory, text, _read_saved(directory)['files'])
+    _write_saved(directory, _read_complete(directory)['files'], text)
 
 
-def is_complete(workdir: pathlib.Path) -> bool:
-    """Returns whether the workdir has a completely saved tokenizer."""
-    return _read_saved(workdir / FOLDER) is not None
+def _read_complete(directory: pathlib.Path) -> dict[str, Any]:
+    saved = _read_saved(directory)
+    if saved is None:
+        raise _changed_error(directory / SAVED, 'no readable checksums', 'those of the saved files')
+    return saved
 
 
 def load_workdir_tokenizer(workdir: pathlib.Path) -> Tokenizer:
@@ -98,23 +98,9 @@ def load_workdir_tokenizer(workdir: pathlib.Path) -> Tokenizer:
       UserError: A file is missing, or has changed since it was saved.
     """
     directory = workdir / FOLDER
-    saved = _read_saved(directory)
-    if saved is not None:
-        _check_files(directory, saved['files'])
-        return load_tokenizer(str(directory))
-    tokenizer = load_tokenizer(str(directory))
-    recorded = _recorded_fingerprint(workdir)
-    if recorded not in (None, tokenizer.fingerprint):
-        raise _changed_error(
-            directory, f'fingerprint {tokenizer.fingerprint[:16]}', f'{recorded[:16]}, as the run recorded'
-        )
-    return tokenizer
-
-
-def write_missing_checksums(workdir: pathlib.Path) -> None:
-    """Writes the checksums of a tokenizer that has none. Call the function after `load_workdir_tokenizer`."""
-    if not is_complete(workdir):
-        _write_saved(workdir / FOLDER)
+    if directory.exists():
+        _check_files(directory, _read_complete(directory)['files'])
+    return load_tokenizer(str(directory))
 
 
 def check_export(workdir: pathlib.Path, exported: pathlib.Path) -> None:
@@ -144,16 +130,8 @@ def _check_files(directory: pathlib.Path, files: dict[str, dict[str, Any]]) -> N
 
 
 def _changed_error(path: pathlib.Path, found: str, expected: str) -> UserError:
-    folder = path if path.name == FOLDER else path.parent
-    fix = f'restore it, or remove the folder {folder} and repeat the training command, which makes the tokenizer again'
-    return UserError(str(path), found, expected, fix)
-
-
-def _recorded_fingerprint(workdir: pathlib.Path) -> str | None:
-    """Returns the fingerprint of the tokenizer that the workdir's run has recorded, or None."""
-    if not has_run(workdir):
-        return None
-    return read_json_or_none(workdir / 'config.json', lambda facts: facts['fingerprints']['tokenizer'])
+    fix = 'repeat the training command, which makes the tokenizer again'
+    return UserError(str(path), found, expected, f'restore it, or remove the folder {path.parent} and {fix}')
 
 
 def check_replaceable(workdir: pathlib.Path) -> None:
@@ -174,30 +152,15 @@ def set_workdir_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, source: s
     Raises:
       UserError: See `load_workdir_tokenizer` and `check_replaceable`.
     """
-    saved = _load_if_any(workdir)
+    directory = workdir / FOLDER
+    # A kill may have left an incomplete tokenizer, which is replaced, but a run has recorded a complete one.
+    is_saved = directory.exists() and (_read_saved(directory) is not None or has_run(workdir))
+    saved = load_workdir_tokenizer(workdir) if is_saved else None
+    is_same = saved is not None and saved.fingerprint == tokenizer.fingerprint
     # A resumed run keeps its saved tokenizer, even if the number of separators differs.
-    if (
-        saved is not None
-        and saved.fingerprint == tokenizer.fingerprint
-        and (saved.separators == tokenizer.separators or has_run(workdir))
-    ):
-        if not is_complete(workdir):  # after a kill, the checksums and other files may be missing
-            tokenizer.save(workdir / FOLDER)
-            _write_saved(workdir / FOLDER)
+    if is_same and (saved.separators == tokenizer.separators or has_run(workdir)):
         return
     check_replaceable(workdir)
     if saved is not None:
-        print(printable(f'{source or "the tokenizer"} replaces another tokenizer in {workdir / FOLDER}'))
+        print(printable(f'{source or "the tokenizer"} replaces another tokenizer in {directory}'))
     save_tokenizer(tokenizer, workdir)
-
-
-def _load_if_any(workdir: pathlib.Path) -> Tokenizer | None:
-    """Loads the tokenizer of the workdir; None if it is missing, or incomplete after a kill."""
-    if not (workdir / FOLDER).exists():
-        return None
-    try:
-        return load_workdir_tokenizer(workdir)
-    except UserError:
-        if is_complete(workdir) or has_run(workdir):
-            raise
-        return None

@@ -103,7 +103,7 @@ def test_a_damaged_vocabulary_gets_no_checksums(
 
 
 def test_a_vocabulary_is_trained_again_on_another_field(program: Program, tmp_path: pathlib.Path):
-    """The files are the same; a workdir that did not record the field keeps its vocabulary."""
+    """The files are the same."""
     rows = [
         {'summary': 'the ocean is blue.', 'body': f'the river stone {word} runs. a bird sings over the field.'}
         for word in WORDS
@@ -112,14 +112,11 @@ def test_a_vocabulary_is_trained_again_on_another_field(program: Program, tmp_pa
     text.write_text(''.join(json.dumps(row) + '\n' for row in rows))
     verb = (f'--workdir={workdir}', *CORPUS, f'--config.corpus={text}', '--config.vocab.size=80')
     program.run(*verb, '--config.corpus_options.text_key=summary')
-    vocabulary, key = workdir / 'tokenizer' / 'vocab.txt', workdir / 'tokenizer' / 'vocabulary.json'
+    vocabulary = workdir / 'tokenizer' / 'vocab.txt'
     assert 'river' not in vocabulary.read_text().split()
     out = program.run(*verb, '--config.corpus_options.text_key=body').stdout
     assert 'was trained with another value of config.corpus_options.text_key: it is trained again' in out
     assert 'river' in vocabulary.read_text().split()
-    noted = key.read_text().splitlines(keepends=True)
-    key.write_text(''.join(line for line in noted if not line.startswith('corpus_options')))
-    assert 'training a' not in program.run(*verb, '--config.corpus_options.text_key=body').stdout
 
 
 @pytest.mark.parametrize(('family', 'again'), [('sentencepiece', True), ('wordpiece', False)])
@@ -139,6 +136,7 @@ DAMAGES = {
     'other list': ('vocab.txt', lambda path: path.write_text(path.read_text().replace('river', 'rover'))),
     'gone': ('vocab.txt', pathlib.Path.unlink),
     'one more': ('tokenizer.model', lambda path: path.write_bytes(b'1')),
+    'no checksums': ('saved.json', pathlib.Path.unlink),
 }
 
 
@@ -166,15 +164,10 @@ def test_unreadable_settings_of_a_vocabulary_count_as_changed(program: Program, 
     assert 'other settings of config.vocab' in program.error(f'--workdir={run}', *RUN)
 
 
-def test_missing_records_are_written_again(program: Program, run: pathlib.Path):
-    for name in ('store/inputs.json', 'tokenizer/saved.json'):
-        (run / name).unlink()
+def test_missing_records_of_a_store_are_written_again(program: Program, run: pathlib.Path):
+    (run / 'store' / 'inputs.json').unlink()
     program.run(f'--workdir={run}', *CORPUS)
-    saved = json.loads((run / 'tokenizer' / 'saved.json').read_text())
-    assert set(saved['files']) == {'vocab.txt', 'tokenizer.json', 'tokenizer_config.json'} and saved['text'] is None
-    (run / 'tokenizer' / 'saved.json').unlink()
-    DAMAGES['other piece'][1](run / 'tokenizer' / 'tokenizer.json')
-    assert 'as the run recorded' in program.error(f'--workdir={run}', *CORPUS)
+    assert (run / 'store' / 'inputs.json').exists()
 
 
 def test_a_changed_file_in_config_tokenizer_is_refused_or_replaced(
