@@ -15,7 +15,7 @@ from bertjax.corpus.store import StoreSplit, TokenStore, open_store
 from bertjax.errors import UserError
 from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.text_data import print_line
+from bertjax.pretrain.text_data import print_line, store_directories, text_is_gone
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.workdir.lock import has_checkpoints
 
@@ -101,7 +101,7 @@ def prepare_texts(
             continue
         directory = folder / FOLDER / name
         try:
-            if is_primary() and _is_gone(settings, name, path, folder):
+            if is_primary() and text_is_gone(path, options, directory, folder):
                 print_line(f'no text for {name} in {path}: the run continues on the token store in {directory}')
             elif is_primary():
                 build_store(path, directory, tokenizer, options, replace=not has_checkpoints(folder), log=print_line)
@@ -115,17 +115,6 @@ def prepare_texts(
             expected = 'two or more, because next-sentence pairs take B from another document'
             raise UserError(_KEY, f'only one document in {name}', expected, 'separate documents by blank lines')
     return texts
-
-
-def _is_gone(settings: PretrainingSettings, name: str, path: str, folder: pathlib.Path) -> bool:
-    """Whether the text does not exist any more, but a run with checkpoints has its token store."""
-    if not has_checkpoints(folder) or not (folder / FOLDER / name / 'manifest.json').exists():
-        return False
-    try:
-        resolve_sources(path, settings.corpus_options)
-    except UserError:
-        return True
-    return False
 
 
 def corpus_names(spec: str) -> list[str]:
@@ -147,21 +136,18 @@ def _name_text(error: UserError, name: str) -> UserError:
 
 
 def _check_not_trained_on(settings: PretrainingSettings, name: str, path: str, folder: pathlib.Path) -> None:
-    if _is_gone(settings, name, path, folder):
+    options = settings.corpus_options
+    if text_is_gone(path, options, folder / FOLDER / name, folder):
         return
     try:
-        sources = resolve_sources(path, settings.corpus_options)
+        sources = resolve_sources(path, options)
     except UserError as error:
         raise _name_text(error, name) from None
     if settings.data:
         return  # a token store does not contain the names of the text files
-    try:
-        parts = [resolve_sources(spec, settings.corpus_options) for spec, _ in parse_mixture(settings.corpus)]
-    except UserError:
-        if has_checkpoints(folder):
-            return  # a run continues on its token store without its text
-        raise
-    trained = {os.path.realpath(source.path) for part in parts for source in part}
+    corpora = zip(parse_mixture(settings.corpus), store_directories(settings, folder), strict=True)
+    specs = [spec for (spec, _), store in corpora if not text_is_gone(spec, options, store, folder)]
+    trained = {os.path.realpath(source.path) for spec in specs for source in resolve_sources(spec, options)}
     shared = next((source.path for source in sources if os.path.realpath(source.path) in trained), None)
     if shared:
         fix = 'name other files: a loss on training text says nothing about other text'

@@ -11,7 +11,7 @@ from bertjax.corpus.identity import describe_difference, read_readings, with_cur
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
 from bertjax.corpus.quality import warn_long_documents
 from bertjax.corpus.report import print_report
-from bertjax.corpus.sources import AUTO, parse_mixture, resolve_sources
+from bertjax.corpus.sources import AUTO, CorpusOptions, parse_mixture, resolve_sources
 from bertjax.corpus.store import TokenStore, open_store, read_manifest
 from bertjax.data.mixture import BLOCK, block_counts
 from bertjax.errors import UserError, printable
@@ -149,30 +149,20 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
     """
     if settings.data or not is_primary():
         return open_stores(settings, workdir, tokenizer, verify=is_primary())
-    parts = parse_mixture(settings.corpus)
-    for number, ((spec, weight), directory) in enumerate(zip(parts, store_directories(settings, workdir), strict=True)):
-        if len(parts) > 1:
-            if weight == AUTO:
-                share = f'a share proportional to its size^{settings.corpus_options.smoothing:g}'
-            else:
-                share = f'{block_counts([weight for _, weight in parts])[number] / BLOCK:.3g}'
-            print(f'corpus {number}: {spec}, {share} of the examples')
+    specs = [spec for spec, _ in parse_mixture(settings.corpus)]
+    for spec, directory in zip(specs, store_directories(settings, workdir), strict=True):
+        if settings.run != 'corpus' and text_is_gone(spec, settings.corpus_options, directory, workdir):
+            print_line(f'no text in {spec}: the run continues on the token store in {directory}')
+            continue
         old_manifest = _read_manifest(directory)
         advice = f', or continue on this store with --config.data={shlex.quote(str(directory))}'
-        try:
-            resolve_sources(spec, settings.corpus_options)
-        except UserError as error:  # the text may be gone
-            if settings.run == 'corpus' or not old_manifest or not has_checkpoints(workdir):
-                raise
-            print_line(f'{error.found} in config.corpus: the run continues on the token store in {directory}')
-            continue
         report = build_store(
             spec,
             directory,
             tokenizer,
             settings.corpus_options,
             replace=not has_checkpoints(workdir),
-            other_fix=advice if len(parts) == 1 else '',
+            other_fix=advice if len(specs) == 1 else '',
             log=print_line,
             beam=settings.beam,
         )
@@ -183,10 +173,21 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
                 print_line(line)
             print_report(report, warn_long_documents(store))
     stores = open_stores(settings, workdir, tokenizer)
-    if any(weight == AUTO for _, weight in parts):
-        shares = (f'{spec} {store.weight:.1%}' for (spec, _), store in zip(parts, stores, strict=True))
-        print_line(f'examples by corpus: {", ".join(shares)}')
+    if len(specs) > 1:
+        for spec, count in zip(specs, block_counts([store.weight for store in stores]).tolist(), strict=True):
+            print_line(f'{spec}, {count / BLOCK:.3g} of the examples')
     return stores
+
+
+def text_is_gone(spec: str, options: CorpusOptions, store: pathlib.Path, workdir: pathlib.Path) -> bool:
+    """Returns whether a text does not exist any more, but a run with checkpoints has its token store."""
+    if not (has_checkpoints(workdir) and _read_manifest(store)):
+        return False
+    try:
+        resolve_sources(spec, options)
+    except UserError:
+        return True
+    return False
 
 
 def _read_manifest(directory: pathlib.Path) -> bytes:

@@ -42,9 +42,9 @@ def test_a_run_continues_without_a_text_that_has_a_store(tmp_path, monkeypatch):
     settings = types.SimpleNamespace(
         heldout_texts='other=/nowhere.txt', data='', corpus=str(tmp_path / 'train.txt'), corpus_options=CorpusOptions()
     )
-    monkeypatch.setattr('bertjax.pretrain.heldout_texts.has_checkpoints', lambda folder: True)
+    monkeypatch.setattr('bertjax.pretrain.text_data.has_checkpoints', lambda folder: True)
     with pytest.raises(UserError, match='in other: no'):
         check_texts(settings, tmp_path / 'run')
     (tmp_path / 'run' / 'heldout' / 'other').mkdir(parents=True)
-    (tmp_path / 'run' / 'heldout' / 'other' / 'manifest.json').touch()
+    (tmp_path / 'run' / 'heldout' / 'other' / 'manifest.json').write_text('{}')
     check_texts(settings, tmp_path / 'run')
