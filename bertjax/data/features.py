@@ -1,5 +1,6 @@
 """The tokenized sequences of a task. They are stored ragged, padded batch by batch, and cached on disk."""
 
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -230,12 +231,9 @@ def load_or_build(folder: pathlib.Path, key: object, make: Callable[[], Features
     with np.printoptions(threshold=sys.maxsize, floatmode='unique'):  # else the repr of a long array lacks values
         name = hashlib.sha256(repr((FEATURES_VERSION, key)).encode()).hexdigest()[:32]
     path = folder / f'{name}.npz'
-    try:
+    damages = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile)
+    with contextlib.suppress(*damages):  # a file that is absent or damaged is written again
         return Features.load(path)
-    except FileNotFoundError:
-        pass
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
-        path.unlink(missing_ok=True)
     features = make()
     features.save(path)
     return features

@@ -103,28 +103,24 @@ def load_or_make(
 ) -> T:
     """Loads an object that consists of an array and JSON values. Makes and saves it if it is absent or damaged.
 
-    The files are NAME.npy and NAME.json in `cache_dir`. If `cache_dir` is None, the object stays in memory. `make`
-    returns the array and the values. `load` makes the object from both, or returns None if they do not match.
+    The files in `cache_dir` are NAME.npy, and NAME.json with the values and the checksum of NAME.npy. If `cache_dir` is
+    None, the object stays in memory. `make` returns the array and the values. `load` makes the object from both, or
+    returns None if they do not match.
     """
-    stem = None if cache_dir is None else pathlib.Path(cache_dir) / name
-    loaded = None if stem is None else _read_array(stem, load)
+    if cache_dir is None:
+        return load(*make())
+    stem = pathlib.Path(cache_dir) / name
+    loaded = _read_array(stem, load)
     if loaded is None:
         array, facts = make()
-        if stem is not None:
-            _write_array(stem, array, facts)
-            loaded = _read_array(stem, load)
-        loaded = loaded or load(array, facts)
+        file = io.BytesIO()
+        np.save(file, array)
+        data = file.getbuffer()
+        facts = {**facts, 'sha256': hashlib.sha256(data).hexdigest()}
+        write_atomic(stem.with_suffix('.npy'), data)
+        write_atomic(stem.with_suffix('.json'), json.dumps(facts, indent=2, sort_keys=True) + '\n')
+        loaded = _read_array(stem, load) or load(array, facts)
     return loaded
-
-
-def _write_array(stem: pathlib.Path, array: np.ndarray, facts: dict[str, Any]) -> None:
-    """Writes STEM.npy, then STEM.json with `facts` and the checksum of STEM.npy."""
-    file = io.BytesIO()
-    np.save(file, array)
-    data = file.getbuffer()
-    facts = {**facts, 'sha256': hashlib.sha256(data).hexdigest()}
-    write_atomic(stem.with_suffix('.npy'), data)
-    write_atomic(stem.with_suffix('.json'), json.dumps(facts, indent=2, sort_keys=True) + '\n')
 
 
 def _read_array(stem: pathlib.Path, load: Callable[[np.ndarray, dict[str, Any]], T | None]) -> T | None:

@@ -115,7 +115,7 @@ class PretrainingExamples:
         if mask_cycle is not None and not self.masking.static:
             mask_keys = slots.key + mask_cycle * self.cycle_length
         if self.pairs.paired:
-            segments = self._truncate(self._draw(slots), slots)
+            segments = self._segments(slots)
             laid_out = rows.lay_out_pairs(self.split, segments, self.seq_len, self.vocabulary)
             labels, paired = segments.labels, segments.paired
         else:
@@ -150,54 +150,43 @@ class PretrainingExamples:
 
     @functools.cached_property
     def report(self) -> dict[str, object]:
-        """Statistics of the examples as JSON values.
+        """Statistics of the examples as JSON values, for the description of a run.
 
-        `real_positions`, `mean_a`, `mean_b` and `truncated` come from a sample. All other values cover all plans.
-
-        * `one_sentence`: the share of chunks with one sentence (NotNext in 'nsp', no B in 'sop'); null without pairs.
-        * `is_next`: the share of IsNext among all examples; null if the mode is not 'nsp'.
-        * `is_next_of_two`: the share of IsNext among chunks of two or more sentences; null if the mode is not
-          'nsp' or there are no such chunks.
-        * `real_positions`: the share of positions that are not padding.
-        * `mean_a`, `mean_b`: the mean number of tokens of A and B after truncation; `mean_b` is over rows with a B.
-        * `truncated`: the share of rows that lost tokens.
+        `real_positions` (the share of positions that are not padding), `mean_a` and `mean_b` (the mean number of tokens
+        of A, and of B in rows with a B) come from a sample. The shares of IsNext among all examples (`is_next`) and
+        among chunks of two or more sentences (`is_next_of_two`), and the share of chunks with one sentence
+        (`one_sentence`), cover all plans. A value is None if it is not defined in the mode of the pairs.
         """
         total, is_nsp = self.cycle_length, self.pairs.mode == 'nsp'
         single = sum(plan.one_sentence for plan in self._plans)
         is_next = sum(int(np.count_nonzero(plan.chunks['b'])) for plan in self._plans) if is_nsp else 0
-        slots = self._locate(np.linspace(0, total - 1, min(total, _SAMPLE)).astype(np.int64))
-        a, b, real, untruncated = self._lengths(slots)
+        a, b, real = self._lengths(np.linspace(0, total - 1, min(total, _SAMPLE)).astype(np.int64))
         return {
             'mode': self.pairs.mode,
             'plans': self.pairs.distinct_plans,
-            'examples_per_cycle': total,
             'examples_per_plan': total / len(self._plans),
             'one_sentence': single / total if self.pairs.paired else None,
             'is_next': is_next / total if is_nsp else None,
             'is_next_of_two': is_next / (total - single) if is_nsp and total > single else None,
-            'next_probability': self._plans[0].next_probability if is_nsp else None,
-            'sampled': len(real),
             'real_positions': float(real.mean() / self.seq_len),
             'mean_a': float(a.mean()),
             'mean_b': float(b[b > 0].mean()) if b.any() else None,
-            'truncated': float((untruncated > a + b).mean()),
         }
 
     def lengths(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the numbers of real (not padding) and of maskable positions of each example, int64 [B] each."""
-        a, b, real, _ = self._lengths(self._locate(indices))
+        a, b, real = self._lengths(indices)
         return real, a + b
 
-    def _lengths(self, slots: _Slots) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Counts the tokens of A and of B, the real positions, and the tokens before truncation, int64 [N] each."""
+    def _lengths(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Counts the tokens of A and of B, and the real positions, int64 [N] each."""
+        slots = self._locate(indices)
         if not self.pairs.paired:
             a = slots.chunks['a'].astype(np.int64)
-            return a, np.zeros_like(a), a + slots.chunks['b'] + 1, a
-        drawn = self._draw(slots)
-        segments = self._truncate(drawn, slots)
+            return a, np.zeros_like(a), a + slots.chunks['b'] + 1
+        segments = self._segments(slots)
         a, b = segments.a_length, segments.b_length
-        real = a + b + np.where(b > 0, 2 + self.vocabulary.separators, 2)
-        return a, b, real, drawn.a_length + drawn.b_length
+        return a, b, a + b + np.where(b > 0, 2 + self.vocabulary.separators, 2)
 
     def _locate(self, indices: np.ndarray) -> _Slots:
         indices = np.asarray(indices, np.int64)
@@ -215,5 +204,5 @@ class PretrainingExamples:
             self.split, slots.chunks, target, slots.document, self.pairs.mode, self.phase_seed, slots.key
         )
 
-    def _truncate(self, segments: rows.Segments, slots: _Slots) -> rows.Segments:
-        return rows.truncate(segments, self.seq_len, self.phase_seed, slots.key, self.vocabulary.separators)
+    def _segments(self, slots: _Slots) -> rows.Segments:
+        return rows.truncate(self._draw(slots), self.seq_len, self.phase_seed, slots.key, self.vocabulary.separators)
