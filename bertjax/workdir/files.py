@@ -14,7 +14,6 @@ from bertjax.tasks.task import Task
 from bertjax.workdir.rows import FOLDER as ROWS
 
 _RESTORE = 'restore the file from a copy, or train again in another --workdir'
-_KINDS = {int: 'a whole number', float: 'a number', list: 'a list', dict: 'an object'}
 
 
 def read_recorded_config(path: pathlib.Path, kind: str | None = None) -> dict[str, Any]:
@@ -80,27 +79,23 @@ def read_recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
       UserError: The file is damaged.
     """
     facts = read_json_object(path, _RESTORE)
-    for key in ('task', 'learned', 'encoder'):
-        _check(facts.get(key), {}, f'{path}: {key}')
-    _check(facts.get('seq_len', 0), 0, f'{path}: seq_len')
-    learned = facts['learned']
-    _check(learned, {'labels': [], 'null_threshold': 0.0}, f'{path}: learned')
+    for key, kind in {'task': dict, 'learned': dict, 'encoder': dict, 'seq_len': int}.items():
+        if type(facts.get(key)) is not kind:
+            found, expected = format_value(facts.get(key)), f'a value of the type {kind.__name__}'
+            raise UserError(f'{path}: {key}', found, expected, _RESTORE)
+    labels = facts['learned'].get('labels', [])
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise UserError(f'{path}: learned.labels', format_value(labels), 'a list of texts', _RESTORE)
     try:
-        if not all(isinstance(label, str) for label in learned.get('labels', [])):
-            raise TypeError('labels')
-        task.restore(learned)
-        _check_encoder(facts['encoder'], path)
+        float(facts['learned'].get('null_threshold', 0.0))
+        task.restore(facts['learned'])
+        BertConfig(**facts['encoder'])
+    except UserError as error:  # from BertConfig
+        found = f'encoder.{error.where.rpartition(".")[2]} {error.found}'
+        raise UserError(str(path), found, error.expected, _RESTORE) from None
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(str(path), f'an invalid state ({error})', 'the task of this run', _RESTORE) from None
     return facts
-
-
-def _check_encoder(fields: Mapping[str, Any], path: pathlib.Path) -> None:
-    try:
-        BertConfig(**fields)
-    except UserError as error:
-        found = f'encoder.{error.where.rpartition(".")[2]} {error.found}'
-        raise UserError(str(path), found, error.expected, _RESTORE) from None
 
 
 def read_recorded_results(path: pathlib.Path) -> dict[str, Any]:
@@ -116,15 +111,6 @@ def read_recorded_results(path: pathlib.Path) -> dict[str, Any]:
     if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
         raise UserError(f'{path}: ensemble', format_value(members), 'a list of workdirs', fix)
     return results
-
-
-def _check(value: Any, form: Any, where: str) -> None:
-    """Raises a UserError if the type of `value`, or of a nested value, differs from the type in `form`."""
-    number = isinstance(form, float) and isinstance(value, int) and not isinstance(value, bool)
-    if type(value) is not type(form) and not number:
-        raise UserError(where, format_value(value), _KINDS[type(form)], _RESTORE)
-    for key in form.keys() & value.keys() if isinstance(form, Mapping) else ():
-        _check(value[key], form[key], f'{where}.{key}')
 
 
 def distillation_facts(config: Mapping[str, Any], *, uses_temperature: bool = True) -> dict[str, Any]:
