@@ -80,4 +80,4 @@ def _train(
                     if is_primary():  # only one process decides, because the clocks of the processes differ
                         plan.decide(folder, error.step, limit.elapsed, evaluates=bool(settings.eval_every))
                     plan = make_plan(settings, folder, mesh, flag_keys)
-                    training = Pretraining(plan.apply(settings), folder, mesh, inputs=inputs, previous=training)
+                    training = training.with_phases(plan.apply(settings))

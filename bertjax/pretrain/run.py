@@ -1,16 +1,17 @@
 """A pre-training run in its workdir: its examples, its model on the mesh and its phases."""
 
+import copy
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 from jax.sharding import Mesh
 
 from bertjax.config.plain import to_plain
 from bertjax.convert.vocabulary import set_embedding_rows
-from bertjax.corpus.store import TokenStore
+from bertjax.corpus.store import StoreSplit, TokenStore
 from bertjax.data.mixture import ScheduledMasks
 from bertjax.data.plans import remove_leftovers
 from bertjax.errors import UserError
@@ -88,8 +89,6 @@ class Pretraining(Experiment):
     Args:
       distillation: The teacher and its losses; None without a teacher.
       inputs: The result of `prepare_inputs`; None to call it.
-      previous: A run in the same workdir and process whose text and compiled steps are reused, or None. Its settings
-        differ only in steps and phases.
 
     Attributes:
       settings: The settings of the run, with all durations in steps.
@@ -105,39 +104,42 @@ class Pretraining(Experiment):
         mesh: Mesh,
         distillation: Distillation | None = None,
         inputs: tuple[list[MinimalPair], Tokenizer] | None = None,
-        previous: 'Pretraining | None' = None,
     ):
         self.settings, self.folders, self._distillation = settings, [folder], distillation
         self._attention = settings.describe_attention()
-        if previous is not None:  # the files of the text may have changed since the start of the process
-            inputs = previous._pairs, previous.tokenizer
         self._pairs, self.tokenizer = inputs or prepare_inputs(settings, folder)
         self.model_config = settings.model_config(embedding_rows(settings, folder, self.tokenizer))
         self._embeddings = None
-        if previous is None:
-            stores = self._prepare_stores(folder)
-            self.setup = build_pretraining_setup(settings, self.model_config, mesh, distillation)
-        else:
-            stores, self.setup = previous.examples.stores, previous.setup
+        stores = self._prepare_stores(folder)
+        self.setup = build_pretraining_setup(settings, self.model_config, mesh, distillation)
         self.values = (
             functools.partial(pretraining_values, pair=pair_name(settings.pair_options.mode))
             if distillation is None
             else functools.partial(distillation_values, factors=self.setup.objective.factors)
         )
-        plans = folder / 'store' / 'plans'
-        remove_leftovers(plans)
-        texts = previous.examples.texts if previous else prepare_texts(settings, folder, self.tokenizer, stores)
-        self.examples = StoreExamples(settings, stores, self.tokenizer, plans, texts)
+        remove_leftovers(folder / 'store' / 'plans')
+        self._set_phases(settings, stores, prepare_texts(settings, folder, self.tokenizer, stores))
+
+    def _set_phases(
+        self, settings: PretrainingSettings, stores: list[TokenStore], texts: Mapping[str, StoreSplit]
+    ) -> None:
+        self.examples = StoreExamples(settings, stores, self.tokenizer, self.folders[0] / 'store' / 'plans', texts)
         first = self.examples.get(settings.first_shape, 'train', 0)
         total = settings.total_steps(first.cycle_length // settings.pair_options.plans)
         self._phases = settings.resolve_phases(total)
         self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
         # A resumed run must have the same hashes.
-        store = '+'.join(store.fingerprint for store in self.examples.stores)
+        store = '+'.join(store.fingerprint for store in stores)
         fingerprints = {'tokenizer': self.tokenizer.fingerprint, 'store': store}
-        fingerprints |= {} if distillation is None else {'teacher': distillation.fingerprint}
+        fingerprints |= {} if self._distillation is None else {'teacher': self._distillation.fingerprint}
         self.resolved = {**to_plain(self.settings), 'fingerprints': fingerprints}
         self.resolved['model']['vocab_size'] = self.model_config.vocab_size
+
+    def with_phases(self, settings: PretrainingSettings) -> 'Pretraining':
+        """Returns the run with other steps and phases. Both runs share the text and the compiled steps."""
+        other = copy.copy(self)
+        other._set_phases(settings, self.examples.stores, self.examples.texts)
+        return other
 
     def _prepare_stores(self, folder: pathlib.Path) -> list[TokenStore]:
         """Reads config.embeddings and prepares the token stores, after the checks that need only the vocabulary."""

@@ -28,8 +28,8 @@ from bertjax.workdir.tokenizer import FOLDER
 
 # Fields of the architecture that depend on the run (its tokenizer, pairs and precision), not on config.init.
 _RUN_FIELDS = ('vocab_size', 'nsp', 'param_dtype')
-# Fields of the architecture that must be the same as in config.init.
-_SIZE_FIELDS = ('num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments')
+# Fields of the architecture that a student does not take from its teacher.
+_SIZE_FIELDS = ('num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions')
 # Fields of the architecture that have no effect on weights from config.init.
 _INIT_FIELDS = ('init', 'init_stddev')
 
@@ -83,7 +83,7 @@ def with_architecture(
 def _with_teacher_architecture(
     settings: PretrainingSettings, folder: pathlib.Path, flag_keys: Collection[str]
 ) -> PretrainingSettings:
-    defaults = _architecture_without({*_RUN_FIELDS, *_SIZE_FIELDS, *_INIT_FIELDS} - {'num_segments'})
+    defaults = _architecture_without((*_RUN_FIELDS, *_SIZE_FIELDS, *_INIT_FIELDS))
     teacher_fields, _ = _read_fields(folder, defaults, settings.copied_teacher, 'config.distill.teacher')
     return _with_unset_fields(settings, teacher_fields, defaults, flag_keys)
 
@@ -121,8 +121,8 @@ def _recorded_fields(folder: pathlib.Path, names: Collection[str]) -> dict[str, 
 
 
 def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, Any]]:
-    """Returns {name: (value in run, value in source)} of the differing fields, except those in the constants above."""
-    ignored = {*_RUN_FIELDS, *_SIZE_FIELDS, *_INIT_FIELDS}
+    """Returns {name: (value in run, value in source)} of the differing fields that the weights depend on."""
+    ignored = {*_RUN_FIELDS, *_INIT_FIELDS, *(('max_positions',) if run.position == 'rope' else ())}
     if not run.nsp and 'transform' not in (run.pooler, source.pooler):
         ignored.add('pooler')  # neither model uses it
     pairs = {name: (getattr(run, name), getattr(source, name)) for name in _architecture_without(ignored)}
@@ -202,12 +202,6 @@ def initial_params(
     imported = load_pretraining_model(directory, seed=settings.run_seeds.init, **shared)
     old_tokenizer = _tokenizer_of_init(settings, directory, tokenizer)
     params, lines = imported.params, [imported.describe(directory)]
-    for name in _SIZE_FIELDS:
-        source_value, run_value = getattr(imported.config, name), getattr(model_config, name)
-        is_free = name in ROTARY_FIELDS and model_config.position == 'rope'
-        if source_value != run_value and not is_free:
-            fix = f'set --config.model.{name}={source_value}'
-            raise UserError(f'config.model.{name}', str(run_value), f'{source_value}, as in {directory}', fix)
     differences = _differences(model_config, imported.config)
     run_config = dataclasses.replace(model_config, vocab_size=imported.config.vocab_size)
     shapes, run_shapes = (stacked_shapes(BertForPreTraining(config)) for config in (imported.config, run_config))
