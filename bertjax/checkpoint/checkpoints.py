@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import pathlib
 import threading
 from collections.abc import Callable
@@ -69,13 +68,14 @@ class Checkpoints:
     ):
         self.directory = directory.resolve()
         self._keep, self._log, self._read_only = keep, log, read_only
-        self._steps = Steps(self.directory, log, read_only=read_only, on_move=self._reload)
+        self._steps = Steps(self.directory, log, read_only=read_only)
         self._finisher: threading.Thread | None = None
         self._failure: BaseException | None = None
-        self._failed = False
         waits_for_others = not (has_separate_workdirs() or is_alone())
         self._processes = ocp.options.MultiprocessingOptions() if waits_for_others else _single_process()
         self._stack = contextlib.ExitStack()
+        # The path must not have wildcards, because Orbax finds its files by a glob pattern that begins with the path.
+        self._orbax_directory = self._stack.enter_context(without_wildcards(self.directory))
         if not read_only and is_primary():
             self._prepare()
         elif not read_only and has_separate_workdirs():
@@ -90,30 +90,6 @@ class Checkpoints:
         steps.remove_unfinished(self.directory, self._log)
         for path in steps.unknown_folders(self.directory):
             self._log(f'{path} is not a finished checkpoint of this run: it is ignored')
-
-    @functools.cached_property
-    def _manager(self) -> ocp.CheckpointManager:
-        # The path must not have wildcards, because Orbax finds its files by a glob pattern that begins with the path.
-        directory = self._stack.enter_context(without_wildcards(self.directory))
-        manager = ocp.CheckpointManager(
-            directory,
-            item_names=('state', 'position', 'config'),
-            options=ocp.CheckpointManagerOptions(
-                enable_async_checkpointing=True,
-                # Orbax does not support `create` for one of several processes.
-                create=not self._read_only and not has_separate_workdirs(),
-                read_only=self._read_only,
-                multiprocessing_options=self._processes,
-            ),
-        )
-        self._stack.callback(manager.close)
-        return manager
-
-    def _reload(self) -> None:
-        # A new manager reads the folder anyway. It is not made here, because making it waits for all processes, but
-        # perhaps only one process calls this method.
-        if '_manager' in vars(self):
-            self._manager.reload()
 
     def steps(self) -> list[int]:
         """Returns the finished steps, ascending."""
@@ -133,9 +109,9 @@ class Checkpoints:
         return self._load_saved(step) if step >= 0 else None
 
     def _load_saved(self, step: int) -> SavedCheckpoint:
-        args = ocp.args.Composite(position=ocp.args.JsonRestore(), config=ocp.args.JsonRestore())
-        items = self._manager.restore(step, args=args)
-        return SavedCheckpoint(Position(**items['position']), items['config'])
+        handler, args = ocp.JsonCheckpointHandler(), ocp.args.JsonRestore()
+        position, config = (self._read(step, item, handler, args) for item in ('position', 'config'))
+        return SavedCheckpoint(Position(**position), config)
 
     def select(self, step: int, *, best: bool = False) -> SavedCheckpoint | None:
         """Returns the checkpoint of a step. For step 0, returns None if there are no checkpoints.
@@ -168,7 +144,7 @@ class Checkpoints:
         handler = ocp.StandardCheckpointHandler(
             restore_concurrent_gb=_restore_gigabytes(template), multiprocessing_options=self._processes
         )
-        return self._read(step, handler, ocp.args.StandardRestore(template))
+        return self._read(step, 'state', handler, ocp.args.StandardRestore(template))
 
     def restore_params(self, saved: SavedCheckpoint, template: Any) -> Any:
         """Restores only the parameters in the abstract `template`, from the part `saved.eval_params` of the state.
@@ -181,11 +157,11 @@ class Checkpoints:
             restore_concurrent_gb=_restore_gigabytes(template), multiprocessing_options=self._processes
         )
         args = ocp.args.PyTreeRestore(state, restore_args=restore_args, partial_restore=True)
-        return self._read(saved.position.step, handler, args)[saved.eval_params]
+        return self._read(saved.position.step, 'state', handler, args)[saved.eval_params]
 
-    def _read(self, step: int, handler: ocp.CheckpointHandler, args: ocp.args.CheckpointArgs) -> Any:
+    def _read(self, step: int, item: str, handler: ocp.CheckpointHandler, args: ocp.args.CheckpointArgs) -> Any:
         with ocp.Checkpointer(handler, multiprocessing_options=self._processes) as checkpointer:
-            return checkpointer.restore(pathlib.Path(self._manager.directory, str(step), 'state'), args=args)
+            return checkpointer.restore(self._orbax_directory / str(step) / item, args=args)
 
     def save(self, state: Any, position: Position, config: dict[str, Any], cost: float | None) -> None:
         """Starts to save a step, and returns when the arrays may be overwritten. A finished step is not saved again.
@@ -209,10 +185,12 @@ class Checkpoints:
             state=ocp.args.StandardSave(state), **{name: ocp.args.JsonSave(item) for name, item in items.items()}
         )
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        options = ocp.CompositeOptions(multiprocessing_options=self._processes)
+        handler = ocp.CompositeCheckpointHandler(composite_options=options)
+        saver = ocp.AsyncCheckpointer(handler, multiprocessing_options=self._processes)
         with annotate_write_errors(self.directory, size):
-            # Without `force`, Orbax skips a step if any folder, even an unfinished one, has a higher number.
-            self._manager.save(step, args=args, force=True)
-        finish = (step, cost, size, structure(state), items)
+            saver.save(self._orbax_directory / str(step), args=args)
+        finish = (saver, step, cost, size, structure(state), items)
         self._finisher = threading.Thread(target=self._finish, args=finish, name='checkpoint')
         self._finisher.start()
 
@@ -227,12 +205,20 @@ class Checkpoints:
             steps.mark(self.directory, step)
         return False
 
-    def _finish(self, step: int, cost: float | None, size: int, written: Structure, items: dict[str, Any]) -> None:
+    def _finish(
+        self,
+        saver: ocp.AsyncCheckpointer,
+        step: int,
+        cost: float | None,
+        size: int,
+        written: Structure,
+        items: dict[str, Any],
+    ) -> None:
         try:
             with annotate_write_errors(self.directory, size):
-                self._manager.wait_until_finished()
+                saver.close()  # waits until the files are written
             if is_primary():
-                check_readable(pathlib.Path(self._manager.directory, str(step)), written, items)
+                check_readable(self._orbax_directory / str(step), written, items)
                 with annotate_write_errors(self.directory, size):
                     checksums.write_checksums(self.directory / str(step), cost)
                 steps.unmark(self.directory, step)
@@ -280,11 +266,10 @@ class Checkpoints:
             self._finisher.join()
             self._finisher = None
         failure, self._failure = self._failure, None
-        self._failed |= failure is not None
         return failure
 
     def close(self) -> None:
-        """Waits for this process's part of the running save, and then closes Orbax.
+        """Waits for this process's part of the running save. If the save failed, raises its error.
 
         It does not wait for other processes, because they or this process may have failed.
         """
@@ -292,9 +277,7 @@ class Checkpoints:
             if (failure := self._wait_for_save()) is not None:
                 raise failure
         finally:
-            # The error has been raised; Orbax would raise it again.
-            with contextlib.suppress(Exception) if self._failed else contextlib.nullcontext():
-                self._stack.close()
+            self._stack.close()
 
 
 def _single_process() -> ocp.options.MultiprocessingOptions:

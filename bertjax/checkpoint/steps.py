@@ -106,13 +106,10 @@ class Steps:
       directory: The folder, with a sub-folder per step.
       log: A function that logs a line about each damaged step.
       read_only: Whether to skip damaged steps instead of moving them.
-      on_move: A function that is called after a step was moved.
     """
 
-    def __init__(
-        self, directory: pathlib.Path, log: Callable[[str], None], *, read_only: bool, on_move: Callable[[], object]
-    ):
-        self._directory, self._log, self._read_only, self._on_move = directory, log, read_only, on_move
+    def __init__(self, directory: pathlib.Path, log: Callable[[str], None], *, read_only: bool):
+        self._directory, self._log, self._read_only = directory, log, read_only
         self._damaged: set[int] = set()  # the damaged steps that are skipped if `read_only`
 
     def finished(self) -> list[int]:
@@ -165,7 +162,6 @@ class Steps:
         target = next(path for name in names if not (path := self._directory / DAMAGED / name).exists())
         target.parent.mkdir(exist_ok=True)
         (self._directory / str(step)).rename(target)
-        self._on_move()
 
     def best(self) -> int:
         """Returns the undamaged step with the lowest cost, or -1 if there is no such step. The latest wins a tie."""

@@ -55,16 +55,16 @@ def test_the_state_may_be_donated_when_save_returns(open_checkpoints):
 
 def test_a_step_does_not_wait_for_a_running_save(open_checkpoints, monkeypatch):
     """Orbax gets copies of the arrays, because a step that donates the originals would wait for the disk."""
-    saved, save = [], ocp.CheckpointManager.save
+    saved, save = [], ocp.AsyncCheckpointer.save
 
-    def record_arrays(self, step, *, args, **options):
+    def record_arrays(self, directory, *, args):
         saved.extend(jax.tree.leaves(args['state'].item))
-        return save(self, step, args=args, **options)
+        return save(self, directory, args=args)
 
     def buffers(arrays):
         return {shard.data.unsafe_buffer_pointer() for x in arrays for shard in x.addressable_shards}
 
-    monkeypatch.setattr(ocp.CheckpointManager, 'save', record_arrays)
+    monkeypatch.setattr(ocp.AsyncCheckpointer, 'save', record_arrays)
     state = state_at(1, mesh_of(fsdp=2, tensor=2))
     checkpoints, _ = open_checkpoints()
     checkpoints.save(state, Position(1, 0, 16), CONFIG, None)

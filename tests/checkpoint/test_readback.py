@@ -38,7 +38,7 @@ def test_a_path_may_contain_wildcards(tmp_path, name):
     checkpoints = Checkpoints(folder, keep=1, read_only=True)
     assert checkpoints.latest().position == Position(2)
     assert bits(checkpoints.restore(2, template_on(mesh_of()))) == bits(state_at(2))
-    link = pathlib.Path(checkpoints._manager.directory)
+    link = checkpoints._orbax_directory
     checkpoints.close()
     assert names(folder) == ['2'] and not link.exists()
     module, tokenizer = BertForPreTraining(BertConfig(vocab_size=8)), types.SimpleNamespace(save=lambda folder: None)
@@ -66,10 +66,10 @@ def test_a_save_that_cannot_be_read_back_is_an_error(saved_steps, open_checkpoin
     """The previous checkpoint remains, and the same run resumes from it."""
     saved_steps({1: None})
     checkpoints, _ = open_checkpoints(keep=1)
-    wait, step = checkpoints._manager.wait_until_finished, checkpoints.directory / '2'
-    wait_and_damage = lambda: (wait(), step.exists() and damage(step))  # noqa: E731
+    close, step = ocp.AsyncCheckpointer.close, checkpoints.directory / '2'
+    close_and_damage = lambda saver: (close(saver), damage(step))  # noqa: E731
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints._manager, 'wait_until_finished', wait_and_damage)
+        patch.setattr(ocp.AsyncCheckpointer, 'close', close_and_damage)
         checkpoints.save(state_at(2), Position(2), CONFIG, None)
         with pytest.raises(UserError, match='checkpoint 2: found a save that cannot be read back'):
             checkpoints.wait()
