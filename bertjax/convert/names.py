@@ -94,23 +94,13 @@ class Entry:
         return shape if self.layer is None else shape[1:]
 
 
-def entries(
-    config: BertConfig, ours: Mapping[str, object], head: str = '', *, keep_unnamed: bool = True
-) -> Iterator[Entry]:
+def entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> Iterator[Entry]:
     """Yields an entry for each tensor of a model whose paths are the keys of `ours`.
 
-    The attention norm of the first block has no entry if the model does not use it.
-
-    Args:
-      head: The name of a task's head in transformers (Head.projection).
-      keep_unnamed: Whether to yield paths without a name in transformers (such as a BiLSTM's). Dots replace slashes.
-
-    Raises:
-      KeyError: A path has no name in transformers, and `keep_unnamed` is False.
+    `head` is the name of a task's head in transformers (Head.projection). A path without a name in transformers, such
+    as a BiLSTM's, is its own name, with dots instead of slashes. The attention norm of the first block has no entry if
+    the model does not use it.
     """
-    unnamed = sorted(set(ours) - set(_NAMES))
-    if unnamed and not keep_unnamed:
-        raise KeyError(f'convert/names.py has no name for {unnamed}')
     for path, theirs in _NAMES.items():
         if path not in ours:
             continue
@@ -120,21 +110,18 @@ def entries(
                 yield Entry(path, theirs.format(i=i), i)
         else:
             yield Entry(path, theirs.format(head=head or 'head'))
-    for path in unnamed:
+    for path in sorted(set(ours) - set(_NAMES)):
         yield Entry(path, path.replace('/', '.'))
 
 
-def to_huggingface(
-    params: dict[str, np.ndarray], config: BertConfig, head: str = '', *, keep_unnamed: bool = False
-) -> dict[str, np.ndarray]:
+def to_huggingface(params: dict[str, np.ndarray], config: BertConfig, head: str = '') -> dict[str, np.ndarray]:
     """Converts our arrays to contiguous tensors of transformers, {name: tensor}.
 
     `params` are our arrays by path, with stacked layers. Converted arrays are removed from `params`, because two copies
-    of a large model may not fit in memory. For `head`, `keep_unnamed` and the errors, see `entries`.
+    of a large model may not fit in memory. For `head`, see `entries`.
     """
-    all_entries = list(entries(config, params, head, keep_unnamed=keep_unnamed))
     tensors = {}
-    for path, group in itertools.groupby(all_entries, key=lambda entry: entry.ours):
+    for path, group in itertools.groupby(list(entries(config, params, head)), key=lambda entry: entry.ours):
         x = params.pop(path)
         for entry in group:
             part = x if entry.layer is None else x[entry.layer]

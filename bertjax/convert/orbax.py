@@ -114,7 +114,7 @@ def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict
         raise UserError(str(folder / PARAMS), found, 'a complete export', _AGAIN) from None
     if read_json_object(directory / _CHECKSUM, _AGAIN).get('sha256') != _digest(flat_paths(params)):
         raise UserError(str(folder / PARAMS), 'values that do not match their checksum', 'a complete export', _AGAIN)
-    return names.to_huggingface(flat_stacked(params, config), config, projection, keep_unnamed=True)
+    return names.to_huggingface(flat_stacked(params, config), config, projection)
 
 
 def _digest(flat: Mapping[str, np.ndarray]) -> str:

@@ -78,7 +78,7 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
     unused = family.unused_positions(config_json, CONFIG)
     architecture = config_json['architectures'][0]
     parts: dict[str, list[names.Entry]] = collections.defaultdict(list)  # in the order of names.TABLE
-    for entry in names.entries(config, shapes, content.projection, keep_unnamed=False):
+    for entry in names.entries(config, shapes, content.projection):
         parts[family.to_family_name(entry.theirs, architecture)].append(entry)
     tensors = {}
     for name, entries in parts.items():
