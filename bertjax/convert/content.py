@@ -29,14 +29,12 @@ class ExportContent:
       card, about, figures: The content of the model card, see `convert/huggingface/card.py`.
       head: The head of a task's model; None for a pre-trained model.
       task: The task's fields of config.json: `id2label` with a name for each output, `label2id` and `problem_type`.
-      extra_files: {name: text}, additional files in all formats.
+      extra_files: {relative path: content}, additional files in all formats.
       max_length: The maximum number of tokens in tokenizer_config.json; 0 for the positions of the model.
-      module_files: {relative path: content}, the files of sentence-transformers' modules, in all formats.
       dtype: The dtype of the tensors in a Hugging Face directory: 'float32', 'float16' or 'bfloat16'.
       values: The config.json of the Hugging Face directory from which the model was read; empty for other models. An
         export to Hugging Face keeps the model family, and the keys that the export does not set.
-      files: Additional files of a Hugging Face directory, {relative path: content}. They replace files of the export,
-        except config.json and the tensors.
+      files: The same for a Hugging Face directory. They replace files of the export except config.json and tensors.
       embeddings: The module that computes vectors of texts. StableHLO and ONNX get a function of this module. None if
         there is no such module.
     """
@@ -50,9 +48,8 @@ class ExportContent:
     figures: Mapping[str, Mapping[str, float | None]] = dataclasses.field(default_factory=dict)
     head: Head | None = None
     task: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    extra_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    extra_files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     max_length: int = 0
-    module_files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     dtype: str = 'float32'
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
@@ -78,9 +75,12 @@ class ExportContent:
             if path.exists():
                 length = self.max_length or self.config.max_positions
                 path.write_text(to_json(json.loads(path.read_text()) | {'model_max_length': length}))
-            for name, text in self.extra_files.items():
-                (folder / name).write_text(text)
-            for name, data in self.module_files.items():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(data)
+            write_files(folder, self.extra_files)
             yield folder
+
+
+def write_files(folder: epath.Path, files: Mapping[str, bytes]) -> None:
+    """Writes {relative path: content} into a folder."""
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)

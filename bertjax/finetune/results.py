@@ -166,7 +166,7 @@ def export_task(
         card=card,
         head=data.task.head,
         task=data.task.huggingface(),
-        extra_files={TASK_FILE: data.task_json(finished=finished)},
+        extra_files={TASK_FILE: data.task_json(finished=finished).encode()},
         about=config.get('card', {}),
         files=data.task.model_files(module.config),
         embeddings=exported_module(module.config, data.task.sentence_modules()),

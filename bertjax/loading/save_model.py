@@ -68,13 +68,13 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     config = dataclasses.replace(model.config, param_dtype=dtype)
     files = {} if task is None else task.model_files(config)
     modules, embeddings = model.sentence_modules, exported_module(config, model.sentence_modules)
-    module_files = {}
+    extra_files = {TASK_FILE: origin.task_json.encode()} if origin.task_json else {}
     if task is None and modules is not None:
         lost = [format for format in formats if format in ('stablehlo', 'onnx') and embeddings is None]
         # Layers other than the last need the config.json of Hugging Face.
         without_layers = [format for format in formats if format in ('orbax', 'google') and modules.layers != (-1,)]
         if not without_layers:
-            module_files = {name: data for name, data in origin.files.items() if '/' in name or name in MODULE_FILES}
+            extra_files |= {name: data for name, data in origin.files.items() if '/' in name or name in MODULE_FILES}
         lost += without_layers
         if lost:
             print(f'the export to {", ".join(lost)} lacks the modules of sentence-transformers ({modules.describe()})')
@@ -86,11 +86,10 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
         about={'base_model': origin.hub} if origin.hub else {},
         head=head,
         task={} if task is None else _labels(task.huggingface(), origin.values),
-        extra_files={TASK_FILE: origin.task_json} if origin.task_json else {},
+        extra_files=extra_files,
         dtype=origin.dtype,
         values=origin.values,
         files={**files, **origin.files},
-        module_files=module_files,
         max_length=modules.max_length if task is None and modules else 0,
         embeddings=embeddings,
     )

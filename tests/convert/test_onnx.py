@@ -64,8 +64,8 @@ def check(model, params, folder: pathlib.Path) -> dict[str, list]:
 def test_a_pretrained_model_runs_without_jax(small_config, make_params, tokenizer, tmp_path, caplog):
     """Equal parameters also give equal bytes. The bytes contain no path of this package, and nothing is logged."""
     model, params = BertForPreTraining(small_config()), make_params(small_config())
-    export_onnx(ExportContent(model, params, tokenizer, extra_files={'task.json': '{}'}), tmp_path / 'one')
-    export_onnx(ExportContent(model, params, tokenizer, extra_files={'task.json': '{}'}), tmp_path / 'two')
+    export_onnx(ExportContent(model, params, tokenizer, extra_files={'task.json': b'{}'}), tmp_path / 'one')
+    export_onnx(ExportContent(model, params, tokenizer, extra_files={'task.json': b'{}'}), tmp_path / 'two')
     files = {path.name: path.read_bytes() for path in (tmp_path / 'one').iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / 'two').iterdir()}
     assert str(pathlib.Path(onnx.__file__).parent).encode() not in b''.join(files.values()) and not caplog.records

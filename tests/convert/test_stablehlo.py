@@ -80,7 +80,7 @@ def test_a_pretrained_model_runs_without_bertjax(small_config, make_params, toke
 def test_a_fine_tuned_model_runs_without_bertjax(small_config, make_params, tokenizer, tmp_path, make):
     model = make(small_config)
     params = make_params(model)
-    export_stablehlo(ExportContent(model, params, tokenizer, extra_files={'task.json': '{}'}), tmp_path / 'model')
+    export_stablehlo(ExportContent(model, params, tokenizer, extra_files={'task.json': b'{}'}), tmp_path / 'model')
     for number, shape in enumerate([(2, 4, 9), (1, 2, 32)]):
         arrays = random_batch(shape if len(model.smallest_inputs[0]) == 3 else shape[1:], number)
         outputs = jax.jit(lambda *inputs: model.apply({'params': params}, *inputs))(*arrays.values())

@@ -10,7 +10,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.convert import names
-from bertjax.convert.content import ExportContent
+from bertjax.convert.content import ExportContent, write_files
 from bertjax.convert.huggingface.card import model_card
 from bertjax.convert.huggingface.config import check_exportable, to_json
 from bertjax.convert.huggingface.families import BERT, POSITIONS, choose_family, find_family
@@ -99,10 +99,7 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
         facts |= {'sentence_class': head.sentence_class if head else ''}
         (path / CARD).write_text(model_card(config, architecture, content.card, parameters, **facts))
         replaced = {f'{folder}/pytorch_model.bin' for folder in modules}
-        for name, data in content.files.items():
-            if name not in replaced:
-                (path / name).parent.mkdir(parents=True, exist_ok=True)
-                (path / name).write_bytes(data)
+        write_files(path, {name: data for name, data in content.files.items() if name not in replaced})
         for folder, arrays in modules.items():
             (path / folder).mkdir(exist_ok=True)
             write_tensors(path / folder / MODEL, arrays, {'format': 'pt'})
