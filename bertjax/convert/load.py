@@ -21,7 +21,7 @@ from bertjax.convert.google import read as google
 from bertjax.convert.google.names import MNLI_LABELS
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface import read as huggingface
-from bertjax.convert.huggingface.config import FIELDS, from_json, label_names
+from bertjax.convert.huggingface.config import FIELDS, label_names
 from bertjax.convert.source import CheckpointSource
 from bertjax.convert.trees import init_stacked, stacked_shapes
 from bertjax.errors import UserError
@@ -191,10 +191,8 @@ def load_task_model(
 def _config(source: CheckpointSource, **changes: Any) -> BertConfig:
     where = source.description_file
     try:
-        config = BertConfig(**(source.fields or from_json(source.values, where, source.format_names)))
+        config = BertConfig(**source.fields)
     except UserError as error:
-        if error.where == where:
-            raise
         fix = f'copy the directory again: {os.path.basename(where)} was changed'
         key = error.where.rpartition('.')[2]
         key = source.name(dict(FIELDS).get(key, key))

@@ -99,7 +99,7 @@ def read(directory: epath.Path) -> CheckpointSource:
         return arrays
 
     fields = {name: getattr(config, name) for name in field_names}
-    return CheckpointSource(str(directory), str(config_path), values, tensors, fields=fields, dtypes=dtypes)
+    return CheckpointSource(str(directory), str(config_path), values, fields, tensors, dtypes=dtypes)
 
 
 def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict[str, np.ndarray]:

@@ -16,13 +16,12 @@ class CheckpointSource:
       where: The directory, for error messages.
       description_file: The path of the file with `values`, for error messages.
       values: The content of an equivalent config.json of model_type 'bert'. For Orbax, it has only `architectures`
-        and the task's fields. Two values extend BERT's config.json: `type_vocab_size` 0 means no segment embedding,
-        and `pooler_act` is the activation of the pooler (default: 'tanh').
+        and the task's fields.
+      fields: The fields of a BertConfig.
       read: A function that reads the tensors. It is called when `tensors` is first used, because many callers
         need only the sizes of a model.
       format_names: {name of a tensor or key in BERT: its name in the format}, for names that differ. Error messages
         have the names of the format.
-      fields: The fields of a BertConfig, if `values` cannot represent them all (Orbax, ModernBERT); else empty.
       unused_content: A description of unused content of the directory, such as the variables of an optimizer.
       dtypes: {name of a tensor: NumPy name of its stored dtype}, filled in by `read`. The default is float32.
     """
@@ -30,9 +29,9 @@ class CheckpointSource:
     where: str
     description_file: str
     values: Mapping[str, Any]
+    fields: Mapping[str, Any]
     read: Callable[[], dict[str, np.ndarray]]
     format_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     unused_content: str = ''
     dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
 

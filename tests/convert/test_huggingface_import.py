@@ -178,7 +178,7 @@ def test_damaged_and_foreign_directories_are_refused(exported, tmp_path_factory)
     empty = tmp_path_factory.mktemp('empty')
     with pytest.raises(UserError, match=r'no config.json.*save_pretrained'):
         load_pretraining_model(empty)
-    (empty / 'config.json').write_text('{"model_type": "bert"}')
+    (empty / 'config.json').write_bytes((directory / 'config.json').read_bytes())
     (empty / 'tf_model.h5').write_bytes(b'HDF')
     with pytest.raises(UserError, match=r'found config.json, tf_model.h5, expected model.safetensors or pytorch_mod'):
         load_pretraining_model(empty)

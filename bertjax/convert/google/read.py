@@ -10,6 +10,7 @@ from etils import epath
 
 from bertjax.convert.google.bundle import INDEX, Bundle
 from bertjax.convert.google.names import HEADS, from_google, is_slot, transpose_kernel
+from bertjax.convert.huggingface.config import from_json
 from bertjax.convert.source import CheckpointSource
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_bytes, read_json_object
@@ -46,6 +47,7 @@ def read(path: epath.Path) -> CheckpointSource:
         str(path),
         str(config_path),
         values,
+        from_json(values, str(config_path)),
         functools.partial(_tensors, bundle, names),
         format_names={from_google(name): name for name in names},
         unused_content=f'{slots} variables of the optimizer' if slots else '',

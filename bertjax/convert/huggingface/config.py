@@ -146,9 +146,11 @@ def to_json(
 def from_json(
     values: Mapping[str, Any], where: str, format_names: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Returns the fields of a BertConfig from `values`, see `CheckpointSource`.
+    """Returns the fields of a BertConfig from the content of a BERT's config.json.
 
-    Error messages name the file `where` and its keys. `format_names` is {key in BERT: different key in the file}.
+    Two values extend BERT's config.json: `type_vocab_size` 0 means no segment embedding, and `pooler_act` is the
+    activation of the pooler (default: 'tanh'). Error messages name the file `where` and its keys. `format_names` is
+    {key in BERT: different key in the file}.
 
     Raises:
       UserError: The model is not a BERT or has unsupported features, a required key is missing, or a type is wrong.

@@ -39,9 +39,8 @@ class Family:
       token_ids: Pairs (key of config.json, attribute of the tokenizer) for the ids of special tokens except [PAD].
       field_names: {field from `read_fields`: its key in config.json}, for messages.
       read_fields: A function (content of config.json, its path for messages) -> fields of BertConfig that extend
-        or replace the fields from BERT's keys; None if there are none.
-      write_values: A function BertConfig -> the entries of config.json that BERT lacks or that replace BERT's; None if
-        there are none.
+        or replace the fields from BERT's keys.
+      write_values: A function BertConfig -> the entries of config.json that BERT lacks or that replace BERT's.
     """
 
     name: str
@@ -59,8 +58,8 @@ class Family:
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     token_ids: Renaming = ()
     field_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    read_fields: Callable[[Mapping[str, Any], str], dict[str, Any]] | None = None
-    write_values: Callable[[BertConfig], dict[str, Any]] | None = None
+    read_fields: Callable[[Mapping[str, Any], str], dict[str, Any]] = lambda values, where: {}
+    write_values: Callable[[BertConfig], dict[str, Any]] = lambda config: {}
 
     def architecture(self, bert_class: str) -> str:
         """Returns the class of the family that corresponds to a class of BERT."""

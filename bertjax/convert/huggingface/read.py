@@ -95,15 +95,14 @@ def read(directory: epath.Path) -> CheckpointSource:
             arrays[SEGMENTS] = arrays[SEGMENTS][:1]
         return arrays
 
-    bert_values, fields = family.to_bert_values(values, where), {}
+    bert_values = family.to_bert_values(values, where)
     rows = bert_values.get('type_vocab_size', 2)
     cuts_segments = type(rows) is int and rows > 1 and (family.one_segment or family is BERT)
     cuts_segments = cuts_segments and not _gives_segments(directory, family)
     bert_values |= {'type_vocab_size': 1} if cuts_segments else {}
-    if family.read_fields is not None:
-        fields = from_json(bert_values, where, format_names) | family.read_fields(values, where)
+    fields = from_json(bert_values, where, format_names) | family.read_fields(values, where)
     tied = fields.get('tie_embeddings', True)
     unused = 'the embeddings of further segments, which the tokenizer does not give' if cuts_segments else ''
     return CheckpointSource(
-        str(directory), where, bert_values, tensors, format_names, fields, dtypes=dtypes, unused_content=unused
+        str(directory), where, bert_values, fields, tensors, format_names, unused_content=unused, dtypes=dtypes
     )

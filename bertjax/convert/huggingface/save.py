@@ -67,7 +67,7 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
     else:
         family = choose_family(config, tokenizer.separators, pairs=pairs)
     config_json = family.to_family_values(to_json(config, tokenizer.pad_id, head, content.task, missing_parts))
-    config_json |= family.write_values(config) if family.write_values else {}
+    config_json |= family.write_values(config)
     # BertConfig.dropout is ModernBERT's `mlp_dropout`. If this rate is unchanged, other dropout rates are kept too.
     if content.values and config_json.get('mlp_dropout') == content.values.get('mlp_dropout', 0.0):
         config_json = {key: value for key, value in config_json.items() if key not in _OTHER_RATES}
