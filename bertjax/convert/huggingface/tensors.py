@@ -19,7 +19,8 @@ from bertjax.files.small_files import read_bytes, read_json_object
 
 MODEL = 'model.safetensors'
 _TORCH = 'pytorch_model.bin'
-_DTYPES = {'F64': np.float64, 'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16}
+# {dtype in safetensors' notation: its name in NumPy and PyTorch}, for the dtypes that can be read.
+_DTYPES = {'F64': 'float64', 'F32': 'float32', 'F16': 'float16', 'BF16': 'bfloat16'}
 _AGAIN = 'copy the directory again'
 # Constant buffers (a range and zeros) that older versions of transformers saved with the parameters.
 _BUFFERS = ('bert.embeddings.position_ids', 'bert.embeddings.token_type_ids')
@@ -61,9 +62,9 @@ def read_tensors(
             parts = to_bert_names(modern)
             if parts[0] in _BUFFERS:
                 continue
-            if kind not in _DTYPES:
+            if kind not in _DTYPES.values():
                 fix = 'save it in float32: quantized weights cannot start a run'
-                raise UserError(f'{file}: {theirs}', f'type {kind}', 'one of ' + ', '.join(_DTYPES), fix)
+                raise UserError(f'{file}: {theirs}', f'type {kind}', 'one of ' + ', '.join(_DTYPES.values()), fix)
             if x.ndim == 0 or len(x) % len(parts):
                 parts = (theirs,)  # Later, the tensor is reported as unused, or its shape as wrong.
             for name, part in zip(parts, np.split(x, len(parts)) if len(parts) > 1 else [x], strict=True):
@@ -72,7 +73,7 @@ def read_tensors(
                         name = theirs
                     else:
                         tensors[names_in_file[name]], dtypes[names_in_file[name]] = tensors[name], dtypes[name]
-                tensors[name], names_in_file[name], dtypes[name] = part, theirs, jnp.dtype(_DTYPES[kind]).name
+                tensors[name], names_in_file[name], dtypes[name] = part, theirs, kind
     for name, source in _TIED:
         if name not in tensors or (not tied and name.endswith('.weight')):
             continue
@@ -102,14 +103,14 @@ def _shards(directory: epath.Path, index: str) -> list[epath.Path]:
     names = list(table.values()) if isinstance(table, dict) else []
     if not names or not all(isinstance(name, str) and name == os.path.basename(name) != '' for name in names):
         raise UserError(str(directory / index), 'no valid weight_map', 'the file of each tensor', _AGAIN)
-    shards = sorted(set(names))
+    shards = [directory / name for name in sorted(set(names))]
     for shard in shards:
-        if not (directory / shard).exists():
-            raise UserError(str(directory / shard), 'nothing', f'a shard that {index} names', _AGAIN)
-    return [directory / shard for shard in shards]
+        if not shard.exists():
+            raise UserError(str(shard), 'nothing', f'a shard that {index} names', _AGAIN)
+    return shards
 
 
-NamedTensor = tuple[str, str, np.ndarray]  # (name, dtype in safetensors' notation, values as float32).
+NamedTensor = tuple[str, str, np.ndarray]  # (name, name of the dtype, values as float32).
 
 
 def _read_safetensors(file: epath.Path) -> Iterator[NamedTensor]:
@@ -124,10 +125,10 @@ def _read_safetensors(file: epath.Path) -> Iterator[NamedTensor]:
     views.reverse()
     while views:  # Each view leaves the list, so that its memory can be freed.
         name, view = views.pop()
-        x = np.zeros(0, np.float32)
+        kind, x = _DTYPES.get(view['dtype'], view['dtype']), np.zeros(0)
         if view['dtype'] in _DTYPES:
-            x = np.frombuffer(view['data'], _DTYPES[view['dtype']], math.prod(view['shape'])).reshape(view['shape'])
-        yield name, view['dtype'], x.astype(np.float32, copy=False)
+            x = np.frombuffer(view['data'], jnp.dtype(kind), math.prod(view['shape'])).reshape(view['shape'])
+        yield name, kind, x.astype(np.float32, copy=False)
 
 
 def _read_torch(file: epath.Path) -> Iterator[NamedTensor]:
@@ -137,7 +138,6 @@ def _read_torch(file: epath.Path) -> Iterator[NamedTensor]:
     except ImportError:
         fix = 'pip install torch, or save the model again with transformers on another machine (as safetensors)'
         raise UserError(str(file), 'a file that only PyTorch can read safely', 'an installed PyTorch', fix) from None
-    kinds = {torch.float64: 'F64', torch.float32: 'F32', torch.float16: 'F16', torch.bfloat16: 'BF16'}
     expected = 'a state dict of torch.save with dense tensors only'
     fix = 'copy it again, or load the model in its own program and save it as safetensors'
     data = io.BytesIO(read_bytes(file, expected, _AGAIN))
@@ -160,8 +160,7 @@ def _read_torch(file: epath.Path) -> Iterator[NamedTensor]:
     for name, x in state.items():
         if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.is_quantized or x.is_meta:
             raise UserError(str(file), repr(name), expected, fix)
-        kind = kinds.get(x.dtype, str(x.dtype).removeprefix('torch.'))
-        yield str(name), kind, x.detach().float().numpy()
+        yield str(name), str(x.dtype).removeprefix('torch.'), x.detach().float().numpy()
 
 
 def _damaged_entry(data: io.BytesIO) -> str | None:
