@@ -1,11 +1,10 @@
 """Exports a model to ONNX with jax2onnx and symbolic sizes, for onnxruntime and other programs without JAX."""
 
-import contextlib
 import dataclasses
 import importlib.util
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -78,7 +77,7 @@ def export_onnx(content: ExportContent, directory: epath.PathLike) -> None:
     config = dataclasses.replace(content.config, **changes)  # a scan would become a Loop
     model, embeddings, outputs = content.module.clone(config=config), content.embeddings, {}
     embeddings = None if embeddings is None else embeddings.clone(config=config)
-    with content.stage(directory) as path, _quiet():
+    with content.stage(directory) as path:
         for name, function in make_functions(model, unstacked.keys(), embeddings).items():
             graph, outputs[name] = _convert(name, function, flat_paths(unstacked), model)
             write_atomic(path / f'{name}.onnx', graph.SerializeToString(deterministic=True))
@@ -90,6 +89,8 @@ def _convert(
     name: str, function: Function, weights: Mapping[str, np.ndarray], model: BertForPreTraining | BertForTask
 ) -> tuple[Any, dict[str, str]]:
     """Returns an onnx.ModelProto and its outputs, {name: dtype and shape}."""
+    for logger in ('jax2onnx', 'onnx_ir'):  # They warn of plugins that cannot be imported, and of undeclared types.
+        logging.getLogger(logger).setLevel(logging.ERROR)
     import jax2onnx  # An optional dependency, whose import takes two seconds.
 
     def bound(*inputs: jax.Array) -> dict[str, jax.Array]:
@@ -117,17 +118,3 @@ def _number_constants(graph: Any) -> None:
         node.input[:] = [names.get(name, name) for name in node.input]
     for named in (*graph.initializer, *graph.value_info):
         named.name = names.get(named.name, named.name)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences warnings of jax2onnx and onnx_ir: plugins that cannot be imported, values of undeclared types."""
-    loggers = [logging.getLogger(name) for name in ('jax2onnx', 'onnx_ir')]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
