@@ -1,5 +1,6 @@
 """Pulls models from the Hugging Face hub, and pushes models to it."""
 
+import collections
 import errno
 import functools
 import os
@@ -7,7 +8,8 @@ import re
 from collections.abc import Collection
 
 from bertjax.convert.huggingface.families import FAMILIES
-from bertjax.errors import UserError
+from bertjax.convert.huggingface.read import FURTHER_FILES
+from bertjax.errors import UserError, first_line
 from bertjax.files.disk import annotate_write_errors, explain_os_error
 
 _NAME = re.compile(r'([\w.-]+/[\w.-]+)(?:@([\w./-]+))?')
@@ -33,9 +35,7 @@ _MODULE = r'\d+_\w+/[^/]+'  # A file of a sentence-transformers module, such as 
 # readers would mix the files of the two models.
 _STALE = ['model.safetensors', 'model.safetensors.index.json', 'model-?????-of-?????.safetensors']
 _STALE += ['pytorch_model.bin', 'pytorch_model.bin.index.json', 'pytorch_model-?????-of-?????.bin']
-_STALE += ['tf_model.h5', 'flax_model.msgpack', 'task.json', 'generation_config.json', 'tokenizer.json']
-_STALE += ['tokenizer_config.json', 'tokenizer.model', 'vocab.txt', 'vocab.json', 'merges.txt', 'spiece.model']
-_STALE += ['special_tokens_map.json', 'added_tokens.json', 'modules.json', 'config_sentence_transformers.json']
+_STALE += ['tf_model.h5', 'flax_model.msgpack', 'task.json', 'generation_config.json', *FURTHER_FILES]
 _LOG_IN = "log in with 'hf auth login', or set HF_TOKEN"
 _LATER = 'try again when the network is available'
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)  # of the hub's cache
@@ -101,7 +101,7 @@ def pull(name: str, where: str) -> str:
             disk_error = explain_os_error(error, constants.HF_HUB_CACHE)
             fix = 'make room or change the permissions there, or set HF_HOME to another folder'
             raise UserError(disk_error.where, disk_error.found, disk_error.expected, fix) from None
-        reason = f'the cache cannot be written to ({_line(error)})' if is_write_error else _reason(error)
+        reason = f'the cache cannot be written to ({first_line(error)})' if is_write_error else _reason(error)
         if cached is None:
             raise make_error(f'not available: {reason}', _LATER) from None
         print(f'{name}: using the cached model, because {reason}')
@@ -154,28 +154,26 @@ def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
         api.upload_folder(repo_id=name, folder_path=os.fspath(folder), **options)
     except Exception as error:  # For example a network error, see `pull`.
         fix = f'the export is complete in {folder}: repeat the command (a single run: with --config.run=export)'
-        raise _push_error(name, f'a failed upload ({_line(error)})', 'a complete upload', fix) from None
+        raise _push_error(name, f'a failed upload ({first_line(error)})', 'a complete upload', fix) from None
     return f'{constants.ENDPOINT}/{name}'
 
 
 def _files_to_pull(files: Collection[str]) -> list[str]:
-    """Returns the files to download: the files of the model and of the sentence-transformers modules."""
-    selected = _files_of_folder([file for file in files if '/' not in file])
-    folders = {file.rpartition('/')[0] for file in files if 'modules.json' in files and re.fullmatch(_MODULE, file)}
-    for folder in sorted(folders):
-        names = [file.rpartition('/')[2] for file in files if file.rpartition('/')[0] == folder]
-        selected += [f'{folder}/{name}' for name in _files_of_folder(names)]
+    """Returns the descriptions and one format of weights, of the model and of each sentence-transformers module."""
+    folders = collections.defaultdict(list)
+    for file in files:
+        folder = os.path.dirname(file)
+        if not folder or ('modules.json' in files and re.fullmatch(_MODULE, file)):
+            folders[folder].append(file)
+    selected = []
+    for names in folders.values():
+        selected += [file for file in names if file.endswith(_DESCRIPTION_SUFFIXES)] + _weights(names)
     return selected
 
 
-def _files_of_folder(names: Collection[str]) -> list[str]:
-    """Returns the files to download from one folder: the descriptions, and the first available format of weights."""
-    return [file for file in names if file.endswith(_DESCRIPTION_SUFFIXES)] + _weights(names)
-
-
-def _weights(names: Collection[str]) -> list[str]:
+def _weights(files: Collection[str]) -> list[str]:
     """Returns the files of the first available format of weights."""
-    formats = ([file for file in names if re.fullmatch(form, file)] for form in _WEIGHTS)
+    formats = ([file for file in files if re.fullmatch(form, os.path.basename(file))] for form in _WEIGHTS)
     return next(filter(None, formats), [])
 
 
@@ -201,9 +199,4 @@ def _reason(error: Exception) -> str:
 
     if isinstance(error, OfflineModeIsEnabled):
         return 'HF_HUB_OFFLINE is set'
-    return f'the hub cannot be reached ({_line(error)})'
-
-
-def _line(error: Exception) -> str:
-    text = next(iter(str(error).splitlines()), '')
-    return f'{type(error).__name__}: {text}' if text else type(error).__name__
+    return f'the hub cannot be reached ({first_line(error)})'

@@ -20,9 +20,10 @@ from bertjax.files.small_files import read_json_object, read_json_or_none
 from bertjax.text.special import processor_steps
 
 CONFIG = 'config.json'
-_FURTHER = ('tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json')
-_FURTHER += ('vocab.txt', 'vocab.json', 'merges.txt', 'tokenizer.model', 'spiece.model', 'sentencepiece.bpe.model')
-_FURTHER += ('README.md', *FILES)
+# The tokenizer files, the model card and the files of the modules.
+FURTHER_FILES = ('tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json')
+FURTHER_FILES += ('vocab.txt', 'vocab.json', 'merges.txt', 'tokenizer.model', 'spiece.model', 'sentencepiece.bpe.model')
+FURTHER_FILES += ('README.md', *FILES)
 # Tokenizer classes that return segment ids, and classes that do not. The names lack the suffix `Fast`.
 _WITH_SEGMENTS = ('BertTokenizer', 'ElectraTokenizer')
 _WITHOUT_SEGMENTS = ('DistilBertTokenizer', 'RobertaTokenizer', 'XLMRobertaTokenizer', 'CamembertTokenizer')
@@ -35,7 +36,7 @@ def recognizes(directory: epath.Path) -> bool:
 
 def read_further_files(directory: epath.Path) -> dict[str, bytes]:
     """Reads the tokenizer files, the model card, and all files of the modules, as {relative path: content}."""
-    paths = [directory / name for name in _FURTHER]
+    paths = [directory / name for name in FURTHER_FILES]
     modules = read_json_or_none(directory / MODULES, lambda rows: [module['path'] for module in rows]) or []
     for name in modules:
         if isinstance(name, str) and re.fullmatch(r'\w[\w.-]*', name) and (directory / name).is_dir():
