@@ -1,10 +1,8 @@
 """Exports a model as an Orbax directory for JAX programs, and reads such a directory."""
 
 import dataclasses
-import hashlib
 import json
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,7 +12,7 @@ from etils import epath
 from bertjax.convert import names
 from bertjax.convert.content import ExportContent
 from bertjax.convert.source import CheckpointSource
-from bertjax.convert.trees import flat_paths, flat_stacked
+from bertjax.convert.trees import flat_stacked, params_digest
 from bertjax.errors import UserError, first_line
 from bertjax.files.disk import annotate_write_errors
 from bertjax.files.paths import without_wildcards
@@ -39,7 +37,7 @@ def export_orbax(content: ExportContent, directory: pathlib.Path) -> None:
         size = sum(x.nbytes for x in jax.tree.leaves(params))
         with without_wildcards(pathlib.Path(path)) as plain, annotate_write_errors(path, size):
             _save(params, plain / PARAMS)
-        (path / _CHECKSUM).write_text(json.dumps({'sha256': _digest(flat_paths(params))}) + '\n')
+        (path / _CHECKSUM).write_text(json.dumps({'sha256': params_digest(params)}) + '\n')
         (path / MODEL).write_text(json.dumps(facts, indent=2) + '\n')
 
 
@@ -112,14 +110,6 @@ def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict
     except Exception as error:  # Each layer of Orbax raises its own exceptions.
         found = f'files that Orbax cannot read ({first_line(error)})'
         raise UserError(str(folder / PARAMS), found, 'a complete export', _AGAIN) from None
-    if read_json_object(directory / _CHECKSUM, _AGAIN).get('sha256') != _digest(flat_paths(params)):
+    if read_json_object(directory / _CHECKSUM, _AGAIN).get('sha256') != params_digest(params):
         raise UserError(str(folder / PARAMS), 'values that do not match their checksum', 'a complete export', _AGAIN)
     return names.to_huggingface(flat_stacked(params, config), config, projection)
-
-
-def _digest(flat: Mapping[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
-    for path, x in sorted(flat.items()):
-        digest.update(f'{path} {x.dtype} {x.shape}\n'.encode())
-        digest.update(np.ascontiguousarray(x).reshape(-1).view(np.uint8))  # Unlike tobytes(), a view does not copy.
-    return digest.hexdigest()

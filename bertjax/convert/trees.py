@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,15 @@ def flat_stacked(params: Mapping, config: BertConfig) -> dict[str, np.ndarray]:
     """Returns float32 host arrays by path with stacked layers. `params` are stacked if `config.scan_layers` is true."""
     tree = jax.tree.map(lambda x: np.asarray(x, np.float32), dict(params))
     return flat_paths(tree if config.scan_layers else stack_layers(tree))
+
+
+def params_digest(params: Mapping) -> str:
+    """Returns the sha256 (hex) of the paths, dtypes, shapes and values of all parameters."""
+    digest = hashlib.sha256()
+    for path, x in sorted(flat_paths(params).items()):
+        digest.update(f'{path} {x.dtype} {x.shape}\n'.encode())
+        digest.update(np.ascontiguousarray(x).reshape(-1).view(np.uint8))  # Unlike tobytes(), a view does not copy.
+    return digest.hexdigest()
 
 
 class HostParams:

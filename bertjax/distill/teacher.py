@@ -2,17 +2,15 @@
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from flax import linen as nn
 from jax.sharding import Mesh
 
 from bertjax.convert.load import ImportedModel
-from bertjax.convert.trees import flat_paths
+from bertjax.convert.trees import params_digest
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig, FieldKind, fields_of, parameter_count
 from bertjax.model.stacking import STACKED, init_params, unstack_layers
@@ -84,11 +82,7 @@ class Teacher:
     @functools.cached_property
     def fingerprint(self) -> str:
         """The sha256 (hex) of all parameters."""
-        digest = hashlib.sha256()
-        for path, x in sorted(flat_paths(self.imported.params).items()):
-            digest.update(f'{path} {x.dtype} {x.shape}'.encode())
-            digest.update(np.ascontiguousarray(x))
-        return digest.hexdigest()
+        return params_digest(self.imported.params)
 
     @functools.cached_property
     def abstract(self) -> Any:

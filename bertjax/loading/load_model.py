@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import numpy as np
 from etils import epath
 from flax import linen as nn
 from jax.sharding import Mesh
@@ -23,7 +22,7 @@ from bertjax.convert.huggingface.save import CARD
 from bertjax.convert.huggingface.sentence_transformers import FILES as MODULE_FILES
 from bertjax.convert.huggingface.sentence_transformers import MODULES, SentenceModules, read_sentence_modules
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config, read_source
-from bertjax.convert.trees import flat_paths
+from bertjax.convert.trees import flat_paths, params_digest
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote
 from bertjax.files.small_files import read_json_object
@@ -111,11 +110,8 @@ class LoadedModel:
     @functools.cached_property
     def fingerprint(self) -> bytes:
         """A hash of the config, the tokenizer and the parameters."""
-        digest = hashlib.sha256(repr(self.config).encode() + self.tokenizer.fingerprint.encode())
-        for path, x in sorted(flat_paths(self.params).items()):
-            digest.update(path.encode())
-            digest.update(np.ascontiguousarray(jax.device_get(x)).view(np.uint8))
-        return digest.digest()
+        parts = (repr(self.config), self.tokenizer.fingerprint, params_digest(self.params))
+        return hashlib.sha256(''.join(parts).encode()).digest()
 
     def __getstate__(self) -> dict[str, Any]:
         """Supports pickle. The parameters are copied to the host, because devices belong to a process."""
