@@ -19,7 +19,6 @@ from bertjax.convert.hub import hub_name
 from bertjax.convert.huggingface import read as huggingface
 from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.huggingface.save import CARD
-from bertjax.convert.huggingface.sentence_transformers import FILES as MODULE_FILES
 from bertjax.convert.huggingface.sentence_transformers import MODULES, SentenceModules, read_sentence_modules
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config, read_source
 from bertjax.convert.trees import flat_paths, params_digest
@@ -199,13 +198,11 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
             raise UserError(where, f'no weights of the head for {task.name}', 'the head that config.json names', fix)
     params = jax.device_put(imported.params, replicated(mesh))
     missing, unused, summary = tuple(imported.missing), tuple(imported.unused), imported.describe(where, 'using')
-    values, files = {}, {}
+    files = huggingface.read_further_files(epath.Path(directory))
     if is_huggingface:
         values = read_json_object(epath.Path(directory, CONFIG), _RESTORE)
-        files = huggingface.read_further_files(epath.Path(directory))
-    elif (pathlib.Path(directory) / MODULES).exists():  # an export to another format, with the modules
-        files = huggingface.read_further_files(epath.Path(directory))
-        files = {name: data for name, data in files.items() if '/' in name or name in MODULE_FILES}
+    else:  # an export to another format, with the modules
+        values, files = {}, huggingface.select_module_files(files)
     hub = hub_name(where)[0] if classify_path(where) is PathKind.HUB else ''
     origin = Origin(imported.dtype, task_text, values, files, hub)
     modules = read_sentence_modules(directory)

@@ -13,7 +13,7 @@ from bertjax.config.ranges import format_value
 from bertjax.convert.content import ExportContent
 from bertjax.convert.huggingface.config import label_names
 from bertjax.convert.huggingface.families import BERT, find_family
-from bertjax.convert.huggingface.sentence_transformers import FILES as MODULE_FILES
+from bertjax.convert.huggingface.read import select_module_files
 from bertjax.errors import UserError
 from bertjax.files import disk
 from bertjax.files.paths import is_remote
@@ -74,7 +74,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
         # Layers other than the last need the config.json of Hugging Face.
         without_layers = [format for format in formats if format in ('orbax', 'google') and modules.layers != (-1,)]
         if not without_layers:
-            extra_files |= {name: data for name, data in origin.files.items() if '/' in name or name in MODULE_FILES}
+            extra_files |= select_module_files(origin.files)
         lost += without_layers
         if lost:
             print(f'the export to {", ".join(lost)} lacks the modules of sentence-transformers ({modules.describe()})')

@@ -44,6 +44,11 @@ def read_further_files(directory: epath.Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in paths if path.is_file()}
 
 
+def select_module_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Returns the files of the modules, from the result of `read_further_files`."""
+    return {name: data for name, data in files.items() if '/' in name or name in FILES}
+
+
 def _gives_segments(directory: epath.Path, family: Family) -> bool:
     """Returns whether the tokenizer in a directory puts the second text of a pair into segment 1."""
     path = directory / 'tokenizer_config.json'
