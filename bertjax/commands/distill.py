@@ -6,8 +6,8 @@ from collections.abc import Collection
 from ml_collections import ConfigDict
 
 from bertjax.config.verb import Verb
-from bertjax.distill.augment import add_augmented, distillation_data
-from bertjax.distill.run import distill_pretraining, distill_task, task_teacher
+from bertjax.distill.augment import add_augmented
+from bertjax.distill.run import distill_pretraining, distill_task, distillation_data, task_teacher
 from bertjax.distill.settings import DistillationSettings
 from bertjax.errors import UserError
 from bertjax.finetune.results import finish_task

@@ -1,4 +1,4 @@
-"""Loads the data of a task for a distillation, and augments its training rows (TinyBERT, arXiv 1909.10351)."""
+"""Augments the training rows of a task for a distillation (TinyBERT, arXiv 1909.10351)."""
 
 import dataclasses
 import functools
@@ -26,12 +26,10 @@ from bertjax.data.length_buckets import choose_lengths
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.data.packing_plan import plan_single_rows
 from bertjax.distill.objective import HAS_LABEL
-from bertjax.distill.run import student_encoder
 from bertjax.distill.settings import DistillationSettings
-from bertjax.distill.teacher import KEY, Teacher, check_vocabulary, teacher_config_changes
+from bertjax.distill.teacher import Teacher, check_vocabulary, teacher_config_changes
 from bertjax.errors import UserError
-from bertjax.finetune.settings import FinetuningSettings
-from bertjax.finetune.task_data import TaskData, data_from_source, learn_labels, read_encoder_config
+from bertjax.finetune.task_data import TaskData
 from bertjax.losses import PRETRAINING
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.layers import NEGATIVE
@@ -39,28 +37,13 @@ from bertjax.parallel.distributed import primary_first
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import show_progress
-from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.text.tokenizer import Tokenizer
 from bertjax.training.step import make_forward
 from bertjax.workdir.resolve_path import huggingface_directory
 
 _MODEL_KEY = 'distill.augment_model'
-_WORDS = 'token_words'  # a temporary array of the features, so that `repeat_rows` repeats it together with the rows
 
 PredictWords = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
-
-
-def distillation_data(settings: FinetuningSettings, distill: DistillationSettings, folder: pathlib.Path) -> TaskData:
-    """Returns the data of the task, with the encoder config of the student.
-
-    Raises:
-      UserError: config.init or the teacher does not exist, the teacher has too few blocks, or records are malformed.
-    """
-    if distill.student_init == 'init':
-        return data_from_source(settings, folder)
-    directory = huggingface_directory(distill.teacher, f'config.{KEY}')
-    tokenizer = load_tokenizer(settings.tokenizer or directory)
-    encoder = student_encoder(distill, read_encoder_config(settings, directory))
-    return learn_labels(TaskData(settings, folder, tokenizer, encoder, directory))
 
 
 def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib.Path, mesh: Mesh) -> None:
@@ -75,9 +58,6 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
         masked_lm = _load_masked_lm(distill, data, mesh)
         split = data.split('train', training=True)
     plain, fixed = split.features, data.task.fixed_tokens(split.records, split.features, data.tokenizer)
-    replacements = _is_word(data.tokenizer)
-    replacements[plain.tokens[fixed]] = False
-    _check_count(distill.augment_candidates, int(replacements.sum()))
     options = {'times': distill.augment + 1, 'seed': settings.run_seeds.data}
     options |= {'probability': distill.augment_probability, 'count': distill.augment_candidates}
     key = ('augmented', plain.fingerprint, masked_lm.fingerprint, tuple(options.items()))
@@ -95,18 +75,15 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
 def _load_masked_lm(distill: DistillationSettings, data: TaskData, mesh: Mesh) -> Teacher:
     directory = huggingface_directory(distill.augment_model or distill.teacher, f'config.{_MODEL_KEY}')
     check_vocabulary(directory, data.tokenizer, _MODEL_KEY)
-    _check_count(distill.augment_candidates, int(_is_word(data.tokenizer).sum()))
+    if (words := int(_is_word(data.tokenizer).sum())) <= distill.augment_candidates:
+        expected = f'fewer than the {words:,} single-piece words of the vocabulary'
+        fix = 'lower it, or use another vocabulary'
+        raise UserError('config.distill.augment_candidates', str(distill.augment_candidates), expected, fix)
     imported = load_pretraining_model(directory, nsp=False, **teacher_config_changes('float32'))
     masked_lm = Teacher(directory, BertForPreTraining(imported.config), imported, mesh, _MODEL_KEY)
     masked_lm.check_head(('mlm',), 'a masked language model, which predicts the replacements')
     masked_lm.check_inputs(data.settings.seq_len)
     return masked_lm
-
-
-def _check_count(candidates: int, words: int) -> None:
-    if words <= candidates:
-        found, expected = str(candidates), f'fewer than the {words:,} single-piece words of the vocabulary'
-        raise UserError('config.distill.augment_candidates', found, expected, 'lower it, or use another vocabulary')
 
 
 def _is_word(tokenizer: Tokenizer) -> np.ndarray:
@@ -142,17 +119,18 @@ def augment_split(
       batch_size: The number of sequences in a batch of `masked_lm`.
     """
     words = find_single_piece_words(features, tokenizer.special_ids, tokenizer.continues_word) & ~fixed
-    rows = repeat_rows(dataclasses.replace(features, token={**features.token, _WORDS: words}), times, HAS_LABEL)
-    words = rows.token[_WORDS]
-    rows = dataclasses.replace(rows, token={name: x for name, x in rows.token.items() if name != _WORDS})
+    boundaries = features.offsets[features.choices : -1 : features.choices]  # of rows, which may have several sequences
+    words = np.concatenate([np.tile(row, times) for row in np.split(words, boundaries)])
+    rows = repeat_rows(features, times, HAS_LABEL)
     chosen = choose_words(rows, words, seed=seed, probability=probability, mark=HAS_LABEL)
     repeats, originals = find_shared_words(rows, words)
     chosen[repeats] = chosen[originals]
     tokens = rows.tokens.copy()
     sequence, position = token_positions(rows)
     with show_progress('replacing words', int(chosen.sum()), lines=True) as advance:
-        # Fixed tokens, such as entity markers, must not occur as replacements either.
-        predict = _make_predictor(masked_lm, tokenizer, np.unique(features.tokens[fixed]), count)
+        replacements = _is_word(tokenizer)
+        replacements[features.tokens[fixed]] = False  # fixed tokens, such as entity markers, must not occur elsewhere
+        predict = _make_predictor(masked_lm, replacements, count)
         for where, candidates in _candidates(rows, chosen, tokenizer, masked_lm, predict, batch_size):
             tokens[where] = choose_candidates(
                 candidates, rows.tokens[where], sequence[where], position[where], seed=seed
@@ -196,14 +174,12 @@ def _candidates(
         yield np.concatenate(tokens), np.concatenate([words[row, : len(x)] for row, x in enumerate(where)])
 
 
-def _make_predictor(masked_lm: Teacher, tokenizer: Tokenizer, excluded: np.ndarray, count: int) -> PredictWords:
+def _make_predictor(masked_lm: Teacher, replacements: np.ndarray, count: int) -> PredictWords:
     """Returns a function (parameters, batch) -> int32 [B, P, count + 1], the most likely pieces at masked positions.
 
-    Pieces that do not start a word, special pieces, and the pieces in `excluded` are never returned.
+    `replacements`, bool [V], marks the pieces that may be returned.
     """
-    words = np.zeros(masked_lm.config.padded_vocab_size, bool)
-    words[: tokenizer.vocab_size] = _is_word(tokenizer)
-    words[excluded] = False
+    words = np.pad(replacements, (0, masked_lm.config.padded_vocab_size - len(replacements)))
     forward = make_forward(masked_lm.module, PRETRAINING)
 
     @functools.partial(jax.jit, out_shardings=replicated(masked_lm.mesh))  # every process needs the words of all rows

@@ -12,13 +12,15 @@ from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, distill_obje
 from bertjax.distill.settings import DistillationSettings
 from bertjax.distill.teacher import KEY, Teacher, check_vocabulary, teacher_config_changes
 from bertjax.errors import UserError
-from bertjax.finetune.task_data import TaskData
+from bertjax.finetune.settings import FinetuningSettings
+from bertjax.finetune.task_data import TaskData, data_from_source, learn_labels, read_encoder_config
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.vocabulary import load_configured_tokenizer
 from bertjax.pretrain.warm_start import embedding_rows
 from bertjax.remote.paths import user_path
+from bertjax.text.tokenizer import load_tokenizer
 from bertjax.training.distillation import Distillation, DistillationStage
 from bertjax.workdir.resolve_path import huggingface_directory
 
@@ -52,15 +54,23 @@ def _load_teacher(
     return Teacher(directory, BertForPreTraining(imported.config), imported, mesh)
 
 
-def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertConfig:
-    """Returns the encoder config of a student without config.init: the teacher's config with another number of blocks.
+def distillation_data(settings: FinetuningSettings, distill: DistillationSettings, folder: pathlib.Path) -> TaskData:
+    """Returns the data of the task, with the encoder config of the student.
+
+    Without config.init, the student has the config of the teacher with another number of blocks.
 
     Raises:
-      UserError: The student would copy blocks that the teacher does not have.
+      UserError: config.init or the teacher does not exist, the teacher has too few blocks, or records are malformed.
     """
+    if distill.student_init == 'init':
+        return data_from_source(settings, folder)
+    directory = huggingface_directory(distill.teacher, f'config.{KEY}')
+    tokenizer = load_tokenizer(settings.tokenizer or directory)
+    teacher = read_encoder_config(settings, directory)
     copied = distill.student_layers(teacher)
     count = len(copied) if copied is not None else distill.num_layers or -(-teacher.num_layers // 2)
-    return dataclasses.replace(teacher, num_layers=count)
+    encoder = dataclasses.replace(teacher, num_layers=count)
+    return learn_labels(TaskData(settings, folder, tokenizer, encoder, directory))
 
 
 def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> Teacher:

@@ -31,11 +31,11 @@ def test_marks_and_long_words_are_unchanged_in_every_copy(tokenizer, monkeypatch
         replaced.append(positions)
         yield positions, np.tile(np.array([14, 15, 16], np.int32), (len(positions), 1))
 
-    def record_marks(model, tokenizer, marks, count):
-        excluded.append(marks.tolist())
+    def record_excluded(model, replacements, count):
+        excluded.append(np.flatnonzero(~replacements).tolist())
 
     monkeypatch.setattr(augment, '_candidates', fixed_candidates)
-    monkeypatch.setattr(augment, '_make_predictor', record_marks)
+    monkeypatch.setattr(augment, '_make_predictor', record_excluded)
     options = {'times': 3, 'probability': 1.0, 'count': 2, 'seed': 0, 'batch_size': 8}
     rows = augment_split(features, features.tokens == MARK, tokenizer, None, **options)
     tokens = rows.tokens.reshape(6, 8)
@@ -46,7 +46,7 @@ def test_marks_and_long_words_are_unchanged_in_every_copy(tokenizer, monkeypatch
     assert rows.token.keys() == features.token.keys() and rows.row.keys() == {*features.row, 'labelled'}
     augment_split(features, np.zeros(len(features.tokens), bool), tokenizer, None, **options)
     assert len(replaced[0]) == 4 * 2 and len(replaced[1]) == 4 * 4  # The second call treats the marks as words.
-    assert excluded == [[MARK], []]  # No word is replaced with these pieces.
+    assert excluded == [[0, CLS, SEP, MARK, PIECE], [0, CLS, SEP, PIECE]]  # No word is replaced with these pieces.
 
 
 def test_the_endings_of_a_copy_have_the_same_prompt(tokenizer, monkeypatch):
