@@ -39,9 +39,6 @@ class DistillationSettings(TaskDistillationKeys):
         if self.num_layers and self.student_init == 'init':
             expected, fix = '0, because config.init sets the number', 'leave it at 0'
             raise UserError('config.distill.num_layers', str(self.num_layers), expected, fix)
-        if self.num_layers and self._init_blocks and len(self._init_blocks) != self.num_layers:
-            found = f'{self.num_layers} with student_init={self.student_init}'
-            raise UserError('config.distill.num_layers', found, f'{len(self._init_blocks)}, or 0', 'leave it at 0')
         if self.has_two_stages and not (self._uses_any(HIDDEN_LOSSES) and self._uses_any(OUTPUT_LOSSES)):
             first, second = map(', '.join, (HIDDEN_LOSSES, OUTPUT_LOSSES))
             expected = f'losses for both stages: one of {first} and one of {second}'
@@ -69,11 +66,6 @@ class DistillationSettings(TaskDistillationKeys):
         """Whether there are two stages: HIDDEN_LOSSES in the first, OUTPUT_LOSSES in the second."""
         return parse_duration(self.intermediate)[0] > 0
 
-    @property
-    def _init_blocks(self) -> tuple[int, ...]:
-        """The blocks of the teacher that `student_init` lists; empty if it lists none."""
-        return _parse_numbers(self.student_init)
-
     def student_layers(self, teacher: BertConfig, count: int = 0) -> tuple[int, ...] | None:
         """Returns the indices of the teacher blocks that initialize the student, or None if there are none.
 
@@ -81,18 +73,19 @@ class DistillationSettings(TaskDistillationKeys):
           count: The number of blocks that the student must have; 0 if config.distill determines it.
 
         Raises:
-          UserError: The teacher does not have these blocks, or their number is not `count`.
+          UserError: The teacher does not have these blocks, or their number is not that of the student.
         """
         if self.student_init in ('init', 'random'):
             return None
-        num_blocks = count or self.num_layers or -(-teacher.num_layers // 2)
-        blocks = self._init_blocks or evenly_spaced_layers(num_blocks, teacher.num_layers)
         by_number = 'config.model.num_layers' if count else 'config.distill.num_layers'
-        where = 'config.distill.student_init' if self._init_blocks else by_number
+        count = count or self.num_layers
+        listed = _parse_numbers(self.student_init)
+        blocks = listed or evenly_spaced_layers(count or -(-teacher.num_layers // 2), teacher.num_layers)
+        where = 'config.distill.student_init' if listed else by_number
         fix = 'use blocks of the teacher, or set --config.distill.student_init=random'
         _check_blocks(where, blocks, teacher, fix)
         if count and len(blocks) != count:
-            found, expected = f'{len(blocks)} blocks ({self.student_init})', f'{count} (config.model.num_layers)'
+            found, expected = f'{len(blocks)} blocks ({self.student_init})', f'{count} ({by_number})'
             raise UserError('config.distill.student_init', found, expected, 'make the two numbers equal')
         return blocks
 
