@@ -4,12 +4,11 @@ The user chooses the server in the standard way of the tracker: by `wandb login`
 or by TRACKIO_SPACE_ID.
 """
 
-import abc
 import os
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from bertjax.config.plain import flatten
 from bertjax.errors import UserError
@@ -17,14 +16,12 @@ from bertjax.errors import UserError
 _NETWORK_SECONDS = 50.0  # less than the timeout of tracker.py
 
 
-class Service(abc.ABC):
+class Service(Protocol):
     """The client of a tracker for one run. `start`, `log` and `finish` are called by the same thread."""
 
-    def refusal(self) -> UserError | None:
-        """Returns an error if the user must do something before the tracker can be used, else None."""
-        return None
+    def check(self) -> None:
+        """Raises a UserError if the user must do something before the tracker can be used."""
 
-    @abc.abstractmethod
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
         """Starts a run, or continues the run of an earlier process.
 
@@ -37,11 +34,9 @@ class Service(abc.ABC):
           The id of the run.
         """
 
-    @abc.abstractmethod
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Sends the values of a step."""
 
-    @abc.abstractmethod
     def finish(self) -> None:
         """Sends pending values and ends the run."""
 
@@ -49,8 +44,8 @@ class Service(abc.ABC):
 class WandB(Service):
     """Weights & Biases. The x-axis is the value `step`, because W&B's own counter cannot go back to a checkpoint."""
 
-    def refusal(self) -> UserError | None:
-        """Returns an error if there is no API key, because wandb would prompt for it during training."""
+    def check(self) -> None:
+        """Raises a UserError if there is no API key, because wandb would prompt for it during training."""
         import wandb
 
         mode = os.environ.get('WANDB_MODE') or wandb.setup().settings.mode
@@ -58,11 +53,11 @@ class WandB(Service):
         try:
             # verify=False: do not wait for the network to check the key.
             if mode in ('offline', 'disabled', 'dryrun') or wandb.login(prompt=False, verify=False):
-                return None
+                return
         except wandb.Error as error:
             found = ' '.join(str(error).split())
         fix = 'run `wandb login`, or set WANDB_MODE=offline'
-        return UserError('config.tracker', f"'wandb' and {found}", 'a login, or offline mode', fix)
+        raise UserError('config.tracker', f"'wandb' and {found}", 'a login, or offline mode', fix)
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
         import wandb

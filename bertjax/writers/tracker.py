@@ -33,9 +33,7 @@ def check_tracker(name: str) -> None:
     if spec is None or spec.origin is None:  # for example, a folder `wandb` in which wandb saves its runs
         fix = f"install the extra '{name}': pip install 'bertjax[{name}]'"
         raise UserError('config.tracker', f'no {name}', f'the package {name}', fix)
-    refusal = SERVICES[name]().refusal()
-    if refusal:
-        raise refusal
+    SERVICES[name]().check()
 
 
 class Tracker(Writer):
