@@ -3,8 +3,8 @@
 import contextlib
 import dataclasses
 import pathlib
-import threading
 from collections.abc import Callable
+from concurrent import futures
 from typing import Any
 
 import jax
@@ -69,11 +69,11 @@ class Checkpoints:
         self.directory = directory.resolve()
         self._keep, self._log, self._read_only = keep, log, read_only
         self._steps = Steps(self.directory, log, read_only=read_only)
-        self._finisher: threading.Thread | None = None
-        self._failure: BaseException | None = None
+        self._saving: futures.Future | None = None
         waits_for_others = not (has_separate_workdirs() or is_alone())
         self._processes = ocp.options.MultiprocessingOptions() if waits_for_others else _single_process()
         self._stack = contextlib.ExitStack()
+        self._thread = self._stack.enter_context(futures.ThreadPoolExecutor(1, 'checkpoint'))
         # The path must not have wildcards, because Orbax finds its files by a glob pattern that begins with the path.
         self._orbax_directory = self._stack.enter_context(without_wildcards(self.directory))
         if not read_only and is_primary():
@@ -190,9 +190,7 @@ class Checkpoints:
         saver = ocp.AsyncCheckpointer(handler, multiprocessing_options=self._processes)
         with annotate_write_errors(self.directory, size):
             saver.save(self._orbax_directory / str(step), args=args)
-        finish = (saver, step, cost, size, structure(state), items)
-        self._finisher = threading.Thread(target=self._finish, args=finish, name='checkpoint')
-        self._finisher.start()
+        self._saving = self._thread.submit(self._finish, saver, step, cost, size, structure(state), items)
 
     def _is_finished(self, step: int) -> bool:
         """Returns whether a step is finished. If not, sets aside any old folder, and marks the step as unfinished."""
@@ -214,21 +212,19 @@ class Checkpoints:
         written: Structure,
         items: dict[str, Any],
     ) -> None:
-        try:
-            with annotate_write_errors(self.directory, size):
-                saver.close()  # waits until the files are written
-            if is_primary():
-                check_readable(self._orbax_directory / str(step), written, items)
-                with annotate_write_errors(self.directory, size):
-                    checksums.write_checksums(self.directory / str(step), cost)
-                steps.unmark(self.directory, step)
-                for old in self._steps.superseded(self._keep):
-                    steps.mark(self.directory, old)
-                    # Orbax deletes a step only if all processes take part, but the other processes are training.
-                    if steps.remove_if_possible(self.directory / str(old), self._log):
-                        steps.unmark(self.directory, old)
-        except BaseException as error:  # `wait` raises it in the training loop's thread
-            self._failure = error
+        with annotate_write_errors(self.directory, size):
+            saver.close()  # waits until the files are written
+        if not is_primary():
+            return
+        check_readable(self._orbax_directory / str(step), written, items)
+        with annotate_write_errors(self.directory, size):
+            checksums.write_checksums(self.directory / str(step), cost)
+        steps.unmark(self.directory, step)
+        for old in self._steps.superseded(self._keep):
+            steps.mark(self.directory, old)
+            # Orbax deletes a step only if all processes take part, but the other processes are training.
+            if steps.remove_if_possible(self.directory / str(old), self._log):
+                steps.unmark(self.directory, old)
 
     def best(self) -> int | None:
         """Returns the undamaged step with the lowest cost, or None if there is no such step. The latest wins a tie."""
@@ -249,35 +245,29 @@ class Checkpoints:
     @property
     def writing(self) -> bool:
         """Whether a save is running."""
-        return self._finisher is not None and self._finisher.is_alive()
+        return self._saving is not None and not self._saving.done()
 
     def wait(self) -> None:
         """Waits for the end of the running save in all processes. If the save failed, raises its error.
 
-        Raises:
-          OtherStoppedError: The save failed in another process.
+        If it failed in another process, raises OtherStoppedError.
         """
-        if self._finisher is not None or has_separate_workdirs():  # with separate workdirs, only the primary saves
+        if self._saving is not None or has_separate_workdirs():  # with separate workdirs, only the primary saves
             raise_together(self._wait_for_save())
 
     def _wait_for_save(self) -> BaseException | None:
         """Waits for the running save and returns its error, or None."""
-        if self._finisher is not None:
-            self._finisher.join()
-            self._finisher = None
-        failure, self._failure = self._failure, None
-        return failure
+        saving, self._saving = self._saving, None
+        return None if saving is None else saving.exception()
 
     def close(self) -> None:
         """Waits for this process's part of the running save. If the save failed, raises its error.
 
         It does not wait for other processes, because they or this process may have failed.
         """
-        try:
+        with self._stack:
             if (failure := self._wait_for_save()) is not None:
                 raise failure
-        finally:
-            self._stack.close()
 
 
 def _single_process() -> ocp.options.MultiprocessingOptions:
