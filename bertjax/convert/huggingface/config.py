@@ -37,11 +37,9 @@ _FIX = 'set --config.export_formats=orbax to train it anyway'
 
 
 def check_exportable(config: BertConfig, head: Head | None = None) -> None:
-    """Checks that transformers can represent a pre-trained model or, if `head` is given, the encoder of a task's model.
+    """Raises a UserError if transformers cannot represent a pre-trained model or, with a `head`, a task's encoder.
 
-    Raises:
-      UserError: The model has features that BERT lacks, but does not fit ModernBERT. Or it has no segment embedding,
-        but does not fit DistilBERT. Or no class of transformers has its pooler.
+    A model with features that BERT lacks must fit ModernBERT, and a model without a segment embedding DistilBERT.
     """
     if config.modern_fields:
         different = modernbert.misfit(config)
@@ -68,11 +66,10 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
 
 
 def check_head_exportable(model: BertForTask, head: Head) -> None:
-    """Checks that transformers can represent a task's model.
+    """Raises a UserError if transformers cannot represent a task's model.
 
-    Raises:
-      UserError: `check_exportable` fails, transformers lacks the head, the model has a BiLSTM or unsupported `layers`,
-        or the class of transformers reads [CLS] and the encoder is left-to-right.
+    `check_exportable` fails, transformers lacks the head, the model has a BiLSTM or unsupported `layers`, or the class
+    of transformers reads [CLS] and the encoder is left-to-right.
     """
     check_exportable(model.config, head)
     if not head.architecture:
@@ -104,19 +101,6 @@ def label_names(id2label: Any) -> tuple[str, ...]:
     return folded if len({*folded}) == len({*labels}) else labels
 
 
-def architecture(config: BertConfig, missing_parts: Collection[str] = ()) -> str:
-    """Returns the class of transformers for a pre-trained model.
-
-    `missing_parts` are the parts of the model, such as 'mlm' and 'nsp', that have no weights. A left-to-right model
-    without a pair head is a BertForMaskedLM with `is_decoder`, which makes the attention causal. This class computes
-    the loss at masked positions, as bertjax does. BertLMHeadModel has the same tensors, but predicts the next token.
-    """
-    nsp = config.nsp and 'nsp' not in missing_parts
-    if 'mlm' in missing_parts:
-        return 'BertForNextSentencePrediction' if nsp else 'BertModel'
-    return 'BertForPreTraining' if nsp else 'BertForMaskedLM'
-
-
 def to_json(
     config: BertConfig,
     pad_id: int,
@@ -126,11 +110,19 @@ def to_json(
 ) -> dict[str, Any]:
     """Returns a config.json with the keys of BERT, for a model that has passed `check_exportable`.
 
-    `task` has the fields of the task in config.json (`id2label` ...). See `architecture` for `missing_parts`.
+    `task` has the fields of the task in config.json (`id2label` ...), and `missing_parts` the parts of a pre-trained
+    model, such as 'mlm' and 'nsp', that have no weights. A left-to-right model without a pair head is a BertForMaskedLM
+    with `is_decoder`, which computes the loss at masked positions, as bertjax does. BertLMHeadModel has the same
+    tensors, but predicts the next token.
     """
+    nsp = config.nsp and 'nsp' not in missing_parts
+    if 'mlm' in missing_parts:
+        architecture = 'BertForNextSentencePrediction' if nsp else 'BertModel'
+    else:
+        architecture = 'BertForPreTraining' if nsp else 'BertForMaskedLM'
     return {
         **task,
-        'architectures': [head.architecture if head else architecture(config, missing_parts)],
+        'architectures': [head.architecture if head else architecture],
         'model_type': 'bert',
         **({'hidden_act': ACTIVATIONS[config.mlp]} if config.mlp in ACTIVATIONS else {}),
         'is_decoder': config.causal,

@@ -61,10 +61,6 @@ class Family:
     read_fields: Callable[[Mapping[str, Any], str], dict[str, Any]] = lambda values, where: {}
     write_values: Callable[[BertConfig], dict[str, Any]] = lambda config: {}
 
-    def architecture(self, bert_class: str) -> str:
-        """Returns the class of the family that corresponds to a class of BERT."""
-        return bert_class.replace('Bert', self.classes, 1)
-
     def to_bert_names(self, name: str, architecture: str = '') -> tuple[str, ...]:
         """Converts the name of a tensor of the family to its name in BERT, or to several names for a fused tensor.
 
@@ -94,9 +90,7 @@ class Family:
     def to_bert_values(self, values: Mapping[str, Any], where: str) -> dict[str, Any]:
         """Converts a config.json of the family to a config.json of BERT.
 
-        Raises:
-          UserError: With an `offset`, `pad_token_id` is not an integer of at least 0. Or the family fixes the
-            activation of the MLM head, and the encoder has another activation.
+        Raises a UserError if `unused_positions` fails, or if the encoder lacks the fixed activation of the MLM head.
         """
         if self.name == 'bert':
             return dict(values)
@@ -121,13 +115,16 @@ class Family:
         family_keys = dict(self.keys)
         result = {family_keys.get(key, key): value for key, value in values.items() if key not in dict(self.fixed)}
         result['model_type'] = self.name
-        result['architectures'] = [self.architecture(name) for name in values['architectures']]
+        result['architectures'] = [name.replace('Bert', self.classes, 1) for name in values['architectures']]
         if self.offset:
             result['max_position_embeddings'] += values['pad_token_id'] + 1
         return result
 
     def unused_positions(self, values: Mapping[str, Any], where: str) -> int:
-        """Returns the number of unused rows at the start of the position table. If `offset`, checks `pad_token_id`."""
+        """Returns the number of unused rows at the start of the position table.
+
+        With an `offset`, raises a UserError if `pad_token_id` is not an integer of at least 0.
+        """
         pad = values.get('pad_token_id', 1) if self.offset else -1
         if self.offset and (type(pad) is not int or pad < 0):
             raise UserError(where, f'pad_token_id {pad!r}', 'the id of the padding', 'use the published config.json')
