@@ -18,7 +18,7 @@ DENSE_FOLDERS = tuple(f'{i}_Dense' for i in range(2, 10))
 _BLOCK = 'bert.encoder.layer.{i}.'
 
 # (our module, Hugging Face's module). BERT has no gate, no norms of queries and keys, and no final norm, so their names
-# are our own. convert/huggingface/modernbert.py maps the gate and the final norm to ModernBERT's names.
+# are our own. convert/huggingface/families.py maps the gate and the final norm to ModernBERT's names.
 TABLE: tuple[tuple[str, str], ...] = (
     ('encoder/embeddings/token', 'bert.embeddings.word_embeddings'),
     ('encoder/embeddings/position', 'bert.embeddings.position_embeddings'),

@@ -1,13 +1,11 @@
-"""The family of ModernBERT (arXiv 2412.13663; models/modernbert in transformers), which includes Ettin and mmBERT."""
+"""The config.json of ModernBERT (arXiv 2412.13663; models/modernbert in transformers), Ettin and mmBERT."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.convert.huggingface.family import BLOCK, Family
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 
-_LAYER = 'model.layers.{i}'
 _FIX = 'give a directory of a ModernBERT, an Ettin or an mmBERT'
 
 # BertConfig fields that have the same value in all models of the family.
@@ -37,6 +35,13 @@ _THETAS = (
     ('rope_local_theta', 'sliding_attention', 'local_rope_theta', 10_000.0),
 )
 _FULL, _SLIDING = 'full_attention', 'sliding_attention'
+# {our field: its key in config.json}, for messages.
+FIELD_NAMES = {
+    **{ours: theirs for ours, theirs, _ in _FIELDS},
+    **{ours: theirs for ours, _, theirs, _ in _THETAS},
+    'projection_bias': _BIASES[0],
+    'global_every': 'global_attn_every_n_layers',
+}
 
 
 def _layer_types(num_layers: int, global_every: int) -> list[str]:
@@ -134,56 +139,3 @@ def misfit(config: BertConfig) -> tuple[str, str] | None:
         if getattr(config, name) != value:
             return name, repr(value)
     return None if config.mlp in _MLPS else ('mlp', 'one of ' + ', '.join(_MLPS))
-
-
-MODERNBERT = Family(
-    'modernbert',
-    'ModernBert',
-    'model',
-    tensors=(
-        ('bert.embeddings.word_embeddings', 'model.embeddings.tok_embeddings'),
-        ('bert.embeddings.LayerNorm', 'model.embeddings.norm'),
-        (f'{BLOCK}.attention.output.LayerNorm', f'{_LAYER}.attn_norm'),
-        (f'{BLOCK}.attention.output.dense', f'{_LAYER}.attn.Wo'),
-        (f'{BLOCK}.output.LayerNorm', f'{_LAYER}.mlp_norm'),
-        (f'{BLOCK}.output.dense', f'{_LAYER}.mlp.Wo'),
-        ('bert.final_norm', 'model.final_norm'),
-        ('cls.predictions.transform.dense', 'head.dense'),
-        ('cls.predictions.transform.LayerNorm', 'head.norm'),
-        ('cls.predictions.decoder', 'decoder'),
-        ('cls.predictions', 'decoder'),
-    ),
-    defaults={'norm_eps': 1e-5, 'max_position_embeddings': 8192, 'mlp_dropout': 0.0, 'attention_dropout': 0.0},
-    fused=(
-        (f'{_LAYER}.attn.Wqkv', tuple(f'{BLOCK}.attention.self.{name}' for name in ('query', 'key', 'value'))),
-        (f'{_LAYER}.mlp.Wi', (f'{BLOCK}.intermediate.gate', f'{BLOCK}.intermediate.dense')),
-    ),
-    spans=(('qa_outputs', 'classifier'),),
-    keys=(
-        ('layer_norm_eps', 'norm_eps'),
-        ('hidden_dropout_prob', 'mlp_dropout'),
-        ('attention_probs_dropout_prob', 'attention_dropout'),
-    ),
-    fixed=(
-        ('type_vocab_size', 0),
-        ('hidden_act', 'gelu'),
-        ('is_decoder', False),
-        ('position_embedding_type', 'absolute'),
-        ('use_cache', False),
-    ),
-    # These ids are written because transformers' defaults only fit the vocabulary of the published ModernBERT.
-    token_ids=(
-        ('bos_token_id', 'cls_id'),
-        ('cls_token_id', 'cls_id'),
-        ('eos_token_id', 'sep_id'),
-        ('sep_token_id', 'sep_id'),
-    ),
-    field_names={
-        **{ours: theirs for ours, theirs, _ in _FIELDS},
-        **{ours: theirs for ours, _, theirs, _ in _THETAS},
-        'projection_bias': _BIASES[0],
-        'global_every': 'global_attn_every_n_layers',
-    },
-    read_fields=read_fields,
-    write_values=write_values,
-)

@@ -10,8 +10,7 @@ from etils import epath
 
 from bertjax.convert.huggingface.config import from_json
 from bertjax.convert.huggingface.dense import to_tensors
-from bertjax.convert.huggingface.families import BERT, POSITIONS, SEGMENTS, find_family
-from bertjax.convert.huggingface.family import Family
+from bertjax.convert.huggingface.families import BERT, POSITIONS, SEGMENTS, Family, find_family
 from bertjax.convert.huggingface.multi_vector import PROJECTION, STANFORD_PROJECTION, is_multi_vector, read_projection
 from bertjax.convert.huggingface.sentence_transformers import FILES, MODULES, read_sentence_modules
 from bertjax.convert.huggingface.tensors import read_tensors
