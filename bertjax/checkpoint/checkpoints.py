@@ -58,9 +58,6 @@ class Checkpoints:
       keep: The number of newest steps to keep, at least 1.
       log: A function that logs a line about each unfinished, damaged or unknown checkpoint.
       read_only: Whether to leave the folder unchanged, for commands that only read a run.
-
-    Raises:
-      UserError: `directory` or a parent of it is a file.
     """
 
     def __init__(
@@ -99,10 +96,7 @@ class Checkpoints:
         """Returns the newest undamaged checkpoint, or None if there are no checkpoints.
 
         Newer checkpoints that are damaged are reported. Unless `read_only`, they are moved to `checkpoints/damaged/`.
-
-        Raises:
-          UserError: All checkpoints are damaged or renamed, or this process has a damaged copy of the newest
-            checkpoint.
+        Raises a UserError if all checkpoints are damaged or renamed, or if this process has a damaged copy.
         """
         step = decide_on_primary(self._steps.newest)
         self._check_local_copy(step)
@@ -114,14 +108,9 @@ class Checkpoints:
         return SavedCheckpoint(Position(**position), config)
 
     def select(self, step: int, *, best: bool = False) -> SavedCheckpoint | None:
-        """Returns the checkpoint of a step. For step 0, returns None if there are no checkpoints.
+        """Returns the checkpoint of a step. Raises a UserError if there is no undamaged checkpoint of this step.
 
-        Args:
-          step: The step; 0 for the best or the newest checkpoint.
-          best: Whether step 0 selects the best checkpoint instead of the newest, if a cost was measured.
-
-        Raises:
-          UserError: There is no undamaged checkpoint of that step. For step 0, see `latest`.
+        Step 0 stands for the newest checkpoint, see `latest`, or with `best` for the best one if a cost was measured.
         """
         if not step:
             latest = self.latest()

@@ -23,15 +23,9 @@ def structure(tree: Any) -> Structure:
 
 
 def check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str, Any]) -> None:
-    """Checks that the structure and the JSON items of a saved step can be read back.
+    """Raises a UserError if the structure of the state or a JSON item of a saved step differs when it is read back.
 
-    Args:
-      step_dir: The folder of the step. Its path has no wildcards, which Orbax would expand.
-      state: The structure of the saved state.
-      items: {name: saved JSON value}.
-
-    Raises:
-      UserError: The structure or an item cannot be read, or differs from what was saved.
+    The path `step_dir` has no wildcards, which Orbax would expand. `items` is {name: saved JSON value}.
     """
     try:
         restored = structure(ocp.StandardCheckpointHandler().metadata(epath.Path(step_dir, 'state')).tree)

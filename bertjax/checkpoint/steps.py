@@ -119,8 +119,7 @@ class Steps:
     def newest(self) -> int:
         """Returns the newest undamaged step, or -1 if there are no checkpoints.
 
-        Raises:
-          UserError: All checkpoints are damaged or renamed.
+        Raises a UserError if all checkpoints are damaged or renamed.
         """
         for step in reversed(self.finished()):
             if self.is_undamaged(step):

@@ -59,11 +59,8 @@ def pull(name: str, where: str) -> str:
 
     Only the description, the tokenizer and one format of the weights are downloaded. If this fails without a network or
     in a cache that cannot be written to, a cached model is returned. `name` is 'org/name' or 'org/name@revision'.
-    `where` names its config key or function in messages.
-
-    Raises:
-      UserError: The model does not exist or is not accessible, or there is no cached model and the network is not
-        available or the cache cannot be written to.
+    `where` names its config key or function in messages. Raises a UserError if the model does not exist or is not
+    accessible, or if it cannot be downloaded and is not cached.
     """
     from huggingface_hub import HfApi, constants, errors, snapshot_download
 
@@ -111,10 +108,10 @@ def pull(name: str, where: str) -> str:
 
 
 def check_push(name: str) -> None:
-    """Checks that a repository belongs to the user of the hub token, or to one of this user's organizations.
+    """Raises a UserError if a push to a repository would fail.
 
-    Raises:
-      UserError: The token is missing, rejected or read-only, the hub is not available, or others own the repository.
+    The hub token is missing, rejected or read-only, the hub is not available, or the repository belongs to others than
+    the user and this user's organizations.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
@@ -140,10 +137,8 @@ def check_push(name: str) -> None:
 def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
     """Uploads a complete Hugging Face directory to the repository 'org/name', and returns its address on the hub.
 
-    The upload replaces earlier weights and tokenizer files. A new repository is private if `private` is True.
-
-    Raises:
-      UserError: The upload failed. The local folder is not changed.
+    The upload replaces earlier weights and tokenizer files. A new repository is private if `private` is True. Raises a
+    UserError if the upload fails.
     """
     from huggingface_hub import HfApi, constants
 

@@ -82,8 +82,7 @@ def is_model(directory: epath.PathLike) -> bool:
 def read_source(directory: epath.PathLike) -> CheckpointSource:
     """Reads a model with the first format that recognizes its directory.
 
-    Raises:
-      UserError: No format recognizes the directory, or the model cannot be read.
+    Raises a UserError if no format recognizes the directory, or if the description is damaged or not of a BERT.
     """
     path = epath.Path(directory)
     for model_format in FORMATS:
@@ -97,10 +96,8 @@ def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
     """Reads the BertConfig of a directory from its description, such as config.json, without reading its tensors.
 
     `changes` are BertConfig fields that replace the directory's fields (dropout, dtype, scan_layers ...). For the
-    config.json of a BERT, which does not mention the pair head, `nsp` is True unless `changes` sets it.
-
-    Raises:
-      UserError: The directory has no model, its description is damaged, or the model is not a BERT.
+    config.json of a BERT, which does not mention the pair head, `nsp` is True unless `changes` sets it. For the errors,
+    see `read_source`.
     """
     return _config(read_source(directory), **changes)
 
@@ -147,8 +144,7 @@ def load_task_model(
       id2label: The names of the outputs.
       seed: The seed of the newly initialized parameters.
 
-    Raises:
-      UserError: See `load_pretraining_model`.
+    The errors are those of `load_pretraining_model`.
     """
     source = read_source(directory)
     theirs, ours = label_names(source.values.get('id2label')), label_names(id2label)
@@ -231,13 +227,10 @@ def _format_names(names: Sequence[str]) -> str:
 def _read_params(
     source: CheckpointSource, shapes: Mapping[str, tuple[int, ...]], config: BertConfig, head: str
 ) -> tuple[dict[str, np.ndarray], set[str]]:
-    """Checks the shapes and values of the source's tensors, and converts them to our arrays.
+    """Returns our arrays by path, with stacked layers, and the names of the tensors that were converted to them.
 
-    Converted tensors are removed from the source, because two copies of a large model may not fit in memory. If a
-    tensor of a path is missing, the result lacks the path.
-
-    Returns:
-      Our arrays by path, with stacked layers, and the names of all converted tensors.
+    The shapes and values are checked. Converted tensors are removed from the source, because two copies of a large
+    model may not fit in memory. If a tensor of a path is missing, the result lacks the path.
     """
     described, used = os.path.basename(source.description_file), set()
     entries = list(names.entries(config, shapes, head))

@@ -48,11 +48,9 @@ outputs = dict(zip(names, session.run(names, dict(zip({names}, inputs)))))
 
 
 def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
-    """Checks that a pre-trained model or a task's model can be exported to ONNX.
+    """Raises a UserError if a pre-trained model or a task's model cannot be exported to ONNX.
 
-    Raises:
-      UserError: jax2onnx is not installed, the model has a BiLSTM (jax2onnx cannot convert a loop from right to left),
-        or the weights do not fit in one file.
+    jax2onnx is not installed or cannot convert the model (a BiLSTM), or the weights do not fit in one file.
     """
     if importlib.util.find_spec('jax2onnx') is None:
         fix = "pip install 'bertjax[onnx]'"

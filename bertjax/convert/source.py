@@ -39,10 +39,8 @@ class CheckpointSource:
     def tensors(self) -> dict[str, np.ndarray]:
         """The float32 arrays by their names in the BERT classes of transformers.
 
-        The conversion to our arrays removes the converted arrays from the dictionary.
-
-        Raises:
-          UserError: A file is damaged, or a tensor has an unsupported type.
+        The conversion to our arrays removes the converted arrays from the dictionary. Raises a UserError if a file is
+        damaged or a tensor has an unsupported type.
         """
         return self.read()
 

@@ -28,8 +28,7 @@ from bertjax.workdir.resolve_path import huggingface_directory
 def student_params(settings: PretrainingSettings, student: BertConfig) -> dict[str, Any] | None:
     """Returns the initial parameters that a run copied from its teacher, or None if it copied none.
 
-    Raises:
-      UserError: The teacher no longer exists.
+    Raises a UserError if the teacher no longer exists.
     """
     if settings.distill is None or settings.distill.student_init in ('init', 'random'):
         return None
@@ -136,8 +135,7 @@ def distill_pretraining(
 def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher) -> Distillation:
     """Returns the distillation for `Finetuning`. `data` has the encoder config of the student.
 
-    Raises:
-      UserError: config.packing is 'on'.
+    Raises a UserError if config.packing is 'on'.
     """
     if data.settings.packing == 'on':
         raise UserError('config.packing', "'on' in a distillation", "'auto' or 'off'", 'leave it out')

@@ -16,14 +16,9 @@ class DistillationSettings(TaskDistillationKeys):
     """The values of config.distill, and properties derived from them. Pre-training ignores the keys for tasks."""
 
     def check(self, init: str, flag_keys: Collection[str] = ()) -> None:
-        """Checks everything that can be checked without reading the teacher.
+        """Raises a UserError if a value is invalid or has no effect, as far as this is known without the teacher.
 
-        Args:
-          init: config.init.
-          flag_keys: The config keys that the command line sets, such as 'distill.layers'.
-
-        Raises:
-          UserError: A value is invalid or has no effect. The error names its key.
+        `init` is config.init. `flag_keys` are the config keys that the command line sets, such as 'distill.layers'.
         """
         if not self.teacher:
             fix = 'for example --config.distill.teacher=out/rte, or google-bert/bert-base-uncased'
@@ -69,11 +64,8 @@ class DistillationSettings(TaskDistillationKeys):
     def student_layers(self, teacher: BertConfig, count: int = 0) -> tuple[int, ...] | None:
         """Returns the indices of the teacher blocks that initialize the student, or None if there are none.
 
-        Args:
-          count: The number of blocks that the student must have; 0 if config.distill determines it.
-
-        Raises:
-          UserError: The teacher does not have these blocks, or their number is not that of the student.
+        `count` is the number of the student's blocks; 0 if config.distill determines it. Raises a UserError if the
+        teacher does not have these blocks, or if their number is not that of the student.
         """
         if self.student_init in ('init', 'random'):
             return None
@@ -92,8 +84,7 @@ class DistillationSettings(TaskDistillationKeys):
     def make_spec(self, teacher: BertConfig, student: BertConfig) -> DistillSpec:
         """Returns the spec of all losses of the distillation.
 
-        Raises:
-          UserError: The layers, widths or heads of the two models cannot be compared.
+        Raises a UserError if the layers, widths or heads of the two models cannot be compared.
         """
         L = student.num_layers
         maps = {'uniform': uniform_layers, 'alternate': evenly_spaced_layers}
@@ -121,8 +112,7 @@ class DistillationSettings(TaskDistillationKeys):
     def intermediate_steps(self, total: int, batches: int) -> int:
         """Returns the number of steps of the first stage. The run has `total` steps, and an epoch has `batches` steps.
 
-        Raises:
-          UserError: A stage would have no steps.
+        Raises a UserError if a stage would have no steps.
         """
         steps = in_steps(self.intermediate, 'distill.intermediate', total=total, steps_per_epoch=batches)
         if not 0 < steps < total:

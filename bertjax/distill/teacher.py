@@ -28,10 +28,9 @@ def teacher_config_changes(dtype: str) -> dict[str, Any]:
 
 
 def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None:
-    """Checks that the teacher and the student have the same vocabulary, because both get the same token ids.
+    """Raises a UserError, which names the config key `key`, if teacher and student have different vocabularies.
 
-    Raises:
-      UserError: The vocabularies differ. The error names the config key `key`.
+    They must be the same, because both models get the same token ids.
     """
     teacher = load_tokenizer(directory)
     if teacher.fingerprint != student.fingerprint:
@@ -66,12 +65,9 @@ class Teacher:
         return self.module.config
 
     def check_head(self, parts: Sequence[str], expected: str) -> None:
-        """Checks that the directory has all parameters in the top-level `parts` of the parameter tree.
+        """Raises a UserError if the directory lacks a parameter in the top-level `parts` of the parameter tree.
 
         The model has random values for missing parameters.
-
-        Raises:
-          UserError: A parameter is missing.
         """
         missing = [path for path in self.imported.missing if path.split('/')[0] in parts]
         if missing:
@@ -88,8 +84,7 @@ class Teacher:
     def abstract(self) -> Any:
         """The shapes, dtypes and shardings of the parameters. The sharding rules are those of the student.
 
-        Raises:
-          UserError: The teacher cannot be sharded over the mesh.
+        Raises a UserError if the teacher cannot be sharded over the mesh.
         """
         check_mesh(self.config, self.mesh)
         with mesh_context(self.mesh):
@@ -101,11 +96,7 @@ class Teacher:
         return put_like(self.imported.params, self.abstract)
 
     def check_inputs(self, seq_len: int, segments: int = 0) -> None:
-        """Checks that the teacher has embeddings for `seq_len` positions and for `segments` segment types.
-
-        Raises:
-          UserError: The teacher has fewer positions or segment types.
-        """
+        """Raises a UserError if the teacher has fewer than `seq_len` positions or `segments` segment types."""
         longest, count = self.config.max_positions, self.config.num_segments
         if seq_len > longest:
             found = f'{self.directory}, which has {longest} positions'
@@ -124,10 +115,9 @@ class Teacher:
         )
 
     def check_copies(self, student: BertConfig) -> None:
-        """Checks that the architecture of the student allows it to copy blocks of the teacher.
+        """Raises a UserError if the architecture of the student does not allow it to copy blocks of the teacher.
 
-        Raises:
-          UserError: A config field that must be equal differs. The error names the first such field.
+        The error names the first config field that differs but must be equal.
         """
         may_differ = ('num_layers', 'nsp', 'param_dtype', 'init', 'init_stddev')
         for name in fields_of(FieldKind.ARCHITECTURE):

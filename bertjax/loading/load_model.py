@@ -134,8 +134,7 @@ class LoadedModel:
 def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedModel:
     """Loads the model of config.init, or the model of the workdir if config.init is '', and prints its summary.
 
-    Raises:
-      UserError: config.init is '' and the workdir has no model, or loading fails; see `load_model`.
+    Raises a UserError if there is no model, or if loading fails; see `load_model`.
     """
     kinds = (PathKind.EXPORT, PathKind.CHECKPOINTS, PathKind.NO_MODEL_YET)
     if not settings.init and classify_path(str(workdir)) not in kinds:

@@ -26,8 +26,7 @@ from bertjax.workdir.exports import FORMATS, check_formats, write_export
 def save_model(model: LoadedModel, path: str | os.PathLike, format: str) -> None:
     """Writes a model atomically, in one of FORMATS. The path is a local directory that is empty or does not exist.
 
-    Raises:
-      UserError: The path is in use, not local or not writable; or the format is unknown or cannot represent the model.
+    Raises a UserError if the path cannot be used, or if the format is unknown or cannot represent the model.
     """
     if format not in FORMATS:
         raise UserError('format', format_value(format), 'one of ' + ', '.join(FORMATS), "for example format='hf'")
@@ -46,11 +45,8 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     """Makes the export content of a loaded model.
 
     Parts that were initialized at random, such as an untrained head, are omitted. The other parts keep the dtype of the
-    model's files if the format supports it, else they become float32. The values do not change. `where` names the key
-    or the argument with the formats, for error messages.
-
-    Raises:
-      UserError: One of the formats cannot represent the model.
+    model's files if the format supports it, else they become float32. The values do not change. Raises a UserError if
+    one of the formats cannot represent the model. `where` names the key or the argument with the formats in it.
     """
     task, origin = model.task, model.origin
     head = None if task is None else task.head

@@ -42,10 +42,7 @@ class JsonLines:
     def sync(self) -> None:
         """Flushes the file to disk, so that its lines survive a loss of power.
 
-        If the file was removed or moved, the next line starts a new file.
-
-        Raises:
-          FileNotFoundError: The folder of the file was also removed or moved.
+        If the file was removed or moved, the next line starts a new file. If its folder was too, raises an OSError.
         """
         if self._file is None:
             return

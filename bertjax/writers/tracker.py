@@ -22,11 +22,7 @@ _MAX_QUEUED = 100_000  # the maximum number of rows that wait while a tracker do
 
 
 def check_tracker(name: str) -> None:
-    """Checks that the tracker config.tracker can be used. Call this function before any computation.
-
-    Raises:
-      UserError: The package of the tracker is not installed, or the tracker needs a login.
-    """
+    """Raises a UserError if the package of the tracker config.tracker is not installed, or if it needs a login."""
     if not name:
         return
     spec = importlib.util.find_spec(name)
@@ -64,11 +60,7 @@ class Tracker(Writer):
         self._fresh = step < 0
 
     def write(self, row: MetricRow) -> None:
-        """Passes a row to the thread.
-
-        Raises:
-          Exception: Any error of the tracker since the previous row, or queue.Full.
-        """
+        """Passes a row to the thread. Raises any error of the tracker since the previous row, or queue.Full."""
         self._raise()
         if self._thread is None:
             self._thread = threading.Thread(target=self._send_all, name=f'tracker of {self._name}', daemon=True)
@@ -76,11 +68,7 @@ class Tracker(Writer):
         self._rows.put_nowait(row)
 
     def close(self) -> None:
-        """Ends the tracker's run.
-
-        Raises:
-          Exception: Any error of the tracker, or TimeoutError if it does not accept the rows in time.
-        """
+        """Ends the tracker's run. Raises any error of the tracker, or TimeoutError if it does not accept all rows."""
         if self._thread is None:
             return
         with contextlib.suppress(queue.Full):

@@ -32,17 +32,13 @@ _AGAIN = 'copy all files of the checkpoint again'
 
 
 class Bundle:
-    """A checkpoint. Its tensors are read one at a time.
-
-    Attributes:
-      shapes: The shapes of all tensors by name.
-
-    Raises:
-      UserError: The index does not exist or is damaged.
-    """
+    """A checkpoint. `shapes` has the shapes of all tensors by name. The tensors are read one at a time."""
 
     def __init__(self, prefix: epath.PathLike):
-        """Opens the checkpoint `prefix`, the path of the index file without its suffix."""
+        """Opens the checkpoint `prefix`, the path of the index file without its suffix.
+
+        Raises a UserError if the index does not exist or is damaged.
+        """
         self._prefix = epath.Path(prefix)
         self._index = self._prefix.parent / (self._prefix.name + INDEX)
         try:
@@ -59,8 +55,8 @@ class Bundle:
     def read(self, name: str) -> np.ndarray:
         """Reads a tensor in its saved dtype.
 
-        Raises:
-          UserError: The dtype is unsupported, the tensor is sliced, truncated or damaged, or its file cannot be read.
+        Raises a UserError if the dtype is unsupported, if the tensor is sliced, truncated or damaged, or if its file
+        cannot be read.
         """
         entry, shape, where = self._entries[name], self.shapes[name], f'{self._prefix}: {name}'
         kind, size = entry.get(_DTYPE, 0), entry.get(_SIZE, 0)

@@ -59,9 +59,7 @@ def find_newest(folder: epath.Path) -> epath.Path:
 
     The file 'checkpoint' names the newest checkpoint. Without this file, the result is the checkpoint NAME, if it
     exists. Otherwise, the result is the only checkpoint, or the one with the largest step if all names have a step.
-
-    Raises:
-      UserError: No checkpoint can be chosen, or the file 'checkpoint' names no checkpoint of this folder.
+    Raises a UserError if there is no such checkpoint.
     """
     if (folder / _NEWEST).exists():
         data = read_bytes(folder / _NEWEST, 'the name of a checkpoint', _AGAIN, max_bytes=1 << 20)

@@ -30,14 +30,10 @@ def check_google(
     vocabulary: str = 'wordpiece',
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Checks that google-research/bert can compute a model and read its tokenizer.
+    """Raises a UserError if google-research/bert cannot compute a model or does not read its tokenizer.
 
     `vocabulary` is the family of the tokenizer, and `tokenizer` is None if it does not exist yet. A task's model has a
     `head`, and must have passed `check_head_exportable`.
-
-    Raises:
-      UserError: The model has features that BERT lacks, is left-to-right, has fewer than two segment embeddings, or has
-        a different epsilon or pooler than BERT. Or google-research/bert lacks the head, or computes other ids.
     """
     for name in config.modern_fields:
         found = f'{getattr(config, name)} with google in {_KEY}'
@@ -64,10 +60,7 @@ def export_google(content: ExportContent, directory: epath.PathLike) -> None:
     """Writes bert_config.json, bert_model.ckpt.index, bert_model.ckpt.data-00000-of-00001 and vocab.txt.
 
     The directory appears atomically. Equal parameters give equal bytes. Other files of the tokenizer are written too,
-    although google-research/bert does not read them.
-
-    Raises:
-      UserError: See `check_google`.
+    although google-research/bert does not read them. For the errors, see `check_google`.
     """
     config = content.config
     check_google(config, content.head, content.tokenizer.family, content.tokenizer)

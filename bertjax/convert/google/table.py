@@ -27,11 +27,7 @@ def masked_crc32c(data: bytes) -> int:
 
 
 def read_table(data: bytes) -> dict[bytes, bytes]:
-    """Returns the entries of a table, in order.
-
-    Raises:
-      ValueError: The data is not a table, or is damaged or compressed.
-    """
+    """Returns the entries of a table, in order. Raises a ValueError if it is incomplete, damaged or compressed."""
     if len(data) < _FOOTER or data[-8:] != _MAGIC:
         raise ValueError('bytes that are not a complete table of TensorFlow')
     statistics, position = _handle(data[-_FOOTER:], 0)

@@ -39,8 +39,7 @@ class CrossEncoder(NamedTuple):
 def read_cross_encoder(directory: epath.PathLike) -> CrossEncoder | None:
     """Reads the settings of a CrossEncoder. Returns None if the folder is not a CrossEncoder with one output.
 
-    Raises:
-      UserError: The activation is unknown, there is a default prompt, the length is invalid, or a file is damaged.
+    Raises a UserError for an unknown activation, a default prompt, an invalid length or a damaged file.
     """
     folder = epath.Path(directory)
     config, settings = read_settings(folder / 'config.json'), read_settings(folder / SETTINGS)

@@ -56,10 +56,10 @@ class Dense:
 
 
 def read_dense(folder: epath.Path, settings: Mapping[str, Any], fix: str) -> Dense:
-    """Reads a Dense module. `settings` is its config.json. `fix` is the fix in the error for unsupported modules.
+    """Reads a Dense module. `settings` is its config.json.
 
-    Raises:
-      UserError: The activation is unknown, the layer has a residual connection, or a tensor is missing or wrong.
+    Raises a UserError if the activation is unknown, if the layer has a residual connection (both with `fix`), or if a
+    tensor is missing or wrong.
     """
     # The default activation of sentence-transformers is tanh.
     activation = str(settings.get('activation_function', 'Tanh')).rpartition('.')[2]

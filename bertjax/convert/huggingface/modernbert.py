@@ -84,8 +84,7 @@ def _is_plain(facts: Any) -> bool:
 def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Returns fields of BertConfig that extend or replace the fields from `huggingface.config.from_json`.
 
-    Raises:
-      UserError: The model has features that bertjax lacks.
+    Raises a UserError if the model has features that bertjax lacks.
     """
     activation = values.get('hidden_activation', 'gelu')
     mlp = next((ours for ours, theirs in _MLPS.items() if theirs == activation), None)

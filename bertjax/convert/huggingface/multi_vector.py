@@ -80,10 +80,8 @@ def is_multi_vector(directory: epath.PathLike) -> bool:
 def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | None:
     """Reads the settings of a directory. Returns None if `is_multi_vector` is False for it.
 
-    `longest`, the model's number of positions, limits the lengths of texts.
-
-    Raises:
-      UserError: The model has modules or settings that bertjax lacks, or a file is damaged.
+    `longest`, the model's number of positions, limits the lengths of texts. Raises a UserError if the model has modules
+    or settings that bertjax lacks, or if a file is damaged.
     """
     folder = epath.Path(directory)
     if not is_multi_vector(folder):
@@ -172,8 +170,7 @@ def _parse_length(value: Any, name: str, where: str, longest: int) -> int:
 def read_projection(directory: epath.PathLike) -> np.ndarray:
     """Reads the matrix, float32 [D', D], that projects token vectors from width D to D'.
 
-    Raises:
-      UserError: The Dense module has an activation, a nonzero bias or wrong tensors, or there is no projection.
+    Raises a UserError if there is no projection, or if it has an activation, a nonzero bias or wrong tensors.
     """
     folder = epath.Path(directory)
     if not (folder / MODULES).exists():
@@ -191,9 +188,8 @@ def read_projection(directory: epath.PathLike) -> np.ndarray:
 def settings_as_options(directory: str, settings: MultiVector) -> dict[str, Any]:
     """Returns `seq_len` and the task options with which the task 'late_interaction' reproduces a saved model.
 
-    Raises:
-      UserError: The skiplist is neither empty nor Python's string.punctuation, queries are filled to more tokens than
-        documents may have, or `read_projection` fails.
+    Raises a UserError if the skiplist is neither empty nor Python's string.punctuation, if queries are filled to more
+    tokens than documents may have, or if `read_projection` fails.
     """
     if settings.augment and settings.query_len > settings.document_len:
         found = f'queries of {settings.query_len} tokens, documents of up to {settings.document_len}'

@@ -91,8 +91,7 @@ class SentenceModules:
 def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
     """Reads the modules of a directory. Returns None if it has no modules.json, or is a CrossEncoder or ColBERT.
 
-    Raises:
-      UserError: config_sentence_transformers.json is damaged. Other errors are stored as `refusal` in the result.
+    Raises a UserError if config_sentence_transformers.json is damaged, and stores other errors as `refusal`.
     """
     folder = epath.Path(directory)
     others = ('CrossEncoder', 'MultiVectorEncoder', 'ColBERT')  # cross_encoder.py and multi_vector.py read them
@@ -164,10 +163,7 @@ def _encoder_file(folder: epath.Path) -> epath.Path:
 def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
     """Returns the maximum number of tokens of a text; 0 if neither `encoder` nor tokenizer_config.json defines it.
 
-    `encoder` is the content of the file in _ENCODERS, or {}.
-
-    Raises:
-      UserError: The number is invalid.
+    `encoder` is the content of the file in _ENCODERS, or {}. Raises a UserError if the number is invalid.
     """
     where, length = f'{_encoder_file(folder)}: max_seq_length', encoder.get('max_seq_length')
     if length is None:
@@ -236,10 +232,8 @@ def read_modules(
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """Returns the kinds of the modules, such as 'Dense', and their settings. The settings include `path`.
 
-    `aliases` gives the kinds of modules of other packages: {type in modules.json: kind}.
-
-    Raises:
-      UserError: A module has no type or no valid path, or a file is missing or damaged.
+    `aliases` gives the kinds of modules of other packages: {type in modules.json: kind}. Raises a UserError if a module
+    has no type or no valid path, or if a file is missing or damaged.
     """
     kinds, settings = [], []
     for number, module in enumerate(read_json_list(folder / MODULES, _AGAIN)):
