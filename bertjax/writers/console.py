@@ -58,19 +58,15 @@ class TrainingConsole(Writer):
         """Prints a permanent line above the bar."""
         self.console.print(text, markup=False)
 
-    def set_status(self, text: str) -> None:
-        """Sets the text of the bar until the next training row."""
-        self._progress.update(self._task, status=text)
-
     @contextlib.contextmanager
     def show_status(self, status: str) -> Iterator[None]:
         """Sets the text of the bar within the context, then restores the previous text."""
         previous = self._progress.tasks[self._task].fields['status']
-        self.set_status(status)
+        self._progress.update(self._task, status=status)
         try:
             yield
         finally:
-            self.set_status(previous)
+            self._progress.update(self._task, status=previous)
 
     def set_step(self, step: int) -> None:
         """Moves the bar to a step."""

@@ -169,9 +169,9 @@ def test_the_progress_bar_shows_status_step_and_time(monkeypatch):
         return re.sub('━|╸|╺', '', text.rstrip().splitlines()[-1])  # Remove the bar itself.
 
     with TrainingConsole(2, 0) as console:
-        console.set_status('compiling …')
-        assert last_line().startswith('step  0/2') and 'compiling …' in last_line() and 'left -:--:--' in last_line()
-        console.set_status('')
+        with console.show_status('compiling …'):
+            line = last_line()
+            assert line.startswith('step  0/2') and 'compiling …' in line and 'left -:--:--' in line
         console.set_step(1)
         assert last_line().startswith('step  1/2') and 'compiling' not in last_line() and 'left' in last_line()
         console.write({'split': 'train', 'step': 1, 'loss': 1.5, 'sequences_per_s': 9.0, 'seconds_per_step': 0.5})
