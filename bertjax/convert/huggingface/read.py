@@ -87,9 +87,8 @@ def read(directory: epath.Path) -> CheckpointSource:
         )
         dtypes.update(stored)
         format_names.update({} if family is BERT else names)
-        if STANFORD_PROJECTION in arrays and is_multi_vector(directory):
-            arrays[PROJECTION] = arrays.pop(STANFORD_PROJECTION)
-        elif is_multi_vector(directory):
+        if is_multi_vector(directory):
+            arrays.pop(STANFORD_PROJECTION, None)
             arrays[PROJECTION] = read_projection(directory)
         else:
             modules = read_sentence_modules(directory)
