@@ -26,7 +26,9 @@ class ExportContent:
       params: The parameters, on devices or on the host, without Linen's boxes. The layers are stacked if
         `config.scan_layers` is true. A pre-trained model may lack heads.
       tokenizer: The tokenizer, whose files are part of every format.
-      card, about, figures: The content of the model card, see `convert/huggingface/card.py`.
+      card: Facts about the training for the model card, see `convert/huggingface/card.py`.
+      about: The license, language, datasets and base_model, as in config.card. Empty values are omitted.
+      figures: The metrics of a task's model by split.
       head: The head of a task's model; None for a pre-trained model.
       task: The task's fields of config.json: `id2label` with a name for each output, `label2id` and `problem_type`.
       extra_files: {relative path: content}, additional files in all formats.

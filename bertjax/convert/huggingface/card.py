@@ -1,10 +1,9 @@
 """Composes the model card, the README.md of an export."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
-from bertjax.model.config import BertConfig
+from bertjax.convert.content import ExportContent
 
 _TEMPLATE = """---
 {fields}
@@ -128,31 +127,20 @@ def _table(facts: Mapping[str, Any]) -> str:
     return '\n'.join(['| | |', '|---|---|', *rows]) + '\n'
 
 
-def model_card(
-    config: BertConfig,
-    architecture: str,
-    card: Mapping[str, Any],
-    parameters: int,
-    *,
-    pipeline: str = '',
-    about: Mapping[str, str] = MappingProxyType({}),
-    figures: Mapping[str, Mapping[str, float | None]] = MappingProxyType({}),
-    sentence_class: str = '',
-) -> str:
+def model_card(content: ExportContent, architecture: str, parameters: int, pipeline: str) -> str:
     """Returns the text of the card.
 
     Args:
-      config: The config of the model.
+      content: The exported model. Its `card` has facts about the training, in display order. A value that is a mapping
+        becomes a section with a table. Three optional keys are not facts: 'title' is the heading, 'name' is the model's
+        name on the hub, and 'made' replaces the word 'pre-trained' or 'fine-tuned'. Equal runs must give equal cards,
+        so no value may be a time or a path. The hub shows the `figures` if `about` names exactly one data set.
       architecture: The class of transformers that loads the model.
-      card: Facts about the training, in display order. A value that is a mapping becomes a section with a table. Three
-        optional keys are not facts: 'title' is the heading, 'name' is the model's name on the hub, and 'made' replaces
-        the word 'pre-trained' or 'fine-tuned'. Equal runs must give equal cards, so no value may be a time or a path.
       parameters: The number of parameters.
       pipeline: The hub's pipeline tag; '' for a pre-trained model with an MLM head.
-      about: The license, language, datasets and base_model, as in config.card. Empty values are omitted.
-      figures: The metrics of a task's model by split. The hub shows them if `about` names exactly one data set.
-      sentence_class: The class of sentence-transformers that loads the model; '' if `architecture` loads it.
     """
+    config, card, about = content.config, content.card, content.about
+    sentence_class = content.head.sentence_class if content.head else ''
     header_keys = ('title', 'name', 'made')
     facts = {name: value for name, value in card.items() if name not in header_keys and not isinstance(value, Mapping)}
     sections = {name: value for name, value in card.items() if isinstance(value, Mapping)}
@@ -166,7 +154,7 @@ def model_card(
     text = _TEMPLATE.format(
         title=title,
         parameters=parameters,
-        fields=_fields(title, library, pipeline, about, figures),
+        fields=_fields(title, library, pipeline, about, content.figures),
         trained=card.get('made', 'fine-tuned' if pipeline else 'pre-trained'),
         layers=config.num_layers,
         width=config.width,

@@ -95,9 +95,7 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
             segments = family is BERT and config.num_segments > 1
             _adapt_tokenizer(path, tokenizer, segments=segments)
         write_tensors(path / MODEL, dict(sorted(tensors.items())), {'format': 'pt'})
-        facts = {'pipeline': pipeline, 'about': content.about, 'figures': content.figures}
-        facts |= {'sentence_class': head.sentence_class if head else ''}
-        (path / CARD).write_text(model_card(config, architecture, content.card, parameters, **facts))
+        (path / CARD).write_text(model_card(content, architecture, parameters, pipeline))
         replaced = {f'{folder}/pytorch_model.bin' for folder in modules}
         write_files(path, {name: data for name, data in content.files.items() if name not in replaced})
         for folder, arrays in modules.items():
