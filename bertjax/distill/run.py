@@ -140,16 +140,11 @@ def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher
     if data.settings.packing == 'on':
         raise UserError('config.packing', "'on' in a distillation", "'auto' or 'off'", 'leave it out')
     uses_temperature = data.task.objective.distill_loss.uses_temperature
-    return _distillation(teacher, distill, data.encoder, is_task=True, uses_temperature=uses_temperature)
+    return _distillation(teacher, distill, data.encoder, uses_temperature=uses_temperature)
 
 
 def _distillation(
-    teacher: Teacher,
-    distill: DistillationSettings,
-    student: BertConfig,
-    *,
-    is_task: bool = False,
-    uses_temperature: bool = True,
+    teacher: Teacher, distill: DistillationSettings, student: BertConfig, *, uses_temperature: bool = True
 ) -> Distillation:
     """Builds the distillation. If config.distill.intermediate is above 0, there are two stages, as in TinyBERT.
 
@@ -165,11 +160,10 @@ def _distillation(
     if distill.has_two_stages:
         stages = [stage(HIDDEN_LOSSES, distill.intermediate_learning_rate or None), stage(OUTPUT_LOSSES)]
     copied = distill.student_layers(teacher.config, student.num_layers)
-    random = is_task and copied is None and distill.student_init != 'init'
-    initial_weights = 'starting from random weights' if random else ''
+    initial_weights = 'starting from random weights'
     if copied is not None:
-        has_head = not any(name.startswith('head/') for name in teacher.imported.missing)
-        head = ' and the head' if is_task and has_head else ''
+        missing = {name.partition('/')[0] for name in teacher.imported.missing}
+        head = ' and the head' if 'head' in teacher.imported.params.keys() - missing else ''
         initial_weights = f'starting from blocks {", ".join(map(str, copied))}{head} of {teacher.directory}'
     return Distillation(
         stages,
@@ -182,5 +176,5 @@ def _distillation(
         first_stage_steps=distill.intermediate_steps,
         initial_params=None if copied is None else lambda: teacher.as_student(copied, student),
         initial_weights=initial_weights,
-        random=random,
+        random=distill.student_init == 'random',
     )
