@@ -24,7 +24,6 @@ from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.inference.input import InputSource
 from bertjax.inference.overwrite_guard import ResultFiles
 from bertjax.remote.paths import user_path
-from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import is_binary, read_records
 from bertjax.tasks.reading.stream import standard_input, stream_batches
 from bertjax.tasks.reading.texts import Blank, number_lines, read_text
@@ -108,7 +107,7 @@ def _predict_file(request: EnsembleRequest, folder: pathlib.Path) -> None:
 
 
 def _read_file(task: Task, path: str) -> Iterator[Any]:
-    if is_saved_dataset(user_path(path, 'config.input')) or is_binary(path):
+    if is_binary(user_path(path, 'config.input')):
         return task.from_rows(read_records([user_path(path, 'config.input')]))
     return task.parse(list(number_lines(read_text(path))), path)
 

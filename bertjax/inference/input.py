@@ -13,11 +13,10 @@ from bertjax.files.atomic import AtomicFile
 from bertjax.files.paths import is_remote, unusual_kind
 from bertjax.files.streams import CHUNK, bare_suffix, has_compression_suffix
 from bertjax.remote.paths import user_path
-from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.layout import Column
 from bertjax.tasks.reading.records import Row, is_binary, read_records, select_columns
 from bertjax.tasks.reading.stream import open_standard_input, standard_input
-from bertjax.tasks.reading.texts import Blank, Line, number_lines, read_lines, read_text, stream_lines
+from bertjax.tasks.reading.texts import Blank, Line, read_lines, stream_lines
 from bertjax.tasks.sentence.input import read_input
 
 Item = Row | Blank
@@ -87,15 +86,12 @@ class InputSource:
         if self.path == STANDARD_INPUT:
             lines = _spooled_lines(self.spool) if self.spool else standard_input(_TITLE)
             rows = read_input(lines, _TITLE, self.columns, **options)
-        elif is_binary(self.path) or is_saved_dataset(user_path(self.path, self.key)):
+        elif is_binary(user_path(self.path, self.key)):
             if not quiet:
                 print(f'{self.path}: read as {"Parquet" if bare_suffix(self.path) == ".parquet" else "Arrow"}')
             rows = select_columns(read_records([user_path(self.path, self.key)]), self.columns)
         else:
-            # `read_lines` limits the length of lines, but a JSON list is often a single long line.
-            is_json = bare_suffix(self.path) == '.json'
-            lines = number_lines(read_text(self.path)) if is_json else read_lines(self.path)
-            rows = read_input(lines, self.path, self.columns, **options)
+            rows = read_input(read_lines(self.path), self.path, self.columns, **options)
         return map(_blank_or_row, rows)
 
 

@@ -12,8 +12,7 @@ from bertjax.metrics.minimal_pairs import pair_accuracies
 from bertjax.remote.paths import user_path
 from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.reading.layout import Column
-from bertjax.tasks.reading.records import is_binary, parse_records, read_records, select_columns
-from bertjax.tasks.reading.texts import read_lines
+from bertjax.tasks.reading.records import read_records, select_columns
 from bertjax.text.tokenizer import Tokenizer
 
 BLIMP_FIELDS = dataclasses.asdict(MinimalPairsKeys())
@@ -49,9 +48,9 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
       UserError: The file does not exist or has no record, or a record is malformed.
     """
     file = user_path(path, key)
-    if not path or not file.exists():
+    if not path or not file.is_file():
         raise UserError(key, repr(path), 'a file of JSON lines', 'correct the path')
-    records = list(read_records([file]) if is_binary(file) else parse_records(read_lines(file), str(file), 'jsonl'))
+    records = list(read_records([file], 'jsonl'))
 
     def column(name: str) -> Column:
         field, is_default, is_sentence = fields[name], fields[name] == BLIMP_FIELDS[name], name in ('good', 'bad')

@@ -21,7 +21,7 @@ from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.pairs import pair_features
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import FORMATS, TEXT_FORMATS, parse_records, read_records
-from bertjax.tasks.reading.splits import STEMS, SplitFiles, always_labeled, check_split, describe_files
+from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, describe_files
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.sentence.task import Scores
 from bertjax.tasks.task import Judgment, Outputs, Task, option
@@ -63,7 +63,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         if self.dev_share + self.test_share >= 1:
             found, expected = f'{self.test_share} with dev_share={self.dev_share}', 'a sum below 1'
             raise UserError('config.task.test_share', found, expected, 'leave both at 0.1')
-        has_labels = files.has_labels if self.layout != 'codah' else always_labeled
+        has_labels = files.has_labels if self.layout != 'codah' else None
         fix = 'give --config.data=DIR; tensorflow-datasets does not have these datasets'
         self._files = SplitFiles(self.data, has_labels, files.LAYOUTS[self.layout], fix)
         self._mixed = False

@@ -28,7 +28,7 @@ class EmbeddingSplits(TableFiles):
     _data_advice = 'give --config.data=FOLDER'
 
     def __init__(self, data: str, names: Mapping[str, str], columns: Mapping[str, str], keys: str = 'config.task'):
-        super().__init__(data, '', names, 'auto')
+        super().__init__(data, '', names)
         self._columns, self._keys = columns, keys
         self._advice = TableFiles._advice if keys == 'config.task' else SplitFiles._advice
         self.is_beir = (  # corpus.jsonl alone can be any file beside the files of the splits

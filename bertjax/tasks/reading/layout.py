@@ -42,3 +42,6 @@ class TableLayout:
     columns: tuple[Column, ...] = ()
     headerless_columns: tuple[str, ...] = ()
     max_broken_rows: int = 0
+
+
+ANY_TABLE = TableLayout()

@@ -10,18 +10,10 @@ from bertjax.errors import UserError
 from bertjax.files import streams
 from bertjax.tasks.reading.arrow import is_saved_dataset, read_arrow
 from bertjax.tasks.reading.json_rows import convert_to_text, json_records, objects_of_lines
-from bertjax.tasks.reading.layout import Column, Record, TableLayout
+from bertjax.tasks.reading.layout import ANY_TABLE, Column, Record, TableLayout
+from bertjax.tasks.reading.sources import DatasetSplit, read_dataset
 from bertjax.tasks.reading.tables import table_records
-from bertjax.tasks.reading.texts import (
-    Line,
-    check_not_empty,
-    check_text,
-    number_lines,
-    peek_lines,
-    quote_names,
-    read_lines,
-    read_text,
-)
+from bertjax.tasks.reading.texts import Line, check_not_empty, check_text, peek_lines, quote_names, read_lines
 
 FORMATS = {'.tsv': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.json': 'json'}
 TEXT_FORMATS = tuple(dict.fromkeys(FORMATS.values()))
@@ -30,7 +22,8 @@ FORMATS |= BINARY
 # The suffixes of the formats whose fields may be lists: all except TSV and CSV.
 NESTED = tuple(suffix for suffix, format in FORMATS.items() if format not in ('tsv', 'csv'))
 
-Files = Sequence[epath.Path]  # the files of a split: a file, several shards, or a folder saved by `datasets`
+# The files of a split: a file, several shards, a folder saved by `datasets`, or a split of tensorflow-datasets.
+Files = Sequence[epath.Path | DatasetSplit]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,29 +41,12 @@ class Row:
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
-def is_binary(path: epath.PathLike) -> bool:
-    """Whether a file name has the suffix of a binary format."""
-    return streams.bare_suffix(str(path)) in BINARY
+def is_binary(path: epath.Path) -> bool:
+    """Whether a path has the suffix of a binary format, or is a folder saved by `datasets`."""
+    return streams.bare_suffix(path.name) in BINARY or is_saved_dataset(path)
 
 
-def format_of(path: epath.PathLike, format: str = '') -> str:
-    """Returns the format of a file: `format`, or the format of the file's suffix if `format` is 'auto' or ''.
-
-    A file with the suffix of a binary format always has that format.
-
-    Raises:
-      UserError: The suffix is unknown. For 'auto', the message also proposes config.task.format.
-    """
-    suffix = streams.bare_suffix(str(path))
-    if format not in ('', 'auto') and not is_binary(path):
-        return format
-    if suffix not in FORMATS:
-        fix = f'rename it, or set config.task.format to one of {", ".join(TEXT_FORMATS)}' if format else 'rename it'
-        raise UserError(str(path), f'the suffix {suffix!r}', 'one of ' + ', '.join(FORMATS), fix)
-    return FORMATS[suffix]
-
-
-def read_records(files: Files, format: str = '', layout: TableLayout | None = None) -> Iterator[Record]:
+def read_records(files: Files, format: str = 'auto', layout: TableLayout = ANY_TABLE) -> Iterator[Record]:
     """Yields the records of the files of a split, in order.
 
     TSV has no quoting, as in the files of GLUE and SICK: a quotation mark is an ordinary character, and no field
@@ -79,28 +55,33 @@ def read_records(files: Files, format: str = '', layout: TableLayout | None = No
     lines. .gz, .bz2, .xz and .zst files are decompressed. Text is UTF-8, with or without a byte order mark.
 
     Args:
-      files: The files, local or remote, or the folder of a dataset saved by `datasets`.
-      format: See `format_of`.
-      layout: The expected form of a table; None for any table with a header.
+      files: The files, local or remote.
+      format: The format of text files, one of TEXT_FORMATS; 'auto' selects the format by suffix.
+      layout: The expected form of a table; by default, any table with a header.
 
     Raises:
-      UserError: A file does not exist, has no rows, or is not valid UTF-8, CSV or JSON. Or a table lacks or repeats
-        a column, has a row with a wrong number of columns, or has a blank line between rows.
+      UserError: A file does not exist, has no rows, an unknown suffix, or is not valid UTF-8, CSV or JSON. Or a table
+        lacks or repeats a column, has a row with a wrong number of columns, or has a blank line between rows.
     """
     for path in files:
-        if is_saved_dataset(path) or (path.is_file() and is_binary(path)):
-            yield from check_not_empty(read_arrow(path), str(path))
-        elif path.is_file():
-            kind = format_of(path, format)
-            # A JSON list of records is often a single line, which may exceed the maximum length in `read_lines`.
-            lines = number_lines(read_text(path)) if kind == 'json' else read_lines(path)
-            yield from parse_records(lines, str(path), kind, layout)
-        else:
+        if isinstance(path, DatasetSplit):
+            yield from read_dataset(*path)
+            continue
+        suffix = streams.bare_suffix(path.name)
+        kind = FORMATS.get(suffix) if format == 'auto' else format
+        if not path.is_file() and not is_saved_dataset(path):
             raise UserError(str(path), 'no such file', 'a table', 'check config.data and the names in config.task')
+        if is_binary(path):
+            yield from check_not_empty(read_arrow(path), str(path))
+        elif kind:
+            yield from parse_records(read_lines(path), str(path), kind, layout)
+        else:
+            fix = f'rename it, or set config.task.format to one of {", ".join(TEXT_FORMATS)}'
+            raise UserError(str(path), f'the suffix {suffix!r}', 'one of ' + ', '.join(FORMATS), fix)
 
 
 def parse_records(
-    lines: Iterable[Line], where: str, format: str, layout: TableLayout | None = None, *, blank: str = 'refused'
+    lines: Iterable[Line], where: str, format: str, layout: TableLayout = ANY_TABLE, *, blank: str = 'refused'
 ) -> Iterator[Record]:
     """Yields the records of a text file; see `read_records`.
 
@@ -120,11 +101,11 @@ def parse_records(
         is_list = first_lines and first_lines[0].lstrip().startswith('[')  # a JSON list of all records
         records = (json_records if is_list else objects_of_lines)(lines, where)
     else:
-        records = table_records(lines, where, format, layout or TableLayout(), blank)
+        records = table_records(lines, where, format, layout, blank)
     return check_not_empty(records, where)
 
 
-def read_rows(files: Files, layout: TableLayout, format: str = '') -> Iterator[Row]:
+def read_rows(files: Files, layout: TableLayout, format: str = 'auto') -> Iterator[Row]:
     """Reads records with `read_records`, and yields the columns of `layout`."""
     return select_columns(read_records(files, format, layout), layout.columns)
 

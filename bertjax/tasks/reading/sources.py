@@ -1,13 +1,20 @@
 """Reads prepared datasets of tensorflow-datasets by index, without TensorFlow."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertjax.files.tfds import Dataset
 from bertjax.tasks.reading.arrow import UNLABELED, shorten_float32
 from bertjax.tasks.reading.layout import Record
+
+
+class DatasetSplit(NamedTuple):
+    """A split of a prepared dataset, by the name or directory of the dataset and the name of the split."""
+
+    dataset: str
+    name: str
 
 
 def dataset_splits(name: str) -> dict[str, int]:

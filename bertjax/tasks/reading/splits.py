@@ -1,17 +1,16 @@
 """Finds the files of each split by their usual names: single files, shards, or saved datasets."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.streams import bare_suffix, has_compression_suffix
+from bertjax.files.streams import bare_suffix
 from bertjax.remote.paths import data_directory, user_path
 from bertjax.tasks.reading.arrow import is_saved_dataset
-from bertjax.tasks.reading.layout import TableLayout
-from bertjax.tasks.reading.records import BINARY, FORMATS, Files, Row, read_rows, select_columns
-from bertjax.tasks.reading.sources import dataset_splits, read_dataset
+from bertjax.tasks.reading.records import BINARY, FORMATS, Files
+from bertjax.tasks.reading.sources import DatasetSplit, dataset_splits
 from bertjax.tasks.reading.texts import quote_names
 
 # {split: its usual names in file names and in tensorflow-datasets}.
@@ -20,7 +19,7 @@ STEMS: Mapping[str, tuple[str, ...]] = {
     'dev': ('dev', 'devel', 'valid', 'validation', 'val', 'eval'),
     'test': ('test',),
 }
-_FIX = 'check the path'
+HasLabels = Callable[[Files], bool] | None
 _SHARD = re.compile(r'(.+?)-(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?')  # older repositories of the Hub have a hash
 # Metadata files that `datasets` and the Hugging Face Hub store in the folder of the data.
 _METADATA_FILES = ('dataset_info.json', 'dataset_infos.json', 'dataset_dict.json', 'state.json')
@@ -31,7 +30,7 @@ class SplitFiles:
 
     Args:
       data: config.data, the folder.
-      has_labels: A function that returns whether the records in files of the test split have labels.
+      has_labels: A function that returns whether the files of the test split have labels; None if they always have.
       suffixes: The suffixes of the allowed formats.
       fix: The fix in the error message if the folder does not exist.
     """
@@ -39,7 +38,7 @@ class SplitFiles:
     missing = 'labels'  # the part that an unlabeled test split lacks
     _advice = 'add the file'  # the fix in the error message if a split has no files
 
-    def __init__(self, data: str, has_labels: Callable[[Files], bool], suffixes: Sequence[str], fix: str = _FIX):
+    def __init__(self, data: str, has_labels: HasLabels, suffixes: Sequence[str], fix: str = 'check the path'):
         self._data, self._has_labels, self._suffixes, self._fix = data, has_labels, suffixes, fix
         self._where = data  # the name of the data for messages
 
@@ -64,7 +63,7 @@ class SplitFiles:
 
     def is_labeled(self, split: str) -> bool:
         """Whether the records of a split have labels. Only the records of 'test' may lack them."""
-        return split != 'test' or self._has_labels(self.find(split))
+        return split != 'test' or self._has_labels is None or self._has_labels(self.find(split))
 
     def splits(self) -> list[str]:
         """Returns the names of the labeled splits."""
@@ -75,21 +74,19 @@ class SplitFiles:
         """The folder in which `describe` searches for unused files; None for no search."""
         return self.folder
 
-    def describe(self, labeled: Collection[str] | None = None, **texts: str) -> str:
+    def describe(self, **texts: str) -> str:
         """Returns a readable list of the splits and their files, or '' without data. A second line lists unused files.
 
-        Args:
-          labeled: The labeled splits; None for the result of `splits`.
-          **texts: The description of each split that has no files.
+        `texts` has a description of each split without files.
         """
         if not self._where:
             return ''
         files = {split: self.find(split) for split in STEMS}
-        found = {split: x if isinstance(x, str) else describe_files(x) for split, x in files.items() if x}
-        if 'test' in found and 'test' not in (self.splits() if labeled is None else labeled):
-            found['test'] += f' (no {self.missing}; for prediction only)'
-        lines = [', '.join(f'{split}: {text}' for split in STEMS if (text := found.get(split) or texts.get(split)))]
-        used = {path for paths in files.values() if not isinstance(paths, str) for path in paths}
+        texts |= {split: describe_files(paths) for split, paths in files.items() if paths}
+        if files['test'] and 'test' not in self.splits():
+            texts['test'] += f' (no {self.missing}; for prediction only)'
+        lines = [', '.join(f'{split}: {texts[split]}' for split in STEMS if split in texts)]
+        used = {path for paths in files.values() for path in paths}
         unused = [
             path.name
             for path in (sorted(self.searched_folder.iterdir()) if self.searched_folder else ())
@@ -97,15 +94,8 @@ class SplitFiles:
             and not path.name.startswith(('.', '_'))
             and path.name not in _METADATA_FILES
             and path not in used
-            and path.is_file()
         ]
         return '\n'.join([*lines, f'not used: {quote_names(unused)}'] if unused else lines)
-
-
-def always_labeled(files: Files) -> bool:
-    """Returns True. A named function, because a lambda cannot be pickled with its task."""
-    del files
-    return True
 
 
 class TableFiles(SplitFiles):
@@ -116,19 +106,19 @@ class TableFiles(SplitFiles):
       dataset: The name of a dataset in tensorflow-datasets.
       names: {split: the name of its file, or its name in `dataset`}. '' selects the usual names. If `data` is a single
         table, a dev or test split without a name does not exist.
-      format: The format of text files; 'auto' selects the format by suffix, see records.py:format_of.
+      has_labels: See SplitFiles.
     """
 
     _advice = 'add the file, or name it in config.task.{split}'
     _data_advice = 'give --config.data=FOLDER, or --config.task.dataset=NAME of tensorflow-datasets'
 
-    def __init__(self, data: str, dataset: str, names: Mapping[str, str], format: str):
-        super().__init__(data, always_labeled, ('.csv', '.jsonl'), 'check the path; it may also be a single file')
-        self._dataset, self._names, self._format = dataset, names, format
+    def __init__(self, data: str, dataset: str, names: Mapping[str, str], has_labels: HasLabels = None):
+        super().__init__(data, has_labels, ('.csv', '.jsonl'), 'check the path; it may also be a single file')
+        self._dataset, self._names = dataset, names
         self._where = data or dataset
 
-    def find(self, split: str) -> Files | str:
-        """Returns the files of a split, or the name of the split in the dataset; () or '' if there is none.
+    def find(self, split: str) -> Files:
+        """Returns the files of a split, or () if there are none.
 
         Raises:
           UserError: Several files match, or the folder or dataset does not exist or is not set.
@@ -138,7 +128,8 @@ class TableFiles(SplitFiles):
             if not self._dataset:
                 raise UserError('config.data', 'nothing', 'a folder or file', self._data_advice)
             dataset_names = dataset_splits(self._dataset)
-            return named or next((stem for stem in STEMS[split] if stem in dataset_names), '')
+            name = named or next((stem for stem in STEMS[split] if stem in dataset_names), '')
+            return (DatasetSplit(self._dataset, name),) if name else ()
         if self._one_file:
             path = self._path.parent / named if named else None
             if split != 'train':
@@ -159,13 +150,6 @@ class TableFiles(SplitFiles):
     def _one_file(self) -> bool:
         """Whether `data` is the training file or a saved dataset, not a folder of splits."""
         return self._path.is_file() or is_saved_dataset(self._path)
-
-    def rows(self, split: str, layout: TableLayout) -> Iterator[Row]:
-        """Yields the rows of a split, in order."""
-        source = self.require(split)
-        if isinstance(source, str):
-            return select_columns(read_dataset(self._dataset, source), layout.columns)
-        return read_rows(source, layout, self._format)
 
     @property
     def searched_folder(self) -> epath.Path | None:
@@ -223,6 +207,7 @@ def split_files(
 def _find_candidates(folder: epath.Path, stems: Sequence[str], suffixes: Sequence[str]) -> dict[str, Files]:
     """Returns {name: files} for each file, folder or set of shards whose name matches the split."""
     candidates: dict[str, Files] = {}
+    shard_counts: dict[str, int] = {}
     for path in sorted(folder.iterdir()):
         if path.name in stems and path.is_dir():
             parts = (path,) if is_saved_dataset(path) else tuple(sorted(path.glob('*.parquet')))
@@ -232,18 +217,17 @@ def _find_candidates(folder: epath.Path, stems: Sequence[str], suffixes: Sequenc
         suffix = bare_suffix(path.name)
         if suffix not in suffixes or path.is_dir():
             continue
-        stem = path.name.removesuffix(path.suffix) if has_compression_suffix(path.name) else path.name
-        stem = stem[: -len(suffix)]
+        stem = path.name[: path.name.lower().rindex(suffix)]
         shard = _SHARD.fullmatch(stem)
         if stem in stems:
             candidates[path.name] = (path,)
         elif shard and shard[1] in stems:
             name = f'{shard[1]}-*-of-{shard[3]}{path.name[len(stem) :]}'
             candidates[name] = (*candidates.get(name, ()), path)
-    for name, paths in candidates.items():
-        shards = re.search(r'-\*-of-(\d{5})', name)
-        if shards and len(paths) != int(shards[1]):
-            raise UserError(str(folder), f'{len(paths)} files {name}', f'{int(shards[1])}', 'download all shards')
+            shard_counts[name] = int(shard[3])
+    for name, count in shard_counts.items():
+        if len(candidates[name]) != count:
+            raise UserError(str(folder), f'{len(candidates[name])} files {name}', str(count), 'download all shards')
     return candidates
 
 

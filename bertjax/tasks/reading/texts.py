@@ -121,9 +121,14 @@ def check_text(text: str, where: str) -> str:
 def read_lines(path: epath.PathLike) -> Iterator[Line]:
     """Yields the lines of a local or remote file; see `stream_lines`.
 
+    A .json file is read at once, because a list of records on a single line may be longer than a line may be.
+
     Raises:
       UserError: The file cannot be opened, is damaged, or has a line that is too long or not UTF-8.
     """
+    if streams.bare_suffix(str(path)) == '.json':
+        yield from number_lines(read_text(path))
+        return
     with _open(path) as file:
         yield from stream_lines(file, str(path))
 

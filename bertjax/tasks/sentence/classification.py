@@ -12,8 +12,8 @@ from bertjax.errors import UserError
 from bertjax.losses import Objective, build_class_weighted
 from bertjax.metrics.classification import CLASS_METRICS, VALUE_METRICS
 from bertjax.tasks.reading.layout import Column, TableLayout
-from bertjax.tasks.reading.records import TEXT_FORMATS, Row
-from bertjax.tasks.reading.splits import TableFiles, check_split
+from bertjax.tasks.reading.records import TEXT_FORMATS, Files, Row, read_rows
+from bertjax.tasks.reading.splits import STEMS, TableFiles, check_split
 from bertjax.tasks.sentence.labels import count_labels, find_labels
 from bertjax.tasks.sentence.task import Example, Scores, TextTask, check_all_or_none
 from bertjax.tasks.task import option
@@ -74,7 +74,7 @@ class ClassificationTask(TextTask):
     def __post_init__(self):
         super().__post_init__()
         names = {'train': self.train, 'dev': self.dev, 'test': self.test}
-        self._files = TableFiles(self.data, self.dataset, names, self.format)
+        self._files = TableFiles(self.data, self.dataset, names, self._has_labels)
         self.name = self.name or self.dataset or 'classification'
         self._weights: tuple[float, ...] = ()
         columns = {'text_a': self.text_a, 'text_b': self.text_b}
@@ -136,12 +136,12 @@ class ClassificationTask(TextTask):
         return build_class_weighted(self._weights) if self._weights else super().objective
 
     def splits(self) -> Sequence[str]:
-        names = ['train']
-        if self._files.find('dev') or self.dev_fraction:
-            names.append('dev')
-        if self._files.find('test') and self._example(next(self._rows('test')), 'test').label is not None:
-            names.append('test')
-        return names
+        found = {'train', *self._files.splits(), *(['dev'] if self.dev_fraction else [])}
+        return [split for split in STEMS if split in found]
+
+    def _has_labels(self, files: Files) -> bool:
+        del files
+        return self._example(next(self._rows('test')), 'test').label is not None
 
     @property
     def headerless_columns(self) -> Sequence[str]:
@@ -206,7 +206,7 @@ class ClassificationTask(TextTask):
 
     def _rows(self, split: str) -> Iterator[Row]:
         columns = (*self.text_columns, *self._label_columns(required=split != 'test'))
-        return self._files.rows(split, TableLayout(columns, tuple(self.columns)))
+        return read_rows(self._files.require(split), TableLayout(columns, tuple(self.columns)), self.format)
 
     def _index(self, row: Row) -> str:
         """See TextTask; only records of SICK have an index, their pair_ID."""
@@ -228,7 +228,7 @@ class ClassificationTask(TextTask):
 
     def sources(self) -> str:
         dev = f'a share of {self.dev_fraction:g} of train' if self._shares_dev else 'none'
-        return self._files.describe(self.splits(), dev=dev)
+        return self._files.describe(dev=dev)
 
 
 def is_held_out(record: Example, share: float) -> bool:

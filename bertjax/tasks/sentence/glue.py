@@ -10,8 +10,8 @@ from bertjax.errors import UserError
 from bertjax.files.paths import existing_files
 from bertjax.remote.paths import data_directory
 from bertjax.tasks.reading.layout import Column, TableLayout
-from bertjax.tasks.reading.records import Files, Row, read_rows, select_columns
-from bertjax.tasks.reading.sources import dataset_splits, read_dataset
+from bertjax.tasks.reading.records import Files, Row, read_rows
+from bertjax.tasks.reading.sources import DatasetSplit, dataset_splits
 from bertjax.tasks.reading.splits import split_files
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.tasks.sentence.task import Example, Scores, TextTask
@@ -91,7 +91,7 @@ class GlueTask(TextTask):
 
     def _existing(self, *, server: bool) -> list[str]:
         names = [split for split, (_, source) in self._splits.items() if bool(source.server) == server]
-        return [split for split in names if not self.data or self._find(split)[0]]
+        return [split for split in names if self._find(split)[0]]
 
     def records(self, split: str) -> Sequence[Example]:
         if split not in self._splits:
@@ -138,12 +138,9 @@ class GlueTask(TextTask):
     def _read_columns(self, split: str) -> Iterator[Row]:
         row, source = self._splits[split]
         columns = (*map(Column, row.texts), Column(row.label, required=not source.server), _INDEX)
-        files, official = self._find(split) if self.data else ((), False)
+        files, official = self._find(split)
         if source.server and not official:  # other sources have -1 for each unpublished label or score
             columns = (*columns[:-2], Column((), required=False), _INDEX)
-        if not self.data:
-            yield from select_columns(read_dataset(*source.tfds), columns)
-            return
         if not files:
             found = f'no {" or ".join(source.files[:3])} for the split {split}'
             fix = "give the output folder of GLUE's download script, or leave config.data empty for tensorflow-datasets"
@@ -151,7 +148,7 @@ class GlueTask(TextTask):
         headerless, max_broken_rows = row.headerless_columns, row.max_broken_rows
         if source.server:  # the server needs a prediction for every row, so no row may be dropped
             headerless, max_broken_rows = row.headerless_test_columns, 0
-        yield from read_rows(files, TableLayout(columns, headerless, max_broken_rows), 'tsv' if official else '')
+        return read_rows(files, TableLayout(columns, headerless, max_broken_rows), 'tsv' if official else 'auto')
 
     def _folder(self) -> epath.Path:
         data = data_directory(self.data, f'a folder with the files of {self.name}')
@@ -167,7 +164,10 @@ class GlueTask(TextTask):
         Other files are Parquet, Arrow or JSON lines with the columns of tensorflow-datasets, as on the Hugging Face
         Hub. They are named after the split, or after its name in tensorflow-datasets.
         """
-        (_, source), folder = self._splits[split], self._folder()
+        _, source = self._splits[split]
+        if not self.data:
+            return (DatasetSplit(*source.tfds),), False
+        folder = self._folder()
         official = next(existing_files(folder, source.files), None)
         if official:
             return (official,), True

@@ -9,7 +9,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.files import streams
 from bertjax.tasks.reading.layout import Column, TableLayout
-from bertjax.tasks.reading.records import Row, format_of, parse_records, read_rows, select_columns
+from bertjax.tasks.reading.records import Row, parse_records, read_rows, select_columns
 from bertjax.tasks.reading.texts import number_lines
 
 TEXT_LABEL = TableLayout((Column(('text',)), Column(('label',), required=False)))
@@ -167,14 +167,17 @@ def test_a_missing_file_is_an_error(tmp_path):
     assert 'no such file' in read_error(tmp_path).found
 
 
-def test_the_format_follows_from_the_suffix():
-    assert [format_of(f'x.{end}') for end in ('tsv', 'CSV', 'jsonl.gz', 'ndjson', 'json.zst')] == [
-        'tsv', 'csv', 'jsonl', 'jsonl', 'json',
-    ]  # fmt: skip
-    assert format_of('x.txt', 'tsv') == 'tsv'
-    for format, fix in (('', 'rename it'), ('auto', 'rename it, or set config.task.format to one of tsv, csv')):
-        with pytest.raises(UserError, match=f'suffix .*; {fix}'):
-            format_of('x.txt', format)
+def test_the_format_follows_from_the_suffix(tmp_path):
+    table, row = 'label,text\n3,a\n', '{"label": 3, "text": "a"}'
+    for end, text in {
+        'tsv': table.replace(',', '\t'), 'CSV': table, 'ndjson': row, 'json': f'[\n{row}\n]',
+        'jsonl.gz': gzip.compress(row.encode()),
+    }.items():  # fmt: skip
+        assert values(write(tmp_path / f'x.{end}', text)) == [('a', '3')]
+    path = write(tmp_path / 'x.txt', table)
+    assert values(path, format='csv') == [('a', '3')]
+    with pytest.raises(UserError, match=r'suffix .*; rename it, or set config\.task\.format to one of tsv, csv'):
+        values(path)
 
 
 def test_lines_are_numbered_from_one():
