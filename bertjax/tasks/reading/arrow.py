@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bertjax.config.ranges import format_value
 from bertjax.errors import UserError, first_line
 from bertjax.tasks.reading.layout import Record
 
 _ROWS = 1024  # the number of rows that are converted to Python objects at a time
-_FIX = 'save the dataset again'
 UNLABELED = -1  # the class label of unlabeled records, as in GLUE's test splits
 
 
@@ -36,32 +34,25 @@ def read_arrow(path: epath.Path) -> Iterator[Record]:
       UserError: pyarrow is not installed, a file is missing or damaged, or a class number is out of range.
     """
     if path.is_dir():
-        state, features = _read_json(path / 'state.json'), _read_json(path / 'dataset_info.json').get('features') or {}
-        parts = state.get('_data_files', [])
-        try:
-            files = [path / part['filename'] for part in parts]
-        except (TypeError, KeyError):
-            found, expected = f'_data_files {format_value(parts)}', 'a list of objects, each with a filename'
-            raise UserError(str(path / 'state.json'), found, expected, _FIX) from None
+        files = [path / part['filename'] for part in _read_json(path / 'state.json')['_data_files']]
+        features = _read_json(path / 'dataset_info.json').get('features') or {}
     else:
         files, features = [path], {}
     for file in files:
         if not file.is_file():
-            raise UserError(str(file), 'no such file', f'a part of {path}', _FIX)
+            raise UserError(str(file), 'no such file', f'a part of {path}', 'save the dataset again')
         yield from _read_file(file, features)
 
 
 def read_dataset_object(dataset: Any, where: str) -> Iterator[Record]:
     """Yields the records ('where[index]', fields) of a `datasets.Dataset`, with the same values as `read_arrow`."""
-    import pyarrow as pa  # `datasets` requires pyarrow
-
     tables = dataset.with_format('arrow').iter(batch_size=_ROWS)
-    return _records(pa, dataset.features.arrow_schema, tables, {}, where)
+    return _records(dataset.features.arrow_schema, tables, {}, where)
 
 
-def _records(pa: Any, schema: Any, batches: Iterable[Any], features: Mapping[str, Any], where: str) -> Iterator[Record]:
+def _records(schema: Any, batches: Iterable[Any], features: Mapping[str, Any], where: str) -> Iterator[Record]:
     """Yields the records of Arrow tables or batches."""
-    to_plain = _converters(pa, schema, features, where)
+    to_plain = _converters(schema, features)
     slices = (batch.slice(start, _ROWS) for batch in batches for start in range(0, batch.num_rows, _ROWS))
     rows = (row for part in slices for row in _to_rows(part, where))
     for number, row in enumerate(rows):
@@ -79,10 +70,10 @@ def _to_rows(part: Any, where: str) -> list[dict[str, Any]]:
 
 def _read_json(path: epath.Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+        return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
     except ValueError as error:
-        raise UserError(str(path), f'invalid JSON ({error})', 'a file written by datasets', _FIX) from None
-    return value if isinstance(value, dict) else {}
+        expected, fix = 'a file written by datasets', 'save the dataset again'
+        raise UserError(str(path), f'invalid JSON ({error})', expected, fix) from None
 
 
 def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record]:
@@ -100,7 +91,7 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
                 schema, batches = parquet.schema_arrow, parquet.iter_batches(_ROWS)
             else:
                 schema, batches = _arrow_batches(pa, file)
-            for record in _records(pa, schema, batches, features, str(path)):
+            for record in _records(schema, batches, features, str(path)):
                 yield record
                 count += 1
     except (pa.ArrowException, OSError) as error:
@@ -119,41 +110,37 @@ def _arrow_batches(pa: Any, file: Any) -> tuple[Any, Iterator[Any]]:
     return reader.schema, iter(reader)
 
 
-def _converters(pa: Any, schema: Any, features: Any, where: str) -> dict[str, Callable[[Any, str], Any]]:
+def _converters(schema: Any, features: Mapping[str, Any]) -> dict[str, Callable[[Any, str], Any]]:
     """Returns {column: function (value, location) -> JSON value}. Messages name the location."""
     try:
-        metadata = json.loads((schema.metadata or {}).get(b'huggingface', b'{}'))['info']['features']
+        metadata = json.loads((schema.metadata or {})[b'huggingface'])['info']['features'] or {}
     except (ValueError, KeyError, TypeError):  # another program wrote the file
         metadata = {}
-    sources = [source for source in (metadata, features) if isinstance(source, dict)]
-    merged = {name: feature for source in sources for name, feature in source.items()}
-    return {field.name: _converter(pa, field.type, merged.get(field.name), where) for field in schema}
+    features = metadata | features
+    return {field.name: _converter(field.type, features.get(field.name)) for field in schema}
 
 
 def _item_feature(feature: Any) -> Any:
-    """Returns the feature of the items of a `List` or `Sequence`, and other features unchanged."""
+    """Returns the feature of the items of a list, and other features unchanged."""
+    if isinstance(feature, list):  # earlier versions of `datasets` describe a list as [feature of the items]
+        return feature[0]
     is_list = isinstance(feature, dict) and isinstance(feature.get('_type'), str) and 'feature' in feature
     return feature['feature'] if is_list else feature
 
 
-def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any, str], Any]:
-    types = pa.types
+def _converter(kind: Any, feature: Any) -> Callable[[Any, str], Any]:
+    from pyarrow import types
+
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        # Earlier versions of `datasets` describe a list as [feature of the items].
-        item_feature = feature[0] if isinstance(feature, list) and feature else _item_feature(feature)
-        inner = _converter(pa, kind.value_type, item_feature, where)
+        inner = _converter(kind.value_type, _item_feature(feature))
         return lambda value, at: None if value is None else [inner(item, at) for item in value]
     if types.is_struct(kind):
         # `datasets` stores a sequence of records as a record of sequences.
-        field_features = _item_feature(feature)
-        field_features = field_features if isinstance(field_features, dict) else {}
-        parts = {field.name: _converter(pa, field.type, field_features.get(field.name), where) for field in kind}
+        features = _item_feature(feature) or {}
+        parts = {field.name: _converter(field.type, features.get(field.name)) for field in kind}
         return lambda value, at: None if value is None else {key: parts[key](item, at) for key, item in value.items()}
-    if types.is_integer(kind) and isinstance(feature, dict) and feature.get('_type') == 'ClassLabel':
+    if types.is_integer(kind) and feature and feature.get('_type') == 'ClassLabel':
         names = feature.get('names') or []
-        if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-            found = f'a ClassLabel with the names {format_value(names)}'
-            raise UserError(where, found, 'the names of its classes, a list of texts', _FIX)
         return lambda value, at: _class_name(names, value, at)
     if types.is_float32(kind):
         return lambda value, at: None if value is None else shorten_float32(value)
