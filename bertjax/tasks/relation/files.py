@@ -3,19 +3,15 @@
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bertjax.errors import UserError
-from bertjax.files.streams import bare_suffix
-from bertjax.tasks.reading import layout
-from bertjax.tasks.reading.json_rows import begins_objects
-from bertjax.tasks.reading.records import FORMATS, parse_records
-from bertjax.tasks.reading.texts import Blank, Line, check_text, peek_lines, quote_names
+from bertjax.tasks.reading.layout import Record
+from bertjax.tasks.reading.texts import check_text, quote_names
 
 MARKS = ('<<', '>>', '[[', ']]')  # the marks around the subject and the object, as in SciBERT's ChemProt files
 _ROLES = ('subj', 'obj')
-_LABELS = ('relation', 'label')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,40 +84,38 @@ def boundaries(entities: Sequence[MarkedEntity]) -> list[Boundary]:
     return sorted(sort_keys, key=sort_keys.__getitem__)
 
 
-def parse_relations(
-    rows: Iterable[layout.Record], text: str, label: str, *, labels: str, keep_fields: bool = False
-) -> Iterator[Relation]:
-    """Yields a `Relation` for each row.
+def parse_relation(record: Record, text: str, label: str | None = None, *, keep_fields: bool = True) -> Relation:
+    """Parses a record.
 
-    A row in TACRED's format (Zhang et al. 2017) has `token`, the inclusive token positions `subj_start`, `subj_end`,
-    `obj_start` and `obj_end`. Any other row has a text in which MARKS enclose the entities. Both may have `subj_type`
-    and `obj_type`.
+    A record in TACRED's format (Zhang et al. 2017) has `token`, the inclusive token positions `subj_start`, `subj_end`,
+    `obj_start` and `obj_end`. Any other record has a text in which MARKS enclose the entities. Both may have
+    `subj_type` and `obj_type`.
 
     Args:
       text: The name of the field with the marked text.
-      label: The name of the field with the relation; '' for `relation` or `label`.
-      labels: Whether labels are 'needed', 'optional' or 'ignored'. An empty label counts as missing.
-      keep_fields: Whether to store all fields of the row in the record.
+      label: The name of the relation; None if unknown.
+      keep_fields: Whether to store all fields of the record in the result.
     """
-    names = (label,) if label else _LABELS
-    for where, fields in rows:
-        if 'token' in fields:
-            plain, entities = _parse_tokens(fields, where)
-        elif isinstance(fields.get(text), str):
-            plain, entities = parse_marked_text(check_text(fields[text], where), where)
-        else:
-            fix = 'name the field of the marked texts in config.task.text_a'
-            raise UserError(where, f'the fields {quote_names(fields)}', f'token and subj_start …, or {text}', fix)
-        kinds = [kind if isinstance(kind := fields.get(f'{role}_type'), str) else '' for role in _ROLES]
-        first, second = (dataclasses.replace(entity, type=kind) for entity, kind in zip(entities, kinds, strict=True))
-        name = next((name for name in names if fields.get(name) is not None), None)
-        value = '' if name is None or labels == 'ignored' else fields[name]
-        if not isinstance(value, str | int):
-            raise UserError(where, f'{name} {value!r}', 'the name of a relation', 'correct the record')
-        relation = str(value).strip() or None
-        if relation is None and labels == 'needed':
-            raise UserError(where, 'no label', ' or '.join(names), 'correct or remove the record')
-        yield Relation(plain, (first, second), relation, where, fields if keep_fields else None)
+    where, fields = record
+    if 'token' in fields:
+        plain, entities = _parse_tokens(fields, where)
+    elif isinstance(fields.get(text), str):
+        plain, entities = parse_marked_text(check_text(fields[text], where), where)
+    else:
+        fix = 'name the field of the marked texts in config.task.text_a'
+        raise UserError(where, f'the fields {quote_names(fields)}', f'token and subj_start …, or {text}', fix)
+    kinds = [kind if isinstance(kind := fields.get(f'{role}_type'), str) else '' for role in _ROLES]
+    first, second = (dataclasses.replace(entity, type=kind) for entity, kind in zip(entities, kinds, strict=True))
+    return Relation(plain, (first, second), label, where, fields if keep_fields else None)
+
+
+def find_label(record: Record, names: Sequence[str]) -> str | None:
+    """Returns the relation in the first of the fields `names` that has a value; None if it is empty or missing."""
+    name = next((name for name in names if record.fields.get(name) is not None), None)
+    value = '' if name is None else record.fields[name]
+    if not isinstance(value, str | int):
+        raise UserError(record.where, f'{name} {value!r}', 'the name of a relation', 'correct the record')
+    return str(value).strip() or None
 
 
 def _parse_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[MarkedEntity, MarkedEntity]]:
@@ -176,32 +170,3 @@ def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int,
             return *matches[0].span(1), *matches[0].span(2)
     count = f'{len(matches)} entities' if matches else 'no entity'
     raise UserError(where, f'{count} between {opening} and {closing}', 'exactly one', 'correct the record')
-
-
-def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Relation | Blank]:
-    """Yields records for prediction from an input file.
-
-    The file has rows in any text format (see `parse_relations`), or a marked text per line. In the second case, a blank
-    line yields a `Blank`.
-    """
-    lines, first_lines = peek_lines(lines)
-    format = FORMATS.get(bare_suffix(where), 'lines')
-    if format == 'lines' and first_lines and begins_objects(first_lines[-1]):
-        format = 'jsonl'
-    print(f'{where}: read as {"marked texts, one per line" if format == "lines" else format}')
-    if format == 'lines':
-        return _read_marked_lines(lines, where)
-    rows = parse_records(lines, where, format, blank='skipped')
-    return parse_relations(rows, text, '', labels='ignored', keep_fields=True)
-
-
-def _read_marked_lines(lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:
-    blanks: list[Blank] = []
-    for number, line in lines:
-        location = f'{where}:{number}'
-        if not line.strip():
-            blanks.append(Blank(location))
-            continue
-        yield from blanks  # so blank lines at the end of the file are dropped
-        blanks = []
-        yield Relation(*parse_marked_text(line, location), None, location)

@@ -1,7 +1,7 @@
 """The task of relation classification."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -21,9 +21,8 @@ from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.reading.layout import Column, Record
 from bertjax.tasks.reading.records import FORMATS, Files, Row, read_records
 from bertjax.tasks.reading.splits import SplitFiles
-from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.relation.features import MARKERS, STARTS, describe_marks, encode_relations, role_marks
-from bertjax.tasks.relation.files import Relation, parse_marked_text, parse_relations, read_relations
+from bertjax.tasks.relation.files import Relation, find_label, parse_relation
 from bertjax.tasks.sentence.task import Scores, TextTask, check_all_or_none
 from bertjax.tasks.task import option
 from bertjax.text.special import is_unused
@@ -87,11 +86,11 @@ class RelationTask(TextTask):
     def __post_init__(self):
         super().__post_init__()
         self._files = SplitFiles(self.data, self._have_labels, ('.json', *FORMATS))
-        self.text_columns = (Column((self.text_a,), key='config.task.text_a'),)
+        self.text_columns = (Column((self.text_a,), required=False, key='config.task.text_a'),)
         self.measures = tuple(dict.fromkeys((self.metric, *_METRICS)))
 
     def _have_labels(self, files: Files) -> bool:
-        return next(self._read(files, 'optional')).label is not None
+        return next(self._read(files)).label is not None
 
     @property
     def head(self) -> Head:
@@ -101,27 +100,26 @@ class RelationTask(TextTask):
     def objective(self) -> Objective:
         return RELATIONS if self.pool == 'starts' else super().objective
 
-    def _read(self, files: Files, labels: str, *, keep_fields: bool = False) -> Iterator[Relation]:
-        return parse_relations(read_records(files), self.text_a, self.label, labels=labels, keep_fields=keep_fields)
+    def _read(self, files: Files, split: str = 'test') -> Iterator[Relation]:
+        names = (self.label,) if self.label else ('relation', 'label')
+        for record in read_records(files):
+            label = find_label(record, names)
+            if label is None and split != 'test':
+                raise UserError(record.where, 'no label', ' or '.join(names), 'correct or remove the record')
+            yield parse_relation(record, self.text_a, label, keep_fields=split != 'train')
 
     def records(self, split: str) -> Sequence[Relation]:
-        labels = 'optional' if split == 'test' else 'needed'
-        records = list(self._read(self._files.require(split), labels, keep_fields=split != 'train'))
+        records = list(self._read(self._files.require(split), split))
         check_all_or_none(records)
         return records
 
-    def parse(self, lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:
-        return read_relations(lines, where, self.text_a)
-
     def example(self, row: Row, label: str | None = None, index: str = '') -> Relation:
-        """See TextTask; the row has a single text, with marks around its two entities."""
-        if len(row.values) != 1 or row.values[0] is None:
-            found = 'no text' if len(row.values) == 1 else 'a pair of texts'
-            raise UserError(row.where, found, 'a text with the marks << a >> and [[ b ]]', 'give a single text')
-        return Relation(*parse_marked_text(row.values[0], row.where), label, row.where, row.fields)
-
-    def from_rows(self, rows: Iterator[Record]) -> Iterator[Relation]:
-        return parse_relations(rows, self.text_a, self.label, labels='ignored', keep_fields=True)
+        """See TextTask; the row has a single text, with marks around its two entities, or the fields of TACRED."""
+        if len(row.values) != 1:
+            found, expected = 'a pair of texts', 'a text with the marks << a >> and [[ b ]]'
+            raise UserError(row.where, found, expected, 'give a single text')
+        fields = {self.text_a: row.values[0]} if row.fields is None else row.fields
+        return parse_relation(Record(row.where, fields), self.text_a, label, keep_fields=row.fields is not None)
 
     def learn(self, records: Sequence[Relation]) -> None:
         super().learn(records)
