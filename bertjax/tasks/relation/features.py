@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.tasks.relation.files import MARKS, Relation, boundaries
+from bertjax.tasks.relation.files import MARKS, Relation, sort_marks
 from bertjax.text.special import is_unused
 from bertjax.text.tokenizer import Tokenizer
 
@@ -90,18 +90,19 @@ class _Part(NamedTuple):
 def _parts(record: Relation, markers: str) -> list[_Part]:
     parts: list[_Part] = []
     position = open_entities = 0
-    for boundary in boundaries(record.entities):
+    for offset, mark in sort_marks(record.entities):
+        role, closes = divmod(mark, 2)
         if not (open_entities and markers == 'mask'):
-            parts.append(_Part(_ENTITY if open_entities else _CONTEXT, record.text[position : boundary.position]))
-        position = boundary.position
-        open_entities += -1 if boundary.closes else 1
-        if boundary.closes and markers == 'mask':
+            parts.append(_Part(_ENTITY if open_entities else _CONTEXT, record.text[position:offset]))
+        position = offset
+        open_entities += -1 if closes else 1
+        if closes and markers == 'mask':
             continue
-        parts.append(_Part(_MARK, mark=2 * boundary.role + boundary.closes))
-        kind = record.entities[boundary.role].type.lower().replace('_', ' ')
-        if not boundary.closes and kind and markers in ('typed', 'mask'):
-            mark = _TYPES[boundary.role] if markers == 'typed' else ''
-            parts.append(_Part(_TYPE, f'{mark} {kind} {mark}'))
+        parts.append(_Part(_MARK, mark=mark))
+        kind = record.entities[role].type.lower().replace('_', ' ')
+        if not closes and kind and markers in ('typed', 'mask'):
+            sign = _TYPES[role] if markers == 'typed' else ''
+            parts.append(_Part(_TYPE, f'{sign} {kind} {sign}'))
     return [*parts, _Part(_CONTEXT, record.text[position:])]
 
 

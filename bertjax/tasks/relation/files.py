@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
@@ -52,10 +52,9 @@ class Relation:
     def first(self) -> str:
         """The text with marks around its entities."""
         text, position = '', 0
-        for boundary in boundaries(self.entities):
-            mark = MARKS[2 * boundary.role + boundary.closes]
-            text += self.text[position : boundary.position] + (f' {mark}' if boundary.closes else f'{mark} ')
-            position = boundary.position
+        for offset, mark in sort_marks(self.entities):
+            text += self.text[position:offset] + (f' {MARKS[mark]}' if mark % 2 else f'{MARKS[mark]} ')
+            position = offset
         return text + self.text[position:]
 
     def mention(self, role: int) -> str:
@@ -64,23 +63,16 @@ class Relation:
         return self.text[entity.start : entity.end]
 
 
-class Boundary(NamedTuple):
-    """The start of an entity, or its end if `closes` is True. Role 0 is the subject, and role 1 is the object."""
+def sort_marks(entities: Sequence[MarkedEntity]) -> list[tuple[int, int]]:
+    """Returns (character offset, index in MARKS) for the four marks of two entities, in the order of the text.
 
-    position: int  # the character offset in the text
-    role: int
-    closes: bool
-
-
-def boundaries(entities: Sequence[MarkedEntity]) -> list[Boundary]:
-    """Returns the four boundaries of two entities, in the order of the text.
-
-    At the same character, ends precede starts. If the entities are nested, the outer one starts first and ends last.
+    At the same character, closing marks precede opening marks. If the entities are nested, the outer one opens first
+    and closes last.
     """
     sort_keys = {}
     for role, entity in enumerate(entities):
-        sort_keys[Boundary(entity.start, role, False)] = (entity.start, 1, -entity.end, role)
-        sort_keys[Boundary(entity.end, role, True)] = (entity.end, 0, -entity.start, -role)
+        sort_keys[entity.start, 2 * role] = (entity.start, 1, -entity.end, role)
+        sort_keys[entity.end, 2 * role + 1] = (entity.end, 0, -entity.start, -role)
     return sorted(sort_keys, key=sort_keys.__getitem__)
 
 
