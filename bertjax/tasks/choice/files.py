@@ -8,14 +8,14 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Column, Record, TableLayout
-from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records, read_rows
+from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records
 from bertjax.tasks.reading.texts import check_text
 from bertjax.text.hash_split import hash64, hash_threshold
 
 # {layout: suffixes of its files}.
 LAYOUTS = {'swag': ('.csv', *FORMATS), 'codah': ('.tsv',), 'jsonl': NESTED}
 _ENDINGS = tuple(f'ending{i}' for i in range(4))
-# {layout: columns}, in the order: group, context, start of the endings (only SWAG), endings, label.
+# {layout of a table: its columns}.
 _COLUMNS = {
     'swag': ('gold-source', 'sent1', 'sent2', *_ENDINGS, 'label'),
     'codah': ('category', 'prompt', *_ENDINGS, 'label'),
@@ -45,75 +45,61 @@ class ChoiceQuestion:
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
-def read_table(files: Files, layout: str, *, labeled: bool = True) -> list[ChoiceQuestion]:
-    """Reads the questions of tables.
+def read_questions(files: Files, layout: str, *, labeled: bool = True) -> list[ChoiceQuestion]:
+    """Reads the questions of files.
 
     Args:
       layout: 'swag' for the format of github.com/rowanz/swagaf, where test.csv has no `label`; 'codah' for the format
-        of github.com/Websail-NU/CODAH, which has no header and no quoting.
+        of github.com/Websail-NU/CODAH, which has no header and no quoting; 'jsonl' for objects, see `parse_questions`.
+      labeled: Whether the labels are read.
     """
-    optional = {'gold-source'} if labeled else {'gold-source', 'label'}
-    columns = tuple(Column((name,), required=name not in optional) for name in _COLUMNS[layout])
-    questions = []
-    for row in read_rows(files, TableLayout(columns, _COLUMNS[layout] if layout == 'codah' else ())):
-        _check_endings(row.fields, row.where)
-        group, context, *start, a, b, c, d, label = row.values
-        known = (label or '') if labeled else None
-        questions.append(_question(row.where, context, ''.join(filter(None, start)), (a, b, c, d), known, group or ''))
-    return questions
+    names = _COLUMNS.get(layout, ())
+    optional = ('gold-source',) if labeled else ('gold-source', 'label')
+    columns = tuple(Column((name,), required=name not in optional) for name in names)
+    table = TableLayout(columns, names if layout == 'codah' else ())
+    return list(parse_questions(read_records(files, layout=table), labeled=labeled))
 
 
 def parse_questions(records: Iterable[Record], *, labeled: bool, keep_fields: bool = False) -> Iterator[ChoiceQuestion]:
-    """Yields the questions of objects with SWAG's columns, or {"prompt": text, "endings": [texts], "label": number}.
+    """Yields the questions of records with SWAG's or CODAH's columns, or with a list of endings.
 
-    An object may also have "start", the common start of all endings. The number of endings may vary between questions.
-    Each question is yielded as soon as its object is read. With `keep_fields`, `fields` is the object.
+    The second form is {"prompt": text, "endings": [texts], "label": number}. It may also have "start", the common start
+    of all endings. The number of endings may vary between questions. Each question is yielded as soon as its record is
+    read. With `keep_fields`, `fields` is the record.
     """
-    for line, record in records:
-        if _ENDINGS[0] in record:
-            _check_endings(record, line)
-            prompt, start, endings = record.get('sent1'), record.get('sent2') or '', [*map(record.get, _ENDINGS)]
-            expected = 'text in the columns sent1, ' + ', '.join(_ENDINGS)
+    for where, fields in records:
+        if _ENDINGS[0] in fields:
+            if fields.get(name := f'ending{len(_ENDINGS)}'):
+                fix = "give JSON lines with a list 'endings' to configs/swag.py:jsonl"
+                raise UserError(where, f'the column {name}', f'only the columns {_ENDINGS[0]} to {_ENDINGS[-1]}', fix)
+            endings, expected = [*map(fields.get, _ENDINGS)], 'text in the columns sent1, ' + ', '.join(_ENDINGS)
+            group = str(fields.get('gold-source', fields.get('category')) or '')
         else:
-            prompt, start, endings = record.get('prompt'), record.get('start') or '', record.get('endings')
-            expected = '{"prompt": "text", "endings": ["text", "text"]}'
-        valid_endings = isinstance(endings, list) and all(isinstance(ending, str) for ending in endings)
-        if not (isinstance(prompt, str) and isinstance(start, str) and valid_endings):
-            raise UserError(line, json.dumps(record, ensure_ascii=False)[:80], expected, 'correct the record')
+            endings, expected = fields.get('endings'), '{"prompt": "text", "endings": ["text", "text"]}'
+            group = ''
+        context = fields.get('sent1', fields.get('prompt'))
+        start = fields.get('sent2', fields.get('start')) or ''
+        texts = [context, start, *endings] if isinstance(endings, list) else [None]
+        if not all(isinstance(text, str) for text in texts):
+            raise UserError(where, json.dumps(fields, ensure_ascii=False)[:80], expected, 'correct the record')
         if len(endings) < 2:
-            raise UserError(line, f'{len(endings)} endings', 'two or more', 'add endings to choose from')
-        for text in (prompt, start, *endings):
-            check_text(text, line)
-        label = json.dumps(record.get('label')) if labeled else None
-        yield _question(line, prompt, start, endings, label, '', record if keep_fields else None)
+            raise UserError(where, f'{len(endings)} endings', 'two or more', 'add endings to choose from')
+        for name, text in {'context': context, **{f'ending {i}': text for i, text in enumerate(endings)}}.items():
+            if not text.strip():
+                raise UserError(where, f'an empty {name}', 'text', 'correct or remove the row')
+        check_text(' '.join(texts), where)
+        label = _label(fields.get('label'), len(endings), where) if labeled else None
+        yield ChoiceQuestion(where, context, start, tuple(endings), label, group, fields if keep_fields else None)
 
 
-def _check_endings(fields: Mapping[str, Any], where: str) -> None:
-    """Raises a UserError if a row with SWAG's columns has more than four endings."""
-    if fields.get(name := f'ending{len(_ENDINGS)}'):
-        fix = "give JSON lines with a list 'endings' to configs/swag.py:jsonl"
-        raise UserError(where, f'the column {name}', f'only the columns {_ENDINGS[0]} to {_ENDINGS[-1]}', fix)
-
-
-def _question(
-    where: str,
-    context: str | None,
-    start: str,
-    endings: Sequence[str | None],
-    label: str | None,
-    group: str,
-    fields: Mapping[str, Any] | None = None,
-) -> ChoiceQuestion:
-    names = ['context', *(f'ending {i}' for i in range(len(endings)))]
-    for name, text in zip(names, (context, *endings), strict=True):
-        if not (text or '').strip():
-            raise UserError(where, f'an empty {name}', 'text', 'correct or remove the row')
-    label = None if label is None else label.strip().strip('"')
+def _label(value: Any, endings: int, where: str) -> int:
+    label = value.strip() if isinstance(value, str) else json.dumps(value)
+    expected = f'0 to {endings - 1}'
     if label in ('', 'null'):
-        raise UserError(where, 'no label', f'0 to {len(endings) - 1} as label', 'correct the row')
-    if label is not None and label not in map(str, range(len(endings))):
-        raise UserError(where, f'the label {label[:40]!r}', f'0 to {len(endings) - 1}', 'correct the row')
-    return ChoiceQuestion(where, context, start, tuple(endings), None if label is None else int(label), group, fields)
+        raise UserError(where, 'no label', f'{expected} as label', 'correct the row')
+    if label not in map(str, range(endings)):
+        raise UserError(where, f'the label {label[:40]!r}', expected, 'correct the row')
+    return int(label)
 
 
 def has_labels(files: Files) -> bool:

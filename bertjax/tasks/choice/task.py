@@ -20,7 +20,7 @@ from bertjax.tasks.choice import files
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.pairs import pair_features
 from bertjax.tasks.reading.layout import Record
-from bertjax.tasks.reading.records import FORMATS, TEXT_FORMATS, parse_records, read_records
+from bertjax.tasks.reading.records import FORMATS, TEXT_FORMATS, parse_records
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, describe_files
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.sentence.task import Scores
@@ -93,17 +93,14 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         if self._one_file:
             return self._split_single_file(split)
         paths = self._files.require(split)
-        labeled = self._files.is_labeled(split)
-        if self.layout == 'jsonl':
-            return list(files.parse_questions(read_records(paths), labeled=labeled))
-        return files.read_table(paths, self.layout, labeled=labeled)
+        return files.read_questions(paths, self.layout, labeled=self._files.is_labeled(split))
 
     def _split_single_file(self, split: str) -> Questions:
         tables = sorted(self._files.folder.glob('*.tsv'))
         if len(tables) != 1:
             found = ' and '.join(path.name for path in tables) or 'no .tsv'
             raise UserError(self.data, found, 'one .tsv, or train.tsv, dev.tsv and test.tsv', 'correct config.data')
-        questions = files.read_table((tables[0],), 'codah')
+        questions = files.read_questions(tables, 'codah')
         selected = files.split_by_hash(questions, split, self.dev_share, self.test_share)
         if not selected:
             fix = 'add questions, or change config.task.dev_share and config.task.test_share'

@@ -11,7 +11,7 @@ import tokenizers
 from bertjax.errors import UserError
 from bertjax.losses import CHOICES, CLASSIFICATION, cross_entropy
 from bertjax.model.config import BertConfig
-from bertjax.tasks.choice.files import ChoiceQuestion, parse_questions, read_table
+from bertjax.tasks.choice.files import ChoiceQuestion, parse_questions, read_questions
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.pairs import truncate_longest_first
 from bertjax.tasks.reading.records import parse_records
@@ -89,7 +89,7 @@ def check_error(error: UserError, parts: tuple[str, ...]) -> None:
 )
 def test_malformed_swag_is_refused(tmp_path: pathlib.Path, text: str, parts: tuple[str, ...]):
     with pytest.raises(UserError) as error:
-        read_table((write_file(tmp_path / 'f.csv', text),), 'swag')
+        read_questions((write_file(tmp_path / 'f.csv', text),), 'swag')
     check_error(error.value, parts)
 
 
@@ -111,7 +111,7 @@ def test_two_files_of_a_split_are_refused(swag: MultipleChoiceTask, tmp_path: pa
 
 def test_the_start_of_the_second_sentence_may_be_empty(tmp_path: pathlib.Path):
     path = write_file(tmp_path / 'f.csv', SWAG.replace('sits.,He,', 'sits.,,'))
-    assert read_table((path,), 'swag')[0].start == ''
+    assert read_questions((path,), 'swag')[0].start == ''
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_the_start_of_the_second_sentence_may_be_empty(tmp_path: pathlib.Path):
 )
 def test_malformed_codah_is_refused(tmp_path: pathlib.Path, text: str, parts: tuple[str, ...]):
     with pytest.raises(UserError) as error:
-        read_table((write_file(tmp_path / 'f.tsv', text),), 'codah')
+        read_questions((write_file(tmp_path / 'f.tsv', text),), 'codah')
     check_error(error.value, parts)
 
 
