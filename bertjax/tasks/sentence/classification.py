@@ -73,15 +73,12 @@ class ClassificationTask(TextTask):
 
     def __post_init__(self):
         super().__post_init__()
-        names = {'train': self.train, 'dev': self.dev, 'test': self.test}
-        self._files = TableFiles(self.data, self.dataset, names, self._has_labels)
+        files = {'train': self.train, 'dev': self.dev, 'test': self.test}
+        self._files = TableFiles(self.data, self.dataset, files, self._has_labels)
         self.name = self.name or self.dataset or 'classification'
         self._weights: tuple[float, ...] = ()
         columns = {'text_a': self.text_a, 'text_b': self.text_b}
         self.text_columns = tuple(Column((name,), key=f'config.task.{key}') for key, name in columns.items() if name)
-        self._check()
-
-    def _check(self) -> None:
         names = [name for name in (self.text_a, self.text_b, self.label) if name]
         if len(set(names)) < len(names):
             found = f'text_a={self.text_a!r}, text_b={self.text_b!r}, label={self.label!r}'
@@ -143,10 +140,6 @@ class ClassificationTask(TextTask):
         del files
         return self._example(next(self._rows('test')), 'test').label is not None
 
-    @property
-    def headerless_columns(self) -> Sequence[str]:
-        return self.columns
-
     def records(self, split: str) -> Sequence[Example]:
         check_split(split)
         shared = self._shares_dev and split != 'test'
@@ -181,7 +174,7 @@ class ClassificationTask(TextTask):
         if split == 'test' and label is not None and self._means_no_label(label.strip()):
             label = None
         fields = None if split == 'train' else row.fields
-        return self.example(Row(row.where, texts, fields), label, self._index(row))
+        return self.example(Row(row.where, texts, fields), label)
 
     def _means_no_label(self, label: str) -> bool:
         """Whether the label cell of a test record means 'no label'. An empty cell always does.
@@ -208,22 +201,18 @@ class ClassificationTask(TextTask):
         columns = (*self.text_columns, *self._label_columns(required=split != 'test'))
         return read_rows(self._files.require(split), TableLayout(columns, tuple(self.columns)), self.format)
 
-    def _index(self, row: Row) -> str:
-        """See TextTask; only records of SICK have an index, their pair_ID."""
-        number = str((row.fields or {}).get(_PAIR_ID, ''))
-        return number if self.label in _PREDICTED and number.isascii() and number.isdecimal() else ''
-
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
         """For SICK, returns the input file of SemEval-2014's sick_evaluation.R; for other data, {}.
 
         The file has three columns, separated by tabs. The script requires NA in the column that is not predicted.
         """
-        if _SICK_LABELS.get(self.label) != sorted(self.labels) or not all(record.index for record in records):
+        ids = [str((record.fields or {}).get(_PAIR_ID)) for record in records]
+        if _SICK_LABELS.get(self.label) != sorted(self.labels) or not all(id.isdecimal() for id in ids):
             return {}
         rows = [(_PAIR_ID, *_PREDICTED)]
-        for record, scores in zip(records, predictions, strict=True):
+        for id, scores in zip(ids, predictions, strict=True):
             answer = f'{scores.value:.4f}' if self.regression else self.labels[scores.best]
-            rows.append((record.index, *(answer if name == self.label else 'NA' for name in _PREDICTED)))
+            rows.append((id, *(answer if name == self.label else 'NA' for name in _PREDICTED)))
         return {f'{split}.txt': ''.join('\t'.join(row) + '\n' for row in rows)}
 
     def sources(self) -> str:

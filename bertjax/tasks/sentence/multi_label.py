@@ -55,9 +55,6 @@ class MultiLabelTask(ClassificationTask):
     def __post_init__(self):
         self._separator = self.separator
         super().__post_init__()
-
-    def _check(self) -> None:
-        super()._check()
         columns = list(self.label_columns)
         if columns and (len(columns) < 2 or len({*columns, self.text_a, self.text_b}) < len(columns) + 2):
             expected = 'two or more names, all different and not those of the text columns'
@@ -74,18 +71,6 @@ class MultiLabelTask(ClassificationTask):
     @property
     def objective(self) -> Objective:
         return build_label_weighted(self._weights) if self._weights else MULTI_LABEL
-
-    def learn(self, records: Sequence[Example]) -> None:
-        """See ClassificationTask; also warns if a label contains a separator other than the detected one."""
-        super().learn(records)
-        if not self._separator or self.separator:
-            return
-        labels = ((label, record.where) for record in records for label in record.label)
-        for label, where in labels:
-            if mark := next((mark for mark in SEPARATORS if mark in label), ''):
-                message = f'the label {label!r} ({where}) has a {mark!r}, but {self._separator!r} separates labels'
-                print(f'warning: {message}; is it several labels? config.task.separator sets the separator')
-                return
 
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
         key, names = 'label_columns' if self.label_columns else 'label', self.label_columns or (self.label,)

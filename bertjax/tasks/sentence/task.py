@@ -38,8 +38,8 @@ class Example:
       first: the text, or the first text of a pair.
       second: the second text of a pair; None if the task has no pairs.
       label: the name of the label, or the score, or the names of several labels; None if unknown.
-      index: the identifier of the record in an official file, or '' if it has none. If a file of GLUE has no
-        identifiers, the index is the position of the record, from 0.
+      index: the identifier of the record in a file of GLUE, or its position, from 0, if the file has no identifiers;
+        '' in other tasks.
       where: the location, such as 'file:line'; not compared, so that equal records from different files are equal.
       fields: all fields of the row if it has named fields; None for a row of train.
     """
@@ -111,6 +111,7 @@ class TextTask(Task[Example, Scores]):
 
     head = SEQUENCE_CLASSIFICATION
     has_baselines = True
+    columns = ()  # the names of all columns of a table without a header; () if tables must have one
     format = 'auto'  # the format of text files whose suffix is unknown
     trained_texts = 0  # the number of texts in each training record of a regression; 0 if unknown or not a regression
     learned: ClassVar[Mapping[str, str]] = {'labels': 'labels'}
@@ -142,25 +143,12 @@ class TextTask(Task[Example, Scores]):
     def objective(self) -> Objective:
         return REGRESSION if self.regression else CLASSIFICATION
 
-    @property
-    def headerless_columns(self) -> Sequence[str]:
-        """The names of all columns of a table without a header; () if tables must have one."""
-        return ()
-
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Example | Blank]:
-        options = {'headerless_columns': self.headerless_columns, 'format': self.format}
-        for row in read_input(lines, where, self.text_columns, **options):
-            yield row if isinstance(row, Blank) else self._unlabeled(row)
+        for row in read_input(lines, where, self.text_columns, headerless_columns=self.columns, format=self.format):
+            yield row if isinstance(row, Blank) else self.example(row)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Example]:
-        return map(self._unlabeled, select_columns(rows, self.text_columns))
-
-    def _unlabeled(self, row: Row) -> Example:
-        return self.example(row, None, self._index(row))
-
-    def _index(self, row: Row) -> str:
-        """Returns Example.index for a row."""
-        return ''
+        return map(self.example, select_columns(rows, self.text_columns))
 
     def example(self, row: Row, label: str | None = None, index: str = '') -> Example:
         """Builds a record from a row of one or two texts. `label` is the text of the label; None if it is unknown.

@@ -52,7 +52,7 @@ def test_the_recipe_of_sick(tmp_path, repository, part: str):
     header = 'pair_ID\tentailment_judgment\trelatedness_score\n'
     for records in (task.records('test'), unlabeled):
         assert task.official_files('test', records, scores) == {'test.txt': header + ''.join(rows)}
-    assert task.official_files('test', [dataclasses.replace(unlabeled[0], index='')], scores[:1]) == {}
+    assert task.official_files('test', [dataclasses.replace(unlabeled[0], fields={})], scores[:1]) == {}
 
 
 def test_the_recipes_of_glue_and_classify(repository, mails):
