@@ -60,6 +60,9 @@ class GlueTask(TextTask):
         self.name = self.row.title
         self.regression = not self.row.labels
         self.labels = list(self.row.labels)
+        # A label is its name, its text in official files, or its index, as in JSON lines of the Hugging Face Hub.
+        self._label_names = {str(i): name for i, name in enumerate(self.labels)}
+        self._label_names |= dict(zip((*self.row.file_labels, *self.labels), 2 * self.labels, strict=True))
         self.measures = self.row.measures
         self.text_columns = tuple(map(Column, self.row.texts))
         rows = [self.row, TASKS['ax']] if name == 'mnli' else [self.row]
@@ -114,15 +117,12 @@ class GlueTask(TextTask):
             raise UserError(row.where, f'the index {index[:40]!r}', 'a whole number', fix)
         if label is None and not server:
             raise UserError(row.where, 'no label', 'a label', 'correct or remove the row')
-        if label is not None and label.strip() and self.row.labels:
+        if label is not None and label.strip() and self.labels:
             label = label.strip()
-            if label in self.row.file_labels and label not in self.row.labels:  # a label of an official file
-                label = self.row.labels[self.row.file_labels.index(label)]
-            elif label.isdecimal() and int(label) < len(self.row.labels):  # an index, as in JSON lines of the hub
-                label = self.row.labels[int(label)]
-            elif label not in self.row.labels:
+            if label not in self._label_names:
                 expected = f'one of {", ".join(self.row.file_labels)}'
                 raise UserError(row.where, f'the label {label!r}', expected, 'correct the record')
+            label = self._label_names[label]
         record = self.example(Row(row.where, tuple(texts)), label, str(number) if index is None else index)
         if self.regression and record.label is not None and not 0 <= record.label <= 5:
             raise UserError(row.where, f'the score {label}', '0 to 5', 'correct or remove the row')
