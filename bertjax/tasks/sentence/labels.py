@@ -6,8 +6,6 @@ from typing import Protocol
 
 from bertjax.errors import UserError
 
-_MIN_RECORDS = 1000  # with at least this many records, labels that occur once are reported
-_MAX_EXAMPLES = 5
 _MISSING = ('nan', '<na>', '#n/a', 'nat')  # missing values as programs write them
 _PERHAPS_MISSING = ('none', 'null', 'na', 'n/a', '-', '?')  # missing values as people write them, or real labels
 
@@ -84,11 +82,6 @@ def find_odd_labels(counts: Mapping[str, int], records: Sequence[LabeledRecord])
     for group in by_folded.values():
         if len(group) > 1:
             lines.append(f'warning: {" and ".join(map(repr, group))} are different labels; is one a mistake?')
-    once = [label for label, count in counts.items() if count == 1]
-    if once and len(records) >= _MIN_RECORDS:
-        some = ', '.join(f'{label!r} ({_first(label, records)})' for label in once[:_MAX_EXAMPLES])
-        more = f' and {len(once) - _MAX_EXAMPLES:,} more' if len(once) > _MAX_EXAMPLES else ''
-        lines.append(f'warning: labels that occur in only one of {len(records):,} records: {some}{more}')
     return lines
 
 

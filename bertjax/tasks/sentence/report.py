@@ -19,21 +19,15 @@ def describe_labels(counts: Mapping[str, int], records: Sequence[LabeledRecord])
     total, has_sets, width = len(records), isinstance(records[0].label, tuple), max(map(len, counts))
     order = sorted(counts, key=lambda label: -counts[label])
     rarest, fewest = order[-1], counts[order[-1]]
-    rare = f'warning: only {fewest:,} of {total:,} records are {rarest!r}'
     per_record = f', {sum(counts.values()) / total:.2f} per record' if has_sets else ''
     lines = [f'{total:,} records for training, {len(counts)} labels{per_record}']
     lines += [f'  {label:{width}}  {counts[label]:>9,}  {counts[label] / total:6.1%}' for label in order]
-    if has_sets:
-        unlabeled = sum(not record.label for record in records)
-        lines += [f'{unlabeled:,} records have no label'] if unlabeled else []
-        if fewest < _MIN_RECORDS:
-            lines.append(f'{rare}; check its recall')
-        return '\n'.join(lines + find_odd_labels(counts, records) + _text_warnings(records))
-    lines.append(f'always predicting {order[0]!r} would be correct for {counts[order[0]] / total:.1%}')
-    if fewest < _MIN_SHARE * total:
-        lines.append(f'{rare}; check its recall, not the accuracy')
-    elif fewest < _MIN_RECORDS:
-        lines.append(f'warning: only {fewest:,} records are {rarest!r}, too few to learn it well')
+    if not has_sets:
+        lines.append(f'always predicting {order[0]!r} would be correct for {counts[order[0]] / total:.1%}')
+    elif unlabeled := sum(not record.label for record in records):
+        lines.append(f'{unlabeled:,} records have no label')
+    if fewest < _MIN_RECORDS or (not has_sets and fewest < _MIN_SHARE * total):
+        lines.append(f'warning: only {fewest:,} of {total:,} records are {rarest!r}; check its recall')
     return '\n'.join(lines + find_odd_labels(counts, records) + _text_warnings(records))
 
 
@@ -76,9 +70,9 @@ def class_report(table: np.ndarray, labels: Sequence[str]) -> str:
     """
     scores = class_scores(table)
     seen = (scores.true + scores.predicted) > 0
-    means = [x[seen].mean() for x in (scores.precision, scores.recall, scores.f1)] if seen.any() else None
+    means = [x[seen].mean() for x in (scores.precision, scores.recall, scores.f1)]
     confusions = _matrix(table, labels) if len(labels) <= _MAX_MATRIX else _pairs(table, labels)
-    return '\n'.join([*_score_lines(scores, labels, {_MEAN: means} if means else {}), '', *confusions])
+    return '\n'.join([*_score_lines(scores, labels, {_MEAN: means}), '', *confusions])
 
 
 def _score_lines(

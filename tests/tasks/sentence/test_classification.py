@@ -29,7 +29,7 @@ def test_a_table_of_spam_is_learned_and_restored(mails, capsys):
     output = capsys.readouterr().out
     assert '9 records for training, 2 labels' in output and 'spam          3   33.3%' in output
     assert "always predicting 'ham' would be correct for 66.7%" in output
-    assert "warning: only 3 records are 'spam'" in output
+    assert "warning: only 3 of 9 records are 'spam'; check its recall" in output
     assert task.records('dev') == [Example('win a prize', None, 'spam'), Example('see me', None, 'ham')]
     assert task.records('train')[1].where == f'{mails / "train.csv"}:3'
     assert (task.score, task.objective) == ('accuracy', CLASSIFICATION)

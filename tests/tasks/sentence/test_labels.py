@@ -80,13 +80,12 @@ def test_labels_that_look_like_mistakes_are_refused(tmp_path, labels: tuple[str,
 
 
 def test_odd_labels_are_reported(tmp_path, capsys):
-    labels = ['Spam', 'spam', 'none', 'once'] + ['ham', 'Spam', 'spam', 'none'] * 300
+    labels = ['Spam', 'spam', 'none'] + ['ham', 'Spam', 'spam', 'none'] * 300
     (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(f't{i}\t{y}\n' for i, y in enumerate(labels)))
     learned(tmp_path, dev_fraction=0.0)
     output = capsys.readouterr().out
     assert "warning: 'Spam' and 'spam' are different labels" in output
     assert f"301 records have the label 'none', the first at {tmp_path}/train.tsv:4; is it a missing value?" in output
-    assert f"warning: labels that occur in only one of 1,204 records: 'once' ({tmp_path}/train.tsv:5)" in output
 
 
 @pytest.mark.parametrize('no_label', ['', '-1', '-1.0'])
