@@ -50,12 +50,12 @@ class GlueTask(TextTask):
     def __post_init__(self):
         super().__post_init__()
         name = _normalize(self.task)
-        trainable = [name for name in TASKS if name != 'ax']
         if name == 'ax':
             fix = 'train mnli, then use --config.run=predict --config.split=ax'
             raise UserError('config.task.task', repr(self.task), 'a task with a train split', fix)
         if name not in TASKS:
-            raise UserError('config.task.task', repr(self.task), 'one of ' + ', '.join(trainable), 'choose one of them')
+            expected = 'one of ' + ', '.join(name for name in TASKS if name != 'ax')
+            raise UserError('config.task.task', repr(self.task), expected, 'choose one of them')
         self.row = TASKS[name]
         self.name = self.row.title
         self.regression = not self.row.labels
@@ -70,7 +70,7 @@ class GlueTask(TextTask):
 
     def splits(self) -> Sequence[str]:
         names = self._existing(server=False)
-        is_labeled = lambda split: next(self._read(split)).values[-2] is not None  # noqa: E731
+        is_labeled = lambda split: self._example(next(self._read(split)), split).label is not None  # noqa: E731
         return names + list(filter(is_labeled, self.server_splits())) if self.data else names
 
     def describe_missing(self) -> str:
@@ -99,7 +99,7 @@ class GlueTask(TextTask):
     def records(self, split: str) -> Sequence[Example]:
         if split not in self._splits:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(self._splits), 'choose one of them')
-        records = [self._example(row, split, number) for number, row in enumerate(self._read(split))]
+        records = [self._example(row, split, str(number)) for number, row in enumerate(self._read(split))]
         if self._splits[split][1].server:
             seen: dict[str, str] = {}
             for record in records:
@@ -109,9 +109,11 @@ class GlueTask(TextTask):
                     raise UserError(record.where, f'the index {record.index} of {first}', expected, 'correct the file')
         return records
 
-    def _example(self, row: Row, split: str, number: int) -> Example:
+    def _example(self, row: Row, split: str, number: str = '0') -> Example:
         *texts, label, index = row.values
         server = self._splits[split][1].server
+        if server and label is not None and label.strip() in ('-1', '-1.0'):  # an unpublished label or score
+            label = None
         if server and index is not None and not index.isdecimal():
             fix = 'correct the row, or the column names'
             raise UserError(row.where, f'the index {index[:40]!r}', 'a whole number', fix)
@@ -123,24 +125,17 @@ class GlueTask(TextTask):
                 expected = f'one of {", ".join(self.row.file_labels)}'
                 raise UserError(row.where, f'the label {label!r}', expected, 'correct the record')
             label = self._label_names[label]
-        record = self.example(Row(row.where, tuple(texts)), label, str(number) if index is None else index)
+        record = self.example(Row(row.where, tuple(texts)), label, number if index is None else index)
         if self.regression and record.label is not None and not 0 <= record.label <= 5:
             raise UserError(row.where, f'the score {label}', '0 to 5', 'correct or remove the row')
         return record
 
     def _read(self, split: str) -> Iterator[Row]:
         """Yields the rows of a split. The values of a row are its texts, its label and its index, in this order."""
-        for row in self._read_columns(split):
-            *texts, label, index = row.values
-            unpublished = self._splits[split][1].server and label is not None and label.strip() in ('-1', '-1.0')
-            yield Row(row.where, (*texts, None, index)) if unpublished else row
-
-    def _read_columns(self, split: str) -> Iterator[Row]:
         row, source = self._splits[split]
-        columns = (*map(Column, row.texts), Column(row.label, required=not source.server), _INDEX)
         files, official = self._find(split)
-        if source.server and not official:  # other sources have -1 for each unpublished label or score
-            columns = (*columns[:-2], Column((), required=False), _INDEX)
+        label = row.label if official or not source.server else ()  # only official files can have test labels
+        columns = (*map(Column, row.texts), Column(label, required=not source.server), _INDEX)
         if not files:
             found = f'no {" or ".join(source.files[:3])} for the split {split}'
             fix = "give the output folder of GLUE's download script, or leave config.data empty for tensorflow-datasets"
