@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertjax.config.ranges import MANY, format_value, integer
+from bertjax.config.ranges import format_value
 from bertjax.convert.huggingface.cross_encoder import read_cross_encoder
 from bertjax.convert.huggingface.multi_vector import read_multi_vector, settings_as_options
 from bertjax.errors import UserError
@@ -22,7 +22,6 @@ _KINDS = {
 }
 
 _ENTITY_TAG = re.compile(r'O|[BIESLUM]-.+')
-_OUTPUTS = integer(1, MANY)  # the allowed numbers of outputs of a head
 
 
 def build_recorded_task(task: Mapping[str, Any], seq_len: int) -> Task:
@@ -94,16 +93,13 @@ def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) ->
         task = build_task(kind, data='', seq_len=seq_len, scheme=scheme)
         task.restore({'labels': labels, 'scheme': ''})
         return task
-    problem = values.get('problem_type')
-    if problem == 'multi_label_classification' and len(labels) < 2:
-        found, fix = f'one output with problem_type {problem}', 'give a model with at least two labels'
-        raise UserError(where, found, 'two or more outputs', fix)
-    if problem == 'multi_label_classification':
+    problem = values.get('problem_type') or ('regression' if len(labels) == 1 else '')
+    regression, several = problem == 'regression', problem == 'multi_label_classification'
+    if (regression and len(labels) > 1) or (several and len(labels) < 2):
+        found, fix = f'{len(labels)} outputs with problem_type {problem}', 'give another model'
+        raise UserError(where, found, 'one output for a score, or at least two for labels', fix)
+    if several:
         return build_task('multi_label', data='', seq_len=seq_len, labels=labels)
-    regression = problem == 'regression' or (problem is None and len(labels) == 1)
-    if regression and len(labels) > 1:
-        found = f'{len(labels)} outputs with problem_type regression'
-        raise UserError(where, found, 'one output', 'give a model that predicts one score')
     task = build_task(kind, data='', seq_len=seq_len, regression=regression)
     task.restore({'labels': [] if regression else labels})
     return task
@@ -117,8 +113,6 @@ def _labels(values: Mapping[str, Any], where: str) -> Sequence[str]:
     except (AttributeError, ValueError):  # not an object, or a key is not a number
         named = {-1: ''}
     count = values.get('num_labels') or len(named) or 2
-    if not _OUTPUTS.contains(count):
-        raise UserError(where, f'num_labels {format_value(count)}', _OUTPUTS.words, 'restore the original file')
     if not all(0 <= number < count for number in named):
         fix = 'correct id2label: the keys are the numbers of the outputs from 0, the values are their names'
         raise UserError(where, f'id2label {format_value(names)}', 'an object such as {"0": "no", "1": "yes"}', fix)
