@@ -89,8 +89,8 @@ def convert_to_text(value: Any, where: str, *, lists: str = 'join', key: str = '
       UserError: The value is an object, a list that is not allowed, or a string that `check_text` rejects.
     """
     if lists == 'json' and isinstance(value, list):
-        return check_text(json.dumps(value, ensure_ascii=False), where)
-    if lists == 'join' and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        value = json.dumps(value, ensure_ascii=False)
+    elif lists == 'join' and isinstance(value, list) and all(isinstance(item, str) for item in value):
         value = ' '.join(value)
     if isinstance(value, dict | list):
         found = f'a JSON {type(value).__name__}'
@@ -99,6 +99,4 @@ def convert_to_text(value: Any, where: str, *, lists: str = 'join', key: str = '
         raise UserError(where, found, expected, f'name another field in {key}' if key else 'correct the record')
     if value is None or value != value:  # pandas writes NaN for a missing text
         return None
-    if not isinstance(value, str):
-        return json.dumps(value)
-    return check_text(value, where)
+    return check_text(value, where) if isinstance(value, str) else json.dumps(value)

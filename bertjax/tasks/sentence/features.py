@@ -15,7 +15,6 @@ LONG = {'truncate': 'lose their end', 'head_tail': 'lose their middle', 'windows
 _HEAD = 128 / 510
 
 Pair = tuple[np.ndarray, np.ndarray]
-_EMPTY = np.zeros(0, np.int32)
 
 
 def text_features(
@@ -47,7 +46,7 @@ def text_features(
     """
     max_tokens = seq_len - (2 if second is None else 2 + tokenizer.separators)
     left = tokenizer.encode(first)
-    right = [_EMPTY] * len(left) if second is None else tokenizer.encode(second)
+    right = [np.zeros(0, np.int32)] * len(left) if second is None else tokenizer.encode(second)
     builder = FeatureBuilder()
     num_long = sum(len(a) + len(b) > max_tokens for a, b in zip(left, right, strict=True))
     for record, (a, b) in enumerate(zip(left, right, strict=True)):
@@ -76,22 +75,15 @@ def _parts(a: np.ndarray, b: np.ndarray, max_tokens: int, long: str, stride: int
     longer, shorter = (b, a) if swap else (a, b)
     shorter = shorter[: max_tokens // 2]
     width = max_tokens - len(shorter)
-    for part in _windows(longer, width, stride) if long == 'windows' else [_head_tail(longer, width)]:
+    last = len(longer) - width  # the start of the last window, which ends at the end of the text
+    if long == 'windows':
+        starts = (*range(0, last, min(stride or max(width // 2, 1), width)), last)
+        selected = [longer[start : start + width] for start in starts]
+    else:
+        head = round(width * _HEAD)
+        selected = [np.concatenate([longer[:head], longer[last + head :]])]
+    for part in selected:
         yield (shorter, part) if swap else (part, shorter)
-
-
-def _head_tail(tokens: np.ndarray, width: int) -> np.ndarray:
-    if len(tokens) <= width:
-        return tokens
-    head = round(width * _HEAD)
-    return np.concatenate([tokens[:head], tokens[len(tokens) - (width - head) :]])
-
-
-def _windows(tokens: np.ndarray, width: int, stride: int) -> list[np.ndarray]:
-    """Splits a text into windows of up to `width` tokens. The last window ends at the end of the text."""
-    last = max(len(tokens) - width, 0)
-    step = min(stride or max(width // 2, 1), width)
-    return [tokens[start : start + width] for start in (*range(0, last, step), last)]
 
 
 def average_rows(features: Features, outputs: Sequence[np.ndarray], records: int) -> np.ndarray:
