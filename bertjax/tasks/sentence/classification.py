@@ -23,7 +23,7 @@ from bertjax.text.hash_split import hash64, hash_threshold
 _PAIR_ID, _PREDICTED = 'pair_ID', ('entailment_judgment', 'relatedness_score')
 _SICK_LABELS = dict(zip(_PREDICTED, (['CONTRADICTION', 'ENTAILMENT', 'NEUTRAL'], []), strict=True))
 _SCORE_METRICS = ('spearman', 'pearson')  # the values of `metric` for a regression
-_UNLABELED = ('-1', '-1.0')  # labels of an unlabeled record in a test file
+_UNLABELED = {'-1', '-1.0'}  # labels of an unlabeled record in a test file
 _WEIGHTS_KEY = 'config.task.class_weights'
 _WEIGHTS = number(1e-9, 1e9)  # outside this range, float32 sums may lose precision
 
@@ -183,12 +183,14 @@ class ClassificationTask(TextTask):
         means 'no label' if every record of test has -1.
         """
         if self.regression and label:
-            return self._lacks_test_scores
+            return self._test_labels <= _UNLABELED
         return not label or (label in _UNLABELED and bool(self.labels) and label not in self.labels)
 
     @functools.cached_property
-    def _lacks_test_scores(self) -> bool:
-        return all(row.values[-1] in _UNLABELED for row in self._rows('test'))
+    def _test_labels(self) -> set[str]:
+        """The distinct label cells of the test file."""
+        count = len(self.text_columns)
+        return {(cell or '').strip() for row in self._rows('test') for cell in row.values[count:]}
 
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
         return (Column((self.label,), required, 'refuse', 'config.task.label'),)

@@ -1,7 +1,6 @@
 """Multi-label classification of texts or text pairs from any table with named columns."""
 
 import dataclasses
-import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -93,14 +92,9 @@ class MultiLabelTask(ClassificationTask):
             names += [name] if flag else []
         return json.dumps(names)
 
-    @functools.cached_property
-    def _lacks_test_labels(self) -> bool:
-        count = len(self.text_columns)
-        return not any(cell and cell.strip() for row in self._rows('test') for cell in row.values[count:])
-
     def _means_no_label(self, label: str) -> bool:
         """Whether no label cell of the test file has text. If any has text, an empty cell is an empty set of labels."""
-        return self._lacks_test_labels
+        return self._test_labels == {''}
 
     def _label(self, label: str, where: str) -> tuple[str, ...]:
         if label.startswith('['):
@@ -122,9 +116,6 @@ class MultiLabelTask(ClassificationTask):
     def _find_separator(self) -> str:
         """Returns the separator of the labels in a cell. An unknown separator is detected in the training file."""
         if not self._separator:
-            if not self._files.find('train'):
-                found, expected = 'nothing, without a training file', 'the separator of the labels of a record'
-                raise UserError('config.task.separator', found, expected, "for example --config.task.separator=','")
             cells = [row.values[-1] or '' for row in self._rows('train')]
             plain_cells = [cell for cell in cells if not cell.lstrip().startswith('[')]
             present = (mark for mark in SEPARATORS if any(mark in cell for cell in plain_cells))
