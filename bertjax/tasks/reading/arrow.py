@@ -5,8 +5,9 @@ with Arrow files, dataset_info.json, and state.json, which lists the Arrow files
 dataset_info.json and in the metadata of the Arrow schema, under b'huggingface'.
 """
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,13 +52,15 @@ def read_dataset_object(dataset: Any, where: str) -> Iterator[Record]:
 
 
 def _records(schema: Any, batches: Iterable[Any], features: Mapping[str, Any], where: str) -> Iterator[Record]:
-    """Yields the records of Arrow tables or batches."""
-    to_plain = _converters(schema, features)
+    """Yields the records of Arrow tables or batches. `features` updates those in the metadata of the schema."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # another program wrote the file
+        features = json.loads((schema.metadata or {})[b'huggingface'])['info']['features'] | features
+    kinds = {field.name: field.type for field in schema}
     slices = (batch.slice(start, _ROWS) for batch in batches for start in range(0, batch.num_rows, _ROWS))
     rows = (row for part in slices for row in _to_rows(part, where))
     for number, row in enumerate(rows):
         at = f'{where}[{number}]'
-        yield Record(at, {key: to_plain[key](value, at) for key, value in row.items()})
+        yield Record(at, {name: _plain(value, kinds[name], features.get(name), at) for name, value in row.items()})
 
 
 def _to_rows(part: Any, where: str) -> list[dict[str, Any]]:
@@ -101,23 +104,13 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
 
 def _arrow_batches(pa: Any, file: Any) -> tuple[Any, Iterator[Any]]:
     """Returns the schema and the batches of an Arrow stream, which `datasets` writes, or of an Arrow file (Feather)."""
-    if file.read(6) == b'ARROW1':
-        file.seek(0)
+    magic = file.read(6)
+    file.seek(0)
+    if magic == b'ARROW1':
         reader = pa.ipc.open_file(file)
         return reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches))
-    file.seek(0)
     reader = pa.ipc.open_stream(file)
     return reader.schema, iter(reader)
-
-
-def _converters(schema: Any, features: Mapping[str, Any]) -> dict[str, Callable[[Any, str], Any]]:
-    """Returns {column: function (value, location) -> JSON value}. Messages name the location."""
-    try:
-        metadata = json.loads((schema.metadata or {})[b'huggingface'])['info']['features'] or {}
-    except (ValueError, KeyError, TypeError):  # another program wrote the file
-        metadata = {}
-    features = metadata | features
-    return {field.name: _converter(field.type, features.get(field.name)) for field in schema}
 
 
 def _item_feature(feature: Any) -> Any:
@@ -128,44 +121,25 @@ def _item_feature(feature: Any) -> Any:
     return feature['feature'] if is_list else feature
 
 
-def _converter(kind: Any, feature: Any) -> Callable[[Any, str], Any]:
-    from pyarrow import types
+def _plain(value: Any, kind: Any, feature: Any, at: str) -> Any:
+    """Converts a value of an Arrow type to JSON. `feature` is its feature of `datasets`, or None.
 
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        inner = _converter(kind.value_type, _item_feature(feature))
-        return lambda value, at: None if value is None else [inner(item, at) for item in value]
-    if types.is_struct(kind):
+    Dates, decimals, durations and UTF-8 bytes become text. Other bytes become None.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list) and hasattr(kind, 'value_type'):
+        item_kind, item_feature = kind.value_type, _item_feature(feature)
+        return [_plain(item, item_kind, item_feature, at) for item in value]
+    if isinstance(value, dict):
         # `datasets` stores a sequence of records as a record of sequences.
         features = _item_feature(feature) or {}
-        parts = {field.name: _converter(field.type, features.get(field.name)) for field in kind}
-        return lambda value, at: None if value is None else {key: parts[key](item, at) for key, item in value.items()}
-    if types.is_integer(kind) and feature and feature.get('_type') == 'ClassLabel':
-        names = feature.get('names') or []
-        return lambda value, at: _class_name(names, value, at)
-    if types.is_float32(kind):
-        return lambda value, at: None if value is None else shorten_float32(value)
-    return _to_plain
-
-
-def shorten_float32(value: float) -> float:
-    """Returns the shortest decimal number that rounds to the same float32 number: 3.8 for 3.799999952316284."""
-    return float(str(np.float32(value)))
-
-
-def _class_name(names: list[str], value: int | None, at: str) -> str | int | None:
-    if value is None or value == UNLABELED:
-        return None
-    if not names:
-        return value
-    if not 0 <= value < len(names):
-        fix = 'correct the record, or name the classes in the features'
-        raise UserError(at, f'the class {value}', f'0 to {len(names) - 1}, or {UNLABELED} for no label', fix)
-    return names[value]
-
-
-def _to_plain(value: Any, at: str) -> Any:
-    """Converts dates, decimals, durations and UTF-8 bytes to text. Other bytes become None."""
-    if value is None or isinstance(value, str | int | float):
+        return {name: _plain(item, kind.field(name).type, features.get(name), at) for name, item in value.items()}
+    if isinstance(value, int) and feature and feature.get('_type') == 'ClassLabel':
+        return _class_name(feature.get('names'), value, at)
+    if isinstance(value, float) and str(kind) == 'float':  # the name of float32
+        return shorten_float32(value)
+    if isinstance(value, int | float):
         return value
     if not isinstance(value, bytes):
         return str(value)
@@ -173,3 +147,19 @@ def _to_plain(value: Any, at: str) -> Any:
         return value.decode('utf-8')
     except UnicodeDecodeError:
         return None  # binary data, for example an image
+
+
+def shorten_float32(value: float) -> float:
+    """Returns the shortest decimal number that rounds to the same float32 number: 3.8 for 3.799999952316284."""
+    return float(str(np.float32(value)))
+
+
+def _class_name(names: list[str] | None, value: int, at: str) -> str | int | None:
+    if value == UNLABELED:
+        return None
+    if not names:
+        return value
+    if not 0 <= value < len(names):
+        fix = 'correct the record, or name the classes in the features'
+        raise UserError(at, f'the class {value}', f'0 to {len(names) - 1}, or {UNLABELED} for no label', fix)
+    return names[value]
