@@ -1,6 +1,7 @@
 """Multiple choice: selects the correct ending of a text, for SWAG, CODAH and user-defined questions."""
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from bertjax.tasks.choice import files
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.pairs import pair_features
 from bertjax.tasks.reading.layout import Record
-from bertjax.tasks.reading.records import FORMATS, TEXT_FORMATS, parse_records
+from bertjax.tasks.reading.records import FORMATS, parse_records
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, describe_files
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.sentence.task import Scores
@@ -109,8 +110,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[ChoiceQuestion]:
         """See Task. The lines are a table, JSON objects or a JSON list, see `parse_questions`. Labels are ignored."""
-        kind = FORMATS.get(bare_suffix(where))
-        return self.from_rows(parse_records(lines, where, kind if kind in TEXT_FORMATS else 'jsonl'))
+        return self.from_rows(parse_records(lines, where, FORMATS.get(bare_suffix(where), 'jsonl')))
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion]:
         return files.parse_questions(rows, labeled=False, keep_fields=True)
@@ -150,7 +150,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
 
     def metrics(self, records: Questions, predictions: Choices) -> dict[str, float | None]:
         """Returns the accuracy."""
-        right = [record.label == choice.best for record, choice in zip(records, predictions, strict=True)]
+        right = _right(records, predictions)
         return {'accuracy': sum(right) / len(right) if right else None}
 
     def collapsed(self, records: Questions, predictions: Choices) -> bool:
@@ -158,12 +158,14 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         return len({choice.best for choice in predictions}) == 1 < len({record.label for record in records})
 
     def report(self, records: Questions, predictions: Choices) -> str:
-        """Returns the accuracy by group, by index of the correct ending, and, if it varies, by number of endings."""
-        counts = [str(len(record.endings)) for record in records]
-        tables = [_table('group', [record.group or '-' for record in records], records, predictions)]
-        tables.append(_table('correct ending', [str(record.label) for record in records], records, predictions))
-        tables += [_table('endings', counts, records, predictions)] if len(set(counts)) > 1 else []
-        return '\n\n'.join(tables)
+        """Returns the accuracy by group, by index of the correct ending, and by number of endings, as far as they vary."""
+        right = _right(records, predictions)
+        groups = {
+            'group': [record.group for record in records],
+            'correct ending': [str(record.label) for record in records],
+            'endings': [str(len(record.endings)) for record in records],
+        }
+        return '\n\n'.join(_table(title, names, right) for title, names in groups.items() if len(set(names)) > 1)
 
     def rows(self, records: Questions, predictions: Choices) -> Iterator[dict[str, Any]]:
         """Yields an object for each question: `prompt`, `start`, `endings`, `prediction`, `ending`, `probabilities`.
@@ -200,11 +202,13 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         return {f'{split}_predictions.csv': '\n'.join([',pred', *lines]) + '\n'}
 
 
-def _table(title: str, names: Sequence[str], records: Questions, predictions: Choices) -> str:
-    total, right = Counter(names), Counter[str]()
-    for name, record, choice in zip(names, records, predictions, strict=True):
-        right[name] += record.label == choice.best
+def _right(records: Questions, predictions: Choices) -> list[bool]:
+    return [record.label == choice.best for record, choice in zip(records, predictions, strict=True)]
+
+
+def _table(title: str, names: Sequence[str], right: Sequence[bool]) -> str:
+    total, correct = Counter(names), Counter(itertools.compress(names, right))
     width = max(len(title), *map(len, total))
     lines = [f'{title:{width}}  accuracy   right      of']
-    lines += [f'{name:{width}}{right[name] / n:10.4f}{right[name]:8,}{n:8,}' for name, n in sorted(total.items())]
+    lines += [f'{name:{width}}{correct[name] / n:10.4f}{correct[name]:8,}{n:8,}' for name, n in sorted(total.items())]
     return '\n'.join(lines)
