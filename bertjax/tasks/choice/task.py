@@ -150,7 +150,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
 
     def metrics(self, records: Questions, predictions: Choices) -> dict[str, float | None]:
         """Returns the accuracy."""
-        right = _right(records, predictions)
+        right = [record.label == choice.best for record, choice in zip(records, predictions, strict=True)]
         return {'accuracy': sum(right) / len(right) if right else None}
 
     def collapsed(self, records: Questions, predictions: Choices) -> bool:
@@ -158,8 +158,8 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         return len({choice.best for choice in predictions}) == 1 < len({record.label for record in records})
 
     def report(self, records: Questions, predictions: Choices) -> str:
-        """Returns the accuracy by group, by index of the correct ending, and by number of endings, as far as they vary."""
-        right = _right(records, predictions)
+        """Returns the accuracy by group, by index of the correct ending and by number of endings, if these vary."""
+        right = [record.label == choice.best for record, choice in zip(records, predictions, strict=True)]
         groups = {
             'group': [record.group for record in records],
             'correct ending': [str(record.label) for record in records],
@@ -200,10 +200,6 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
             return {}
         lines = [f'{i},{choice.best}' for i, choice in enumerate(predictions)]
         return {f'{split}_predictions.csv': '\n'.join([',pred', *lines]) + '\n'}
-
-
-def _right(records: Questions, predictions: Choices) -> list[bool]:
-    return [record.label == choice.best for record, choice in zip(records, predictions, strict=True)]
 
 
 def _table(title: str, names: Sequence[str], right: Sequence[bool]) -> str:

@@ -83,12 +83,11 @@ class MultiLabelTask(ClassificationTask):
             return None
         names = []
         for name, cell in zip(self.label_columns, cells, strict=True):
-            if cell is None:
-                fix = 'correct the record or config.task.label_columns; an unlabeled test file has no label columns'
-                raise UserError(where, f'no value in the column {name}', '0 or 1', fix)
-            flag = _FLAGS.get(cell.strip().lower())
+            flag = None if cell is None else _FLAGS.get(cell.strip().lower())
             if flag is None:
-                raise UserError(where, f'{cell[:40]!r} in the column {name}', '0 or 1', 'correct the record')
+                found = f'{"no value" if cell is None else repr(cell[:40])} in the column {name}'
+                fix = 'correct the record or config.task.label_columns; an unlabeled test file has no label columns'
+                raise UserError(where, found, '0 or 1', fix)
             names += [name] if flag else []
         return json.dumps(names)
 

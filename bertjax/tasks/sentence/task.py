@@ -119,12 +119,10 @@ class TextTask(Task[Example, Scores]):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.stride >= self.seq_len:
-            expected = f'0 to {self.seq_len - 1}'
-            raise UserError('config.task.stride', str(self.stride), expected, 'leave it at 0 for half a window')
-        if self.stride and self.long != 'windows':
-            fix = "set config.task.long='windows', or leave config.task.stride at 0"
-            raise UserError('config.task.stride', f'{self.stride} with long={self.long!r}', "long='windows'", fix)
+        if self.stride and (self.long != 'windows' or self.stride >= self.seq_len):
+            found = f'{self.stride} with long={self.long!r} and seq_len={self.seq_len}'
+            expected = "long='windows' and a stride below seq_len"
+            raise UserError('config.task.stride', found, expected, 'leave it at 0 for half a window')
         self.labels = list(self.labels)
         if self.labels and (self.regression or len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
             expected = 'nothing, because scores have no labels' if self.regression else 'two or more, all different'
