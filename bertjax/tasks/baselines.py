@@ -27,11 +27,7 @@ def class_baselines(
 ) -> dict[str, np.ndarray]:
     """Returns the logits, float64 [M, C], from the class frequencies and from logistic regression on TF-IDF features.
 
-    Args:
-      train: The N training records.
-      targets: The index of each training record's class, int [N].
-      records: The M records to predict.
-      classes: The number of classes C.
+    `targets`, int [N], has the index of each training record's class. M records are predicted.
     """
     train_inputs, inputs = tfidf_features(train, records)
     counts = np.bincount(targets, minlength=classes)
@@ -76,8 +72,7 @@ def ending_baselines(train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQu
     """Returns the scores of each record's C endings, float64 [C].
 
     For MOST_FREQUENT, the score of an ending is the number of training records whose correct ending has the same index.
-    For OVERLAP, the score is the cosine between the TF-IDF vectors of the ending and of the prompt. The prompt is the
-    context and the start of the endings. The weights of TF-IDF are fitted to the training texts.
+    For OVERLAP, the score is the cosine between the TF-IDF vectors of the ending and of its context and start.
     """
     prompt = lambda question: f'{question.context} {question.start}'  # noqa: E731
     label_counts = Counter(question.label for question in train)

@@ -72,13 +72,10 @@ def build_pair_task(directory: str, longest: int) -> Task | None:
 def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) -> Task | None:
     """Builds the task of a model class of transformers; None for a class without a task, such as BertForPreTraining.
 
-    Args:
-      values: The fields of a config.json: `architectures`, `id2label`, `num_labels`, `problem_type`.
-      seq_len: The maximum sequence length S, in tokens.
-      where: The directory, for messages.
+    `values` are the fields of a config.json. `architectures`, `id2label`, `num_labels` and `problem_type` are read.
 
     Raises:
-      UserError: `id2label` or `num_labels` is invalid.
+      UserError: `id2label` is invalid, or does not fit `num_labels` or `problem_type`.
     """
     names = values.get('architectures') or ['']
     kind = next((kind for suffix, kind in _KINDS.items() if str(names[0]).endswith(suffix)), None)

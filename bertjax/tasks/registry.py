@@ -29,8 +29,7 @@ def build_task(kind: str, *, data: str, seq_len: int, **options: Any) -> Task:
 
     Args:
       kind: One of KINDS.
-      data: The folder or the file with the data; '' for tensorflow-datasets, or if no data are read.
-      seq_len: The maximum sequence length, in tokens.
+      data, seq_len: See `Task`; `data` may be '' if no data are read.
       **options: The options of the kind: the other fields of its class.
 
     Raises:

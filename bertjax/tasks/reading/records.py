@@ -31,9 +31,8 @@ class Row:
     """The values of the requested columns of a record.
 
     Attributes:
-      where: the location, such as 'file:line' or 'file[key]'.
+      where, fields: see Record; `fields` is None for a line of plain text.
       values: the text of each requested column; None if the column is missing or its value is null.
-      fields: all fields of the record, by name; None for a line of plain text.
     """
 
     where: str
@@ -55,7 +54,6 @@ def read_records(files: Files, format: str = 'auto', layout: TableLayout = ANY_T
     lines. .gz, .bz2, .xz and .zst files are decompressed. Text is UTF-8, with or without a byte order mark.
 
     Args:
-      files: The files, local or remote.
       format: The format of text files, one of TEXT_FORMATS; 'auto' selects the format by suffix.
       layout: The expected form of a table; by default, any table with a header.
 
@@ -85,14 +83,8 @@ def parse_records(
 ) -> Iterator[Record]:
     """Yields the records of a text file; see `read_records`.
 
-    Each record is yielded as soon as its lines are read, except those of a JSON list or of the format 'json'.
-
-    Args:
-      lines: The numbered lines, without line ends.
-      where: The name of the file, for messages.
-      format: The format of the lines, a value of FORMATS.
-      layout: See `read_records`.
-      blank: Whether blank lines between the rows of a table are 'refused' or 'skipped'.
+    Each record is yielded as soon as its lines are read, except those of a JSON list or of the format 'json'. `format`
+    is one of TEXT_FORMATS. Blank lines between the rows of a table are 'refused' or 'skipped', as `blank` says.
     """
     if format == 'json':
         records = json_records(lines, where)

@@ -170,8 +170,8 @@ def split_files(
     split: str,
     *,
     stems: Collection[str] = (),
-    suffixes: Collection[str] = (),
-    fix: str = '',
+    suffixes: Collection[str] = tuple(FORMATS),
+    fix: str = 'move the others away',
     first: Collection[epath.Path] = (),
 ) -> Files:
     """Returns the files of a split, or () if there are none.
@@ -181,17 +181,15 @@ def split_files(
     Hugging Face Hub have such a subfolder.
 
     Args:
-      folder: An existing folder.
-      split: The name of the split. If `stems` is given, only messages use it.
       stems: The possible file names without suffix; () for STEMS[split].
-      suffixes: The suffixes of the allowed formats; () for all in records.py:FORMATS.
-      fix: The fix in the error message if several files match; '' for a default.
+      suffixes: The suffixes of the allowed formats.
+      fix: The fix in the error message if several files match.
       first: Files of the split that have priority over all others.
 
     Raises:
       UserError: Several files match the split, or a shard is missing.
     """
-    stems, suffixes = tuple(stems) or STEMS[split], tuple(suffixes) or tuple(FORMATS)
+    stems = stems or STEMS[split]
     candidates: dict[str, Files] = {path.name: (path,) for path in first}
     for parent in [path for path in (folder, folder / 'data') if path.is_dir()]:
         # Text and binary files of a split are assumed to contain the same records, so only the text files are read.
@@ -200,11 +198,11 @@ def split_files(
             candidates = candidates or _find_candidates(parent, stems, kinds)
     if len(candidates) > 1:
         names = ' and '.join(sorted(candidates))
-        raise UserError(str(folder), names, f'one file of the {split} split', fix or 'move the others away')
+        raise UserError(str(folder), names, f'one file of the {split} split', fix)
     return next(iter(candidates.values()), ())
 
 
-def _find_candidates(folder: epath.Path, stems: Sequence[str], suffixes: Sequence[str]) -> dict[str, Files]:
+def _find_candidates(folder: epath.Path, stems: Collection[str], suffixes: Collection[str]) -> dict[str, Files]:
     """Returns {name: files} for each file, folder or set of shards whose name matches the split."""
     candidates: dict[str, Files] = {}
     shard_counts: dict[str, int] = {}

@@ -32,7 +32,6 @@ def read_input(
     Args:
       columns: The columns of the one or two texts.
       headerless_columns: The names of all columns of a table without a header; () if tables have a header.
-      format: The format of a file with an unknown suffix, a value of FORMATS; 'auto' if unknown.
       quiet: Whether to suppress the message about the detected format.
       tabs: Whether plain lines are pairs if the first line has a tab, even if `columns` has one column.
 
