@@ -13,7 +13,6 @@ from bertjax.data.features import INPUTS, FeatureBuilder, Features
 from bertjax.errors import UserError
 from bertjax.losses import CLASSIFICATION, Objective
 from bertjax.metrics.classification import relation_figures
-from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.heads import BertForTask
 from bertjax.model.lookup import gather_positions
@@ -124,6 +123,9 @@ class RelationTask(TextTask):
     def learn(self, records: Sequence[Relation]) -> None:
         super().learn(records)
         self._check_negative()
+        has_types = any(entity.type for record in records for entity in record.entities)
+        if self.markers in ('typed', 'mask') and not has_types:
+            print(f'warning: config.task.markers={self.markers} marks types, but no row has subj_type or obj_type')
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
@@ -148,11 +150,6 @@ class RelationTask(TextTask):
             values = {} if targets is None else {'labels': targets[row]}
             builder.add_row(row, **{STARTS: np.asarray(starts, np.int32) + 1}, **values)
         notes = [describe_marks(tokenizer, self.markers)] if training else []
-        has_types = any(entity.type for record in records for entity in record.entities)
-        is_labeled = any(record.label is not None for record in records)  # a batch of a stream has no labels
-        if self.markers in ('typed', 'mask') and is_labeled and not has_types:
-            reason = 'marks types, but no row has subj_type or obj_type'
-            notes.append(f'warning: config.task.markers={self.markers} {reason}')
         if truncated:
             longer = f'{truncated:,} of {len(records):,} records are longer than config.seq_len={self.seq_len}'
             notes.append(f'{longer} and lose words, the farthest from the entities first')
@@ -162,9 +159,6 @@ class RelationTask(TextTask):
         """See Task; the fixed tokens are the marks and types of the entities."""
         masks = (fixed for _, _, fixed, _ in encode_relations(records, tokenizer, self.seq_len, self.markers))
         return np.concatenate([np.concatenate([[False], fixed, [False]]) for fixed in masks])
-
-    def build_module(self, model_config: BertConfig) -> BertForTask:
-        return self.head.module(model_config, len(self.labels))
 
     def card_facts(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """See Task; the tokenizers of transformers split the name of an unused piece unless it is added to them."""

@@ -92,22 +92,24 @@ def test_marked_texts_are_parsed(text: str, plain: str, subject: str, object: st
     assert parsed == plain and (record.mention(0), record.mention(1)) == (subject, object)
 
 
-def test_marked_texts_have_the_types_of_their_fields(slots: Tokenizer, tmp_path: pathlib.Path):
+def test_marked_texts_have_the_types_of_their_fields(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
     row = {'text': '<< ab >> c [[ d ]]', 'label': 'x', 'subj_type': 'A', 'obj_type': 'B'}
     for split, rows in (('train', [row, {**row, 'label': 'y'}]), ('dev', [row])):
         (tmp_path / f'{split}.jsonl').write_text(''.join(json.dumps(fields) + '\n' for fields in rows))
     task = RelationTask(str(tmp_path), 32, markers='typed')
-    task.learn(task.records('train'))
+    records = task.records('train')
+    task.learn(records)
+    assert 'marks types' not in capsys.readouterr().out
     (record,) = task.records('dev')
     assert record.entities == (MarkedEntity(0, 2, 'A'), MarkedEntity(5, 6, 'B'))
-    assert record.fields == row and task.records('train')[0].fields is None
-    assert not task.features([record], slots, training=False).notes
+    assert record.fields == row and records[0].fields is None
     (plain,) = task.parse([(1, row['text'])], 'standard input')
-    labeled = dataclasses.replace(plain, label='x')
-    (note,) = task.features([labeled], slots, training=False).notes
-    assert note == 'warning: config.task.markers=typed marks types, but no row has subj_type or obj_type'
-    assert not task.features([plain], slots, training=False).notes  # the batches of a stream would repeat the warning
-    assert not RelationTask('', 32).features([plain], slots, training=False).notes
+    labeled = [dataclasses.replace(plain, label=label) for label in 'xy']
+    task.learn(labeled)
+    warning = 'warning: config.task.markers=typed marks types, but no row has subj_type or obj_type'
+    assert warning in capsys.readouterr().out
+    RelationTask('', 32).learn(labeled)
+    assert warning not in capsys.readouterr().out
 
 
 def test_the_model_card_tells_how_to_mark_the_entities(slots: Tokenizer, tokenizer: Tokenizer, tmp_path: pathlib.Path):
