@@ -59,26 +59,24 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
     rows: list[tuple[str, ...]] = []
     locations: list[str] = []
     before: list[tuple[str, ...]] = []
-    document, separator, count, first = 0, '', 0, 0
-    # Without a prefix, each line that passes this test has the columns of a word.
+    document, count, first = 0, 0, 0
+    # A line that starts with # can be a comment, so the first other line determines the separator.
     is_word = lambda line: line.strip(' \t') and not line.startswith('#') and not is_boundary(line)  # noqa: E731
     lines, words = peek_lines(lines, accept=is_word)
-    first_separator = _separator(''.join(words))
-    width = len(split_columns(words[0], first_separator)) if words else 0
+    separator = '\t' if '\t' in ''.join(words) else ' '
+    width = len(split_columns(words[0], separator)) if words else 0
     for number, line in itertools.chain(lines, [(0, '')]):
-        filled = line.strip(' \t') != ''
-        boundary = filled and is_boundary(line)
-        comment = filled and not rows and is_comment(line, prefix, separator or first_separator, count or width)
-        if not filled or boundary:
+        boundary = is_boundary(line)
+        if boundary or not line.strip(' \t'):
             if rows:
                 yield ColumnBlock(tuple(rows), locations, tuple(before), document, separator)
                 rows, locations, before = [], [], []
             document += boundary
-        if not filled or boundary or comment:
-            before.append((line,) if comment else split_columns(line, ' ') if boundary else ())
+            before.append(split_columns(line, ' ') if boundary else ())
             continue
-        if not separator:
-            separator = _separator(line)
+        if not rows and is_comment(line, prefix, separator, count or width):
+            before.append((line,))
+            continue
         columns = split_columns(line, separator)
         if separator == '\t' and len(columns) == 10 and _NO_WORD.fullmatch(columns[0]):
             continue
@@ -92,10 +90,6 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
             raise UserError(f'{where}:{number}', f'{_format_columns(len(columns))} in {line[:60]!r}', expected, fix)
         rows.append(columns)
         locations.append(f'{where}:{number}')
-
-
-def _separator(line: str) -> str:
-    return '\t' if '\t' in line else ' '
 
 
 def is_comment(line: str, prefix: str, separator: str, width: int) -> bool:
