@@ -1,7 +1,6 @@
 """Reads dependency trees from CoNLL-U (https://universaldependencies.org/format.html): words, heads and relations."""
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Iterable, Iterator
 
@@ -9,12 +8,9 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import Line, read_lines
+from bertjax.tasks.tagging.columns import ColumnBlock, read_blocks
 
 _COLUMNS = 10
-# The id of a multiword token: one surface form that stands for several words.
-_RANGE = re.compile(r'([1-9][0-9]*)-([1-9][0-9]*)')
-# The id of an empty node of the enhanced graph.
-_EMPTY = re.compile(r'(0|[1-9][0-9]*)\.[1-9][0-9]*')
 _FIX = 'correct the line, or remove the sentence'
 
 
@@ -48,49 +44,24 @@ def read_trees(path: epath.PathLike) -> Iterator[Tree]:
 
 def parse_trees(lines: Iterable[Line], where: str) -> Iterator[Tree]:
     """Yields the sentences of `lines`, as `read_trees` does. `where` is the file name for error messages."""
-    for is_blank, sentence in itertools.groupby(lines, key=lambda line: not line[1].strip()):
-        if not is_blank:
-            yield from _parse_tree(sentence, where)
+    return map(_parse_tree, read_blocks(lines, where, '#'))
 
 
-def _parse_tree(sentence: Iterable[Line], where: str) -> Iterator[Tree]:
-    """Yields the tree of the lines of one sentence, or nothing if there are no words."""
-    rows: list[tuple[int, str, str, str]] = []  # (line, form, head, relation) of each word
-    ranges: dict[int, int] = {}  # {last word of a multiword token: line}
-    for line, text in sentence:
-        at, columns, word = f'{where}:{line}', text.split('\t'), len(rows) + 1
-        if text.startswith('#'):
-            if rows:
-                found, expected = 'a comment inside a sentence', 'comments only before the first word'
-                raise UserError(at, found, expected, _FIX)
-            continue
-        if len(columns) != _COLUMNS:
-            fix = 'separate the columns by tabs' if len(columns) == 1 else _FIX
-            expected = f'{_COLUMNS} columns separated by tabs, as in CoNLL-U'
-            raise UserError(at, f'{len(columns)} column(s)', expected, fix)
-        identifier, form = columns[:2]
-        if span := _RANGE.fullmatch(identifier):
-            first, last = map(int, span.groups())
-            if first != word or last <= first:
-                expected = f'a multiword token from word {word} to a later word'
-                raise UserError(at, f'the multiword token {identifier}', expected, _FIX)
-            ranges[last] = line
-        elif not _EMPTY.fullmatch(identifier):
-            if identifier != str(word):
-                raise UserError(at, f'the word {identifier!r}', f'word {word}, the next word of the sentence', _FIX)
-            if not form:
-                raise UserError(at, 'an empty form', 'a word', _FIX)
-            rows.append((line, form, columns[6], columns[7]))
-    for last, line in ranges.items():
-        if last > len(rows):
-            found, expected = f'a multiword token up to word {last}', f'at most {len(rows)}, the last word'
-            raise UserError(f'{where}:{line}', found, expected, _FIX)
-    for word, (line, _, head, relation) in enumerate(rows, 1):
-        if not re.fullmatch('[0-9]{1,9}', head) or int(head) > len(rows) or int(head) == word:
-            expected = f'another word of the sentence, 1 to {len(rows)}, or 0 for the root'
-            raise UserError(f'{where}:{line}', f'the head {head!r} of word {word}', expected, _FIX)
+def _parse_tree(block: ColumnBlock) -> Tree:
+    width = len(block.rows[0])
+    if width != _COLUMNS or block.separator != '\t':
+        found = f'{width} column(s) separated by {"spaces" if block.separator == " " else "tabs"}'
+        raise UserError(block.locations[0], found, f'{_COLUMNS} columns separated by tabs, as in CoNLL-U', _FIX)
+    for word, (at, row) in enumerate(zip(block.locations, block.rows, strict=True), 1):
+        identifier, form, head, relation = row[0], row[1], row[6], row[7]
+        if identifier != str(word):
+            raise UserError(at, f'the word {identifier!r}', f'word {word}, the next word of the sentence', _FIX)
+        if not form:
+            raise UserError(at, 'an empty form', 'a word', _FIX)
+        if not re.fullmatch('[0-9]{1,9}', head) or int(head) > len(block.rows) or int(head) == word:
+            expected = f'another word of the sentence, 1 to {len(block.rows)}, or 0 for the root'
+            raise UserError(at, f'the head {head!r} of word {word}', expected, _FIX)
         if relation in ('', '_'):
-            raise UserError(f'{where}:{line}', 'no relation', 'a relation such as nsubj', _FIX)
-    if rows:
-        lines, words, heads, relations = zip(*rows, strict=True)
-        yield Tree(f'{where}:{lines[0]}', words, tuple(map(int, heads)), relations)
+            raise UserError(at, 'no relation', 'a relation such as nsubj', _FIX)
+    _, words, _, _, _, _, heads, relations, _, _ = zip(*block.rows, strict=True)
+    return Tree(block.locations[0], words, tuple(map(int, heads)), relations)
