@@ -52,18 +52,19 @@ def window_bounds(length: int, max_tokens: int, stride: int) -> tuple[np.ndarray
     return starts, np.minimum(starts + max_tokens, length)
 
 
-def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:
+def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int, length_weight: float = 0.01) -> np.ndarray:
     """Returns the index of the best window for each of T = `length` tokens, int64 [T].
 
-    The best window for a token maximizes min(left context, right context) + 0.01 · length of the window. `starts` and
-    `ends`, int64 [W], are the bounds of the windows.
+    The best window for a token maximizes min(left context, right context) + `length_weight` · length of the window. The
+    first of equally good windows is chosen. `starts` and `ends`, int64 [W], are the bounds of the windows. The default
+    of `length_weight` comes from run_squad.py.
     """
     best, best_context = np.zeros(length, np.int64), np.full(length, -1.0)
     # A loop, because an array [W, T] for a book would not fit in memory.
     for window, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         left = np.arange(end - start)
-        context = np.minimum(left, left[::-1]) + 0.01 * (end - start)  # the factor comes from run_squad.py
-        better = context > best_context[start:end]  # the first of equally good windows remains
+        context = np.minimum(left, left[::-1]) + length_weight * (end - start)
+        better = context > best_context[start:end]
         best[start:end][better], best_context[start:end][better] = window, context[better]
     return best
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bertjax.tasks.squad.windows import choose_windows
 from bertjax.text.tokenizer import Tokenizer
 
 WORDS = 'token_words'  # name of a token array, see TaggingTask.features
@@ -46,9 +47,8 @@ def windows(
     A sentence of up to `max_pieces` pieces is a single window. Words of `document` before and after the sentence fill
     the rest of the window, equally on both sides if there are enough words.
 
-    A longer sentence is split into overlapping windows. A word is tagged in the window that maximizes the smaller of
-    its left and right contexts, similar to run_squad.py:_check_is_max_context of google-research/bert.
-    A window starts at the start of a word, except inside a word that is longer than `stride`.
+    A longer sentence is split into overlapping windows. A word is tagged in the window that `choose_windows` selects
+    for its first piece. A window starts at the start of a word, except inside a word that is longer than `stride`.
 
     Args:
       first: The index of the first piece of each word of the document, followed by the number of pieces, int64 [W + 1].
@@ -75,13 +75,8 @@ def windows(
         begin = begins[-1] + stride
         word_start = int(first[np.searchsorted(first, begin, side='right') - 1])
         begins.append(min(word_start if word_start > begins[-1] else begin, last_begin))
-    bounds = [(begin, min(begin + max_pieces, end)) for begin in begins]
-    positions = first[words]
-    parts = [slice(*np.searchsorted(positions, bound)) for bound in bounds]  # the words that begin in each window
-    best, best_context = np.zeros(len(words), np.int64), np.full(len(words), -1)
-    for window, ((begin, stop), part) in enumerate(zip(bounds, parts, strict=True)):
-        context = np.minimum(positions[part] - begin, stop - 1 - positions[part])
-        better = context > best_context[part]  # the first of equally good windows remains
-        best[part][better], best_context[part][better] = window, context[better]
-    tagged = [words[part][best[part] == window] for window, part in enumerate(parts)]
-    return [(*bound, indices) for bound, indices in zip(bounds, tagged, strict=True) if len(indices)]
+    starts = np.array(begins)
+    stops = np.minimum(starts + max_pieces, end)
+    best = choose_windows(starts - start, stops - start, end - start, length_weight=0)[first[words] - start]
+    tagged = [words[best == window] for window in range(len(starts))]
+    return [window for window in zip(starts.tolist(), stops.tolist(), tagged, strict=True) if len(window[2])]
