@@ -24,17 +24,10 @@ def normalize(text: str) -> str:
     return ' '.join(_ARTICLE.sub(' ', text).split())
 
 
-def exact_match(gold: str, answer: str) -> float:
-    """Returns 1 if both texts are equal after normalization, else 0."""
-    return float(normalize(gold) == normalize(answer))
-
-
 def overlap_f1(gold: str, answer: str, *, empty_equal: bool) -> float:
     """Returns the F1 of the two bags of normalized words.
 
-    Args:
-      gold, answer: The texts.
-      empty_equal: Whether the F1 of two texts without words is 1 (as in v2.0) instead of 0 (as in v1.1).
+    The F1 of two texts without words is 1 if `empty_equal` is True (as in v2.0), else 0 (as in v1.1).
     """
     gold_words, answer_words = normalize(gold).split(), normalize(answer).split()
     if not gold_words or not answer_words:
@@ -47,23 +40,22 @@ def overlap_f1(gold: str, answer: str, *, empty_equal: bool) -> float:
     return (2 * precision * recall) / (precision + recall)
 
 
+def score_answer(gold: Sequence[str], answer: str, *, v2: bool) -> tuple[float, float]:
+    """Returns the exact match (0 or 1) and the F1 of an answer, each the maximum over the gold answers."""
+    if v2:
+        gold = [text for text in gold if normalize(text)] or ['']
+    exact = any(normalize(text) == normalize(answer) for text in gold)
+    return float(exact), max(overlap_f1(text, answer, empty_equal=v2) for text in gold)
+
+
 def evaluate_v1(gold: Gold, answers: Mapping[str, str]) -> dict[str, float]:
-    """Returns `exact` and `f1` of SQuAD 1.1.
+    """Returns `exact` and `f1` of SQuAD 1.1, where each question has a gold answer.
 
-    Args:
-      gold: The gold answers of each question, at least one.
-      answers: {id: predicted answer} for each id in `gold`.
-
-    Raises:
-      ValueError: There is no question, or a question lacks a gold answer or a predicted answer.
+    `answers` is {id: predicted answer} for each id in `gold`.
     """
-    if not gold or not all(gold.values()) or gold.keys() - answers.keys():
-        raise ValueError('expected questions, each with a gold answer and a predicted answer')
-    exact = f1 = 0.0
-    for question, texts in gold.items():
-        exact += max(exact_match(text, answers[question]) for text in texts)
-        f1 += max(overlap_f1(text, answers[question], empty_equal=False) for text in texts)
-    return {'exact': exact / len(gold), 'f1': f1 / len(gold)}
+    scores = [score_answer(texts, answers[question], v2=False) for question, texts in gold.items()]
+    exact, f1 = (sum(column) / len(scores) for column in zip(*scores, strict=True))
+    return {'exact': exact, 'f1': f1}
 
 
 class Evaluation:
@@ -72,23 +64,14 @@ class Evaluation:
     Args:
       gold: The gold answers of each question; empty for an unanswerable question.
       answers: {id: predicted answer} for each id in `gold`; '' for no answer.
-
-    Raises:
-      ValueError: There is no question, or a question lacks a predicted answer.
     """
 
     def __init__(self, gold: Gold, answers: Mapping[str, str]):
-        if not gold or gold.keys() - answers.keys():
-            raise ValueError('expected questions, each with a predicted answer')
         self._ids = list(gold)
         self._answerable = np.array([bool(texts) for texts in gold.values()])  # [number of questions]
         self._answered = np.array([bool(answers[question]) for question in gold])
-        gold_texts = [[text for text in texts if normalize(text)] or [''] for texts in gold.values()]
-        pairs = [(texts, answers[question]) for question, texts in zip(gold, gold_texts, strict=True)]
-        self._exact = np.array([max(exact_match(text, answer) for text in texts) for texts, answer in pairs])
-        self._f1 = np.array(
-            [max(overlap_f1(text, answer, empty_equal=True) for text in texts) for texts, answer in pairs]
-        )
+        scores = [score_answer(texts, answers[question], v2=True) for question, texts in gold.items()]
+        self._exact, self._f1 = np.array(scores).T
 
     def figures(self) -> dict[str, float | None]:
         """Returns `exact` and `f1` of all questions, of answerable ones (HasAns_) and of unanswerable ones (NoAns_).

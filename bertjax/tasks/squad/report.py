@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from bertjax.metrics.squad import exact_match, overlap_f1
+from bertjax.metrics.squad import score_answer
 from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.windows import find_answer, format_list
 
@@ -49,9 +49,8 @@ def squad_report(questions: Sequence[SquadQuestion], texts: Mapping[str, str]) -
         predicted = texts[question.id]
         table[bool(question.answers), bool(predicted)] += 1
         if question.answers:
-            exact = max(exact_match(gold, predicted) for gold in question.answers)
-            f1 = max(overlap_f1(gold, predicted, empty_equal=False) for gold in question.answers)
-            groups.setdefault(find_question_word(question.question), []).append((exact, f1))
+            scores = score_answer(question.answers, predicted, v2=False)
+            groups.setdefault(find_question_word(question.question), []).append(scores)
     lines = [f'{"with answer":<12} {"questions":>9} {"exact":>7} {"F1":>7}']
     for word, scores in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
         exact, f1 = (100 * sum(column) / len(scores) for column in zip(*scores, strict=True))
