@@ -13,11 +13,9 @@ from bertjax.files.paths import existing_files
 from bertjax.remote.paths import user_path
 from bertjax.tasks.reading.records import FORMATS, NESTED, Files, parse_records, read_records
 from bertjax.tasks.reading.sources import read_dataset
-from bertjax.tasks.reading.splits import STEMS, SplitFiles, split_files
+from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, split_files
 from bertjax.tasks.reading.texts import number_lines, quote_names, read_text
 from bertjax.tasks.squad.questions import SquadQuestion, check_questions, has_rows, parse_question_row, parse_squad_json
-
-_TFDS_SPLITS = {'train': 'train', 'dev': 'validation'}  # {split: its name in tensorflow-datasets}
 
 
 class SquadFiles(SplitFiles):
@@ -50,20 +48,18 @@ class SquadFiles(SplitFiles):
         Raises:
           UserError: Several files match, a shard is missing, or a file in `names` does not exist or is listed twice.
         """
-        name, official_name = self._names[split], f'{split}-v{self._version}.json'
-        if not self._data and not name:
-            return ()
-        path = next(existing_files(self._folder, [name] if name else [official_name, f'{official_name}.gz']), None)
-        if path:
-            return (path,)
-        if name:
-            names = [part.strip() for part in name.split(',')]
-            parts = tuple(existing_files(self._folder, names))
-            if len(parts) < len(names) or len(set(parts)) < len(parts):
+        if self._names[split]:
+            names = [name.strip() for name in self._names[split].split(',')]
+            files = tuple(existing_files(self._folder, names))
+            if len(set(files)) < len(names):
                 raise self._no_file_error(split)
-            return parts
+            return files
+        if not self._data or not self._folder.is_dir():
+            return ()
+        official_name = f'{split}-v{self._version}.json'
+        official = tuple(existing_files(self._folder, [official_name, f'{official_name}.gz']))
         fix = f'name the right one in config.task.{split}_file'
-        return split_files(self._folder, split, suffixes=NESTED, fix=fix) if self._folder.is_dir() else ()
+        return official[:1] or split_files(self._folder, split, suffixes=NESTED, fix=fix)
 
     def _no_file_error(self, split: str) -> UserError:
         names = sorted(path.name for path in self._folder.iterdir()) if self._folder.is_dir() else None
@@ -79,13 +75,10 @@ class SquadFiles(SplitFiles):
 
     def read(self, split: str) -> list[SquadQuestion]:
         """Reads the questions of a split, in order."""
-        files = self.find(split) if split in STEMS else ()
-        if split not in STEMS or (split == 'test' and not files):
-            expected = 'train or dev' if split in STEMS else 'train, dev or test'
-            fix = 'set config.task.test_file to the test file' if split in STEMS else 'choose one of them'
-            raise UserError('config.split', repr(split), expected, fix)
+        check_split(split)
+        files = self.find(split)
         if not self._data and not files:
-            rows = read_dataset(f'squad/v{self._version}', _TFDS_SPLITS[split])
+            rows = read_dataset(f'squad/v{self._version}', {'dev': 'validation'}.get(split, split))
             return [parse_question_row(row, at, 'needed') for at, row in rows]
         if not files:
             raise self._no_file_error(split)

@@ -10,7 +10,7 @@ from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import parse_records
-from bertjax.tasks.reading.texts import Line, check_text, peek_lines
+from bertjax.tasks.reading.texts import Line, check_text, peek_lines, quote_names
 
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
 _FORM = 'the layout of SQuAD, {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers"}]}]}]}'
@@ -43,16 +43,21 @@ class SquadQuestion:
 
 
 def parse_squad_json(text: str, where: str, labels: str) -> list[SquadQuestion]:
-    """Parses SQuAD's JSON. The caller must pass the result to `check_questions`. See there for `labels`."""
+    """Parses SQuAD's JSON, of which the caller must check the ids.
+
+    `labels` is 'ignored' for questions without their answers. For the other values, see `check_questions`.
+    """
     root = load_json(text, where)
     if not isinstance(root, dict):
         raise UserError(where, f'a JSON {type(root).__name__}', _FORM, _FIX)
     questions: list[SquadQuestion] = []
-    for paragraph, location in _paragraphs(root, where):
-        context = json_field(paragraph, location, 'context', str)
-        for i, qa in enumerate(json_field(paragraph, location, 'qas', list)):
-            at = f'{location}.qas[{i}]'
-            questions.append(_question(json_value(qa, at, dict), at, context, labels))
+    for a, article in enumerate(json_field(root, where, 'data', list, dot=':')):
+        at = f'{where}:data[{a}]'
+        for p, paragraph in enumerate(json_field(article, at, 'paragraphs', list)):
+            location = f'{at}.paragraphs[{p}]'
+            context = json_field(paragraph, location, 'context', str)
+            for i, qa in enumerate(json_field(paragraph, location, 'qas', list)):
+                questions.append(_question(qa, f'{location}.qas[{i}]', context, labels))
     if not questions:
         raise UserError(where, 'no question', _FORM, _FIX)
     return questions
@@ -64,19 +69,17 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, lab
     Args:
       questions: The questions of all files of the split.
       answerable: Whether every labeled question must have an answer, as in v1.1.
-      labels: 'needed'; 'optional', where either all questions or none have labels; or 'ignored'.
+      labels: 'needed', or 'optional', where either all questions or none have labels.
 
     Raises:
       UserError: Two questions have the same id, or a question lacks required answers.
     """
-    questions = list(questions)
-    seen: dict[str, str] = {}
+    questions = list(check_ids(questions))
     # Empty `answers` mean 'unknown' if every question must have an answer, or if the split has no labels, that is, no
     # question has an answer or is marked as impossible.
     has_labels = any(question.answers or question.impossible for question in questions)
     for i, question in enumerate(questions):
-        _check_id(question, seen, _FIX)
-        if question.answers == () and (answerable or (not has_labels and labels != 'ignored')):
+        if question.answers == () and (answerable or not has_labels):
             if labels == 'needed':
                 found = 'no answer' if has_labels else 'no answer in any question'
                 expected = 'answers, or "is_impossible": true'
@@ -92,12 +95,15 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, lab
     return questions
 
 
-def _check_id(question: SquadQuestion, seen: dict[str, str], fix: str) -> None:
-    """Adds the id of a question to `seen`, {id: location}; raises a UserError if `seen` already has the id."""
-    first = seen.setdefault(question.id, question.where)
-    if first != question.where:
-        found = f'{question.id!r}, as in {first.rpartition("/")[2]}'
-        raise UserError(f'{question.where}.id', found, 'a different id', fix)
+def check_ids(questions: Iterable[SquadQuestion]) -> Iterator[SquadQuestion]:
+    """Yields the questions, and raises a UserError if two have the same id. All ids are kept in memory."""
+    seen: dict[str, str] = {}  # {id: location}
+    for question in questions:
+        first = seen.setdefault(question.id, question.where)
+        if first != question.where:
+            found = f'{question.id!r}, as in {first.rpartition("/")[2]}'
+            raise UserError(f'{question.where}.id', found, 'a different id', 'make the ids different')
+        yield question
 
 
 def parse_question_row(row: Mapping[str, Any], at: str, labels: str) -> SquadQuestion:
@@ -123,20 +129,15 @@ def _identifier(value: Any, at: str) -> str:
     return str(value) if type(value) is int else json_value(value, at, str)
 
 
-def parse_unlabeled_rows(records: Iterable[Record], *, unique_ids: bool) -> Iterator[SquadQuestion]:
+def parse_unlabeled_rows(records: Iterable[Record]) -> Iterator[SquadQuestion]:
     """Yields unlabeled questions from rows with `question` and `context`, each as soon as its row is read.
 
-    If a row has no `id`, the id of its question is the number of the line, or the row's index in a binary file. With
-    `unique_ids`, a repeated id is an error. This check keeps all ids in memory, so it does not suit a stream.
+    If a row has no `id`, the id of its question is the number of the line, or the row's index in a binary file.
     """
-    seen: dict[str, str] = {}
     for at, row in records:
         name = _identifier(row.get('id', _NUMBER.search(at)[0]), f'{at}.id')
         question, context = (json_field(row, at, key, str) for key in ('question', 'context'))
-        parsed = SquadQuestion(name, question, context, fields=row, where=at)
-        if unique_ids:
-            _check_id(parsed, seen, 'remove the ids, or make them different')
-        yield parsed
+        yield SquadQuestion(name, question, context, fields=row, where=at)
 
 
 def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
@@ -153,9 +154,10 @@ def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
         expected = 'SQuAD\'s JSON, or lines {"question": …, "context": …}'
         raise UserError(where, 'an empty input', expected, 'add a question')
     if has_rows(first_lines[0]):
-        return parse_unlabeled_rows(parse_records(lines, where, 'jsonl'), unique_ids=is_file)
+        questions = parse_unlabeled_rows(parse_records(lines, where, 'jsonl'))
+        return check_ids(questions) if is_file else questions
     text = '\n'.join(line for _, line in lines)
-    return iter(check_questions(parse_squad_json(text, where, 'ignored'), answerable=False, labels='ignored'))
+    return check_ids(parse_squad_json(text, where, 'ignored'))
 
 
 def has_rows(line: str) -> bool:
@@ -180,18 +182,9 @@ def load_json(text: str, where: str) -> Any:
         raise UserError(where, f'JSON that cannot be parsed ({error})', 'JSON within the parser limits', _FIX) from None
 
 
-def _paragraphs(root: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yields (paragraph, location) for each paragraph."""
-    for a, article in enumerate(json_field(root, where, 'data', list, dot=':')):
-        at = f'{where}:data[{a}]'
-        for p, paragraph in enumerate(json_field(json_value(article, at, dict), at, 'paragraphs', list)):
-            location = f'{at}.paragraphs[{p}]'
-            yield json_value(paragraph, location, dict), location
-
-
-def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> SquadQuestion:
-    name = _identifier(qa['id'], f'{at}.id') if 'id' in qa else json_field(qa, at, 'id', str)
+def _question(qa: Any, at: str, context: str, labels: str) -> SquadQuestion:
     question = json_field(qa, at, 'question', str)
+    name = _identifier(qa['id'], f'{at}.id') if 'id' in qa else json_field(qa, at, 'id', str)
     impossible = json_value(qa.get('is_impossible') or False, f'{at}.is_impossible', bool)
     if labels == 'ignored' or (labels == 'optional' and 'answers' not in qa and not impossible):
         return SquadQuestion(name, question, context, where=at)
@@ -201,7 +194,7 @@ def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> Squa
     texts, starts = [], []
     for i, answer in enumerate(answers):
         location = f'{at}.answers[{i}]'
-        texts.append(json_field(json_value(answer, location, dict), location, 'text', str))
+        texts.append(json_field(answer, location, 'text', str))
         starts.append(json_field(answer, location, 'answer_start', int))
         last = len(context.encode())  # offsets may be in bytes or UTF-16 units; windows.py:find_answer corrects them
         if not 0 <= starts[-1] <= last:
@@ -210,19 +203,16 @@ def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> Squa
     return SquadQuestion(name, question, context, tuple(texts), tuple(starts), impossible, where=at)
 
 
-def json_field(
-    parent: Mapping[str, Any], at: str, name: str, kind: type, *, dot: str = '.', form: str = '', fix: str = _FIX
-) -> Any:
-    """Returns parent[name] after checking its type. `dot` separates `at` and `name` in the message."""
-    if name not in parent:
-        fields = ', '.join(map(repr, list(parent)[:8])) or 'nothing'
-        raise UserError(at, f'no {name!r} among {fields}', f'{name!r} with {_KINDS[kind]}{form}', fix)
-    return json_value(parent[name], f'{at}{dot}{name}', kind, form=form, fix=fix)
+def json_field(parent: Any, at: str, name: str, kind: type, *, dot: str = '.') -> Any:
+    """Returns parent[name] after checking both types. `dot` separates `at` and `name` in the message."""
+    if name not in json_value(parent, at, dict):
+        raise UserError(at, f'no {name!r} among {quote_names(parent)}', f'{name!r} with {_KINDS[kind]}', _FIX)
+    return json_value(parent[name], f'{at}{dot}{name}', kind)
 
 
-def json_value(value: Any, at: str, kind: type, *, form: str = '', fix: str = _FIX) -> Any:
-    """Returns `value` after checking that its type is `kind`. In the message, `form` follows the expected type."""
+def json_value(value: Any, at: str, kind: type) -> Any:
+    """Returns `value` after checking that its type is `kind`."""
     if type(value) is not kind:
         found = json.dumps(value)
-        raise UserError(at, found if len(found) < 60 else found[:57] + '…', _KINDS[kind] + form, fix)
+        raise UserError(at, found if len(found) < 60 else found[:57] + '…', _KINDS[kind], _FIX)
     return check_text(value, at) if kind is str else value

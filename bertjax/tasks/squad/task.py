@@ -21,7 +21,7 @@ from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.squad.answers import SPANS_PER_BEST, Answers, AnswerSpan, best_spans, rank_answers
 from bertjax.tasks.squad.files import SquadFiles
-from bertjax.tasks.squad.questions import SquadQuestion, parse_input, parse_unlabeled_rows
+from bertjax.tasks.squad.questions import SquadQuestion, check_ids, parse_input, parse_unlabeled_rows
 from bertjax.tasks.squad.report import list_misplaced_answers, squad_report
 from bertjax.tasks.squad.windows import answer_tokens, choose_windows, find_answer, format_list, window_bounds
 from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, option
@@ -102,7 +102,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return parse_input(lines, where)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[SquadQuestion]:
-        return parse_unlabeled_rows(rows, unique_ids=True)
+        return check_ids(parse_unlabeled_rows(rows))
 
     def learn(self, records: Sequence[SquadQuestion]) -> None:
         """Prints the numbers of questions and texts, and the answers that differ from the text at `answer_start`."""
@@ -163,10 +163,9 @@ class SquadTask(Task[SquadQuestion, Answers]):
             for window, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
                 token_arrays = {}
                 if not training:
-                    outside, after = np.full(head, -1, np.int32), np.full(1, -1, np.int32)
                     first_or_none = np.where(best[start:end] == window, first_characters[start:end], np.int32(-1))
-                    token_arrays['token_first'] = np.concatenate([outside, first_or_none, after])
-                    token_arrays['token_last'] = np.concatenate([outside, end_characters[start:end], after])
+                    token_arrays['token_first'] = np.pad(first_or_none, (head, 1), constant_values=-1)
+                    token_arrays['token_last'] = np.pad(end_characters[start:end], (head, 1), constant_values=-1)
                 builder.add_sequence(*join_pair(query, ids[start:end], tokenizer), **token_arrays)
                 inside = answer is not None and start <= answer[0] and answer[1] < end
                 target = (answer[0] - start + head, answer[1] - start + head) if inside else (0, 0)

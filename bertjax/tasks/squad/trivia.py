@@ -6,10 +6,9 @@ text around it does not answer the question.
 """
 
 import collections
-import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from etils import epath
@@ -23,8 +22,6 @@ WORDS = 400  # the number of words at the start of a document that become a para
 EVIDENCE = {'EntityPages': 'evidence/wikipedia', 'SearchResults': 'evidence/web'}
 _FIX = 'give the folder of triviaqa-rc, with the original subfolders qa/ and evidence/'
 _FORM = '{"Data": [{"Question", "QuestionId", "Answer": {"Value", "Aliases"}, "EntityPages", "SearchResults"}]}'
-
-_checked = functools.partial(json_value, form=f', in {_FORM}', fix=_FIX)
 
 
 def read_questions(path: epath.Path) -> list[Any]:
@@ -55,27 +52,25 @@ def convert_to_squad(
     """
     for i, entry in enumerate(questions):
         at = f'{path}: Data[{i}]'
-        paragraphs = list(_paragraphs(folder, _checked(entry, at, dict), at, counts))
+        paragraphs = list(_paragraphs(folder, entry, at, counts))
         counts['questions'] += 1
         counts['answered'] += bool(paragraphs)
         if paragraphs:
             yield {'title': entry['QuestionId'], 'paragraphs': paragraphs}
 
 
-def _paragraphs(
-    folder: epath.Path, entry: Mapping[str, Any], at: str, counts: collections.Counter[str]
-) -> Iterator[dict[str, Any]]:
-    name = _text(entry, at, 'QuestionId')
-    question, answer = _text(entry, at, 'Question'), _checked(entry.get('Answer'), f'{at}.Answer', dict)
-    aliases = _checked(answer.get('Aliases', []), f'{at}.Answer.Aliases', list)
-    texts = [_checked(alias, f'{at}.Answer.Aliases', str) for alias in aliases]
+def _paragraphs(folder: epath.Path, entry: Any, at: str, counts: collections.Counter[str]) -> Iterator[dict[str, Any]]:
+    name, question = _text(entry, at, 'QuestionId'), _text(entry, at, 'Question')
+    answer = json_field(entry, at, 'Answer', dict)
+    aliases = json_value(answer.get('Aliases', []), f'{at}.Answer.Aliases', list)
+    texts = [json_value(alias, f'{at}.Answer.Aliases', str) for alias in aliases]
     pattern = alias_pattern([_text(answer, f'{at}.Answer', 'Value'), *texts])
     if not any(key in entry for key in EVIDENCE):
         raise UserError(at, 'no documents', ' or '.join(EVIDENCE), _FIX)
     for key, subfolder in EVIDENCE.items():
-        for j, page in enumerate(_checked(entry.get(key, []), f'{at}.{key}', list)):
+        for j, page in enumerate(json_value(entry.get(key, []), f'{at}.{key}', list)):
             location = f'{at}.{key}[{j}]'
-            file = _text(_checked(page, location, dict), location, 'Filename')
+            file = _text(page, location, 'Filename')
             document = folder / subfolder / file
             if not document.is_file():
                 raise UserError(f'{location}.Filename', f'no file {document}', 'the text of the document', _FIX)
@@ -108,8 +103,8 @@ def find_aliases(context: str, pattern: re.Pattern) -> list[dict[str, Any]]:
     return [{'text': text, 'answer_start': start} for text, start in starts.items()]
 
 
-def _text(entry: Mapping[str, Any], at: str, name: str) -> str:
-    value = json_field(entry, at, name, str, form=f', in {_FORM}', fix=_FIX)
+def _text(entry: Any, at: str, name: str) -> str:
+    value = json_field(entry, at, name, str)
     if not value.strip():
         raise UserError(f'{at}.{name}', repr(value), f'a text, in {_FORM}', _FIX)
     return value

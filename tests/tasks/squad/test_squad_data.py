@@ -12,6 +12,7 @@ from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.squad.files import read_questions
 from bertjax.tasks.squad.questions import (
     SquadQuestion,
+    check_ids,
     check_questions,
     parse_input,
     parse_squad_json,
@@ -209,6 +210,6 @@ def test_the_error_about_a_repeated_id_names_the_first_line():
 def test_the_id_of_a_row_without_an_id_is_its_number():
     row = {'question': 'w', 'context': 'x'}
     rows = [Record('gs://b/x.parquet[3]', row), Record('run:1/x.parquet[4]', row), Record('in:5', row)]
-    assert [question.id for question in parse_unlabeled_rows(rows, unique_ids=True)] == ['3', '4', '5']
+    assert [question.id for question in parse_unlabeled_rows(rows)] == ['3', '4', '5']
     with pytest.raises(UserError, match=r"^a/x.parquet\[1\].id: found 'q', as in x.parquet\[0\]"):
-        list(parse_unlabeled_rows([Record(f'a/x.parquet[{i}]', {**row, 'id': 'q'}) for i in range(2)], unique_ids=True))
+        list(check_ids(parse_unlabeled_rows([Record(f'a/x.parquet[{i}]', {**row, 'id': 'q'}) for i in range(2)])))

@@ -25,8 +25,8 @@ def test_the_files_of_each_split_are_found(tmp_path):
         == task.records('dev')
         == check_questions(parse_squad_json(json.dumps(GOOD), 'f.json', 'needed'), answerable=True, labels='needed')
     )
-    for split in ('test', 'validation'):
-        with pytest.raises(UserError, match=r'config.split'):
+    for split, key in (('test', 'config.task.test_file'), ('validation', 'config.split')):
+        with pytest.raises(UserError, match=key):
             task.records(split)
     bare = squad_json({'context': 'red', 'qas': [{'id': 'a', 'question': 'who'}]})
     for content, splits in ((GOOD, ['train', 'dev', 'test']), (bare, ['train', 'dev'])):
