@@ -1,7 +1,6 @@
 """The embedding task: training on pairs, triplets, scored pairs or single texts."""
 
 import dataclasses
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,19 +11,24 @@ from bertjax.convert.huggingface.dense import DenseConfig
 from bertjax.convert.huggingface.sentence_transformers import SentenceModules, read_sentence_modules
 from bertjax.data.features import Features
 from bertjax.errors import UserError
-from bertjax.files.small_files import read_json_or_none
 from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.model.pooling import SENTENCE_POOL
 from bertjax.tasks.embedding import files
-from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask, distinct_texts, make_rankings
+from bertjax.tasks.embedding.base import (
+    Predictions,
+    Records,
+    TextPairTask,
+    distinct_texts,
+    make_rankings,
+    read_exported_task,
+)
 from bertjax.tasks.embedding.features import encode_texts, group_features, target_scores, text_features
 from bertjax.tasks.embedding.files import Query
 from bertjax.tasks.embedding.head import EMBEDDING, LAYER_NUMBERS
 from bertjax.tasks.embedding.losses import LOSSES, build_objective
 from bertjax.tasks.embedding.search import search
-from bertjax.tasks.exported import build_recorded_task
 from bertjax.tasks.task import Outputs, option
 from bertjax.text.tokenizer import Tokenizer
 
@@ -101,7 +105,9 @@ class EmbeddingTask(TextPairTask):
 
         As in sentence-transformers, `truncate_dim` shortens the vectors in the evaluation, but not in the losses.
         """
-        modules = read_sentence_modules(source) or _recorded_modules(source)
+        modules = read_sentence_modules(source)
+        if modules is None and (exported := read_exported_task(source, 'embed')):  # an Orbax export has only task.json
+            modules = exported.sentence_modules()
         if modules is None or self.pool != 'auto':
             return
         if refusal := modules.refusal:
@@ -187,19 +193,6 @@ class EmbeddingTask(TextPairTask):
 
     def _truncate(self, outputs: Outputs) -> np.ndarray:
         return np.stack(outputs['embeddings'])[:, : self._truncate_dim or None]
-
-
-def _recorded_modules(source: str) -> SentenceModules | None:
-    """Returns the modules of an exported EmbeddingTask; None for other models. An Orbax export has only task.json."""
-
-    def parse(facts: Any) -> SentenceModules | None:
-        if facts['task']['kind'] != 'embed':
-            return None
-        task = build_recorded_task(facts['task'], facts['seq_len'])
-        task.restore(facts['learned'])
-        return task.sentence_modules()
-
-    return read_json_or_none(pathlib.Path(source) / 'task.json', parse)
 
 
 def _scale_to_unit(vectors: np.ndarray) -> np.ndarray:

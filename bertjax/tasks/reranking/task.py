@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,12 +13,11 @@ from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.cross_encoder import ACTIVATIONS, CrossEncoder, cross_encoder_files, read_cross_encoder
 from bertjax.data.features import Features
 from bertjax.errors import UserError
-from bertjax.files.small_files import read_json_or_none
 from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForMultipleChoice, BertForTask
 from bertjax.remote.paths import user_path
-from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask, make_ranking
+from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask, make_ranking, read_exported_task
 from bertjax.tasks.embedding.features import target_scores
 from bertjax.tasks.embedding.files import Query, TextExample
 from bertjax.tasks.pairs import pair_features
@@ -119,9 +117,10 @@ class RerankTask(TextPairTask):
 
     def adopt(self, source: str) -> None:
         """See Task. With activation='auto', the activation of `source` is used if `source` is a reranker."""
-        cross_encoder = read_cross_encoder(source)
-        recorded = '' if cross_encoder else _recorded_activation(source)
-        self._learned_activation = cross_encoder.activation if cross_encoder else recorded
+        if cross_encoder := read_cross_encoder(source):
+            self._learned_activation = cross_encoder.activation
+        elif exported := read_exported_task(source, 'rerank'):  # an Orbax export has only task.json
+            self._learned_activation = exported.learned_state()['activation']
 
     def features(self, records: Records, tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task. Without `training`, there is a row for each pair that `_pairs` returns."""
@@ -180,15 +179,6 @@ def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> 
         ranked = [i for i in sorted(of_query, key=of_query.get, reverse=True) if not query.excludes(i)]
         candidates.append(dataclasses.replace(query, candidates=tuple(ranked[:count])))
     return candidates
-
-
-def _recorded_activation(source: str) -> str:
-    """Returns the activation of an exported reranker; '' for other models. An Orbax export has only task.json."""
-
-    def parse(facts: Any) -> str:
-        return facts['learned']['activation'] if facts['task']['kind'] == 'rerank' else ''
-
-    return read_json_or_none(pathlib.Path(source) / 'task.json', parse) or ''
 
 
 def _pairs(records: Records) -> list[tuple[str, Sequence[str]]]:
