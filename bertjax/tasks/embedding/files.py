@@ -1,6 +1,5 @@
 """Readers of texts to embed: pairs with or without hard negatives, scored pairs, single texts, BEIR and SQuAD."""
 
-import ast
 import contextlib
 import dataclasses
 import functools
@@ -32,6 +31,8 @@ FORMS = {
 GROUPS = ('distilled', 'pairs')  # the forms whose records are an anchor, its positive, and negatives
 ROLES = ('anchor', 'positive', 'negative', 'text_a', 'text_b', 'label', 'text')
 OPTIONAL_COLUMNS = {'negative': 'negative', 'label': 'score'}  # {role: default name of a column that a file may lack}
+
+_STRINGS = re.compile(r"""("?)\[\s*['"].*\]\1""", re.DOTALL)  # a list of strings in any notation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,18 +169,13 @@ def _parse_list(text: str, where: str, name: str) -> str | list[str]:
     """Returns the list if `text`, the cell of a table, is a JSON list of strings; else returns `text`.
 
     Raises:
-      UserError: The cell is a list of strings in Python's notation or, in a TSV file, in quotes, as pandas writes it.
+      UserError: The cell is another list of strings. pandas writes lists in Python's notation, or JSON in quotes.
     """
-    value = None
     with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(text)
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return value
-    unquoted = text[1:-1].replace('""', '"') if text.startswith('"[') else text
-    if unquoted.startswith('[') and not isinstance(value, list):
-        with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            value = ast.literal_eval(unquoted)
-    if isinstance(value, list) and any(isinstance(item, str) for item in value):
+    if _STRINGS.fullmatch(text):
         found, expected = f'the list {text[:40]} in the column {name}', 'a text, or a list such as ["a", "b"]'
         raise UserError(where, found, expected, 'write the records as JSON lines')
     return text

@@ -99,20 +99,19 @@ class EmbeddingSplits(TableFiles):
                 expected = 'questions to search with'
                 raise UserError(str(paths[0]), 'no question with an answer', expected, 'check the file')
             return queries
-        return files.pairs_as_queries([*files.parse_examples(self._read(paths), self._pair_columns, self._keys)])
+        columns = {role: self._columns[role] for role in ('anchor', 'positive', 'negative')}  # the scores are ignored
+        return files.pairs_as_queries([*files.parse_examples(self._read(paths), columns, self._keys)])
 
     def records(self, split: str) -> Sequence[TextExample | Query]:
         """Reads the records of a split. Pairs become search queries, except in the training split."""
         check_split(split)
-        if self.is_beir or is_squad_json(self.require(split)[0]):
-            queries = self.queries(split)
-            if split != 'train':
-                return queries
-            texts = [(query.text, query.corpus.texts[i]) for query in queries for i in query.relevant]
+        is_search = self.is_beir or is_squad_json(self.require(split)[0])
+        if split != 'train' and (is_search or self.form_of(split) in files.GROUPS):
+            return self.queries(split)
+        if is_search:
+            texts = [(query.text, query.corpus.texts[i]) for query in self.queries(split) for i in query.relevant]
             return [TextExample('pairs', pair) for pair in texts]
         examples = list(self._examples(split))
-        if examples[0].form in files.GROUPS and split != 'train':
-            return files.pairs_as_queries(examples)
         if examples[0].form == 'texts' and split != 'train':
             raise self._no_pairs(split)
         if split == 'test' and _lack_scores(examples):
@@ -131,14 +130,7 @@ class EmbeddingSplits(TableFiles):
         renamed = [role for role, name in files.OPTIONAL_COLUMNS.items() if self._columns[role] != name]
         if split != 'train' or any(self.form_of(other) == 'scored' for other in STEMS if other != split):
             renamed = []  # another split may have the renamed column
-        searched = split != 'train' and self.form_of(split) in files.GROUPS
-        columns = self._pair_columns if searched else self._columns
-        return files.parse_examples(self._read(self.require(split)), columns, self._keys, renamed)
-
-    @property
-    def _pair_columns(self) -> dict[str, str]:
-        """The columns of search queries, which have no scores."""
-        return {role: self._columns[role] for role in ('anchor', 'positive', 'negative')}
+        return files.parse_examples(self._read(self.require(split)), self._columns, self._keys, renamed)
 
     def _read(self, paths: Files) -> Iterator[Record]:
         suffix = bare_suffix(paths[0].name)
