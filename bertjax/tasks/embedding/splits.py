@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from bertjax.errors import UserError
 from bertjax.files.paths import existing_files
@@ -66,9 +66,7 @@ class EmbeddingSplits(TableFiles):
         forms = {split: self.form_of(split) for split in STEMS}
         if forms['dev'] == 'texts':
             raise self._no_pairs('dev')
-        if forms['test'] == 'scored' and (
-            next(self._examples('test')).score is None or _lack_scores(self._examples('test'))
-        ):
+        if forms['test'] == 'scored' and self.records('test')[0].score is None:
             forms['test'] = ''
         return [split for split, form in forms.items() if form and (split == 'train' or form != 'texts')]
 
@@ -111,10 +109,15 @@ class EmbeddingSplits(TableFiles):
         if is_search:
             texts = [(query.text, query.corpus.texts[i]) for query in self.queries(split) for i in query.relevant]
             return [TextExample('pairs', pair) for pair in texts]
-        examples = list(self._examples(split))
+        required: list[str] = []
+        if split == 'train' and 'scored' not in map(self.form_of, ('dev', 'test')):  # which may have a renamed column
+            required = [role for role, name in files.OPTIONAL_COLUMNS.items() if self._columns[role] != name]
+        rows = self._read(self.require(split))
+        examples = list(files.parse_examples(rows, self._columns, self._keys, required))
         if examples[0].form == 'texts' and split != 'train':
             raise self._no_pairs(split)
-        if split == 'test' and _lack_scores(examples):
+        # Files on the Hugging Face Hub with unpublished scores have the score -1.
+        if split == 'test' and all(example.score == -1 for example in examples):
             examples = [dataclasses.replace(example, score=None) for example in examples]
         unscored = [example.where for example in examples if example.form == 'scored' and example.score is None]
         if unscored and (split != 'test' or len(unscored) < len(examples)):
@@ -126,20 +129,9 @@ class EmbeddingSplits(TableFiles):
         found, expected = f'single texts as the {split} split', 'pairs or scored pairs, which can be evaluated'
         return UserError(self._data, found, expected, 'give a file with pairs, or move the file away')
 
-    def _examples(self, split: str) -> Iterator[TextExample]:
-        renamed = [role for role, name in files.OPTIONAL_COLUMNS.items() if self._columns[role] != name]
-        if split != 'train' or any(self.form_of(other) == 'scored' for other in STEMS if other != split):
-            renamed = []  # another split may have the renamed column
-        return files.parse_examples(self._read(self.require(split)), self._columns, self._keys, renamed)
-
     def _read(self, paths: Files) -> Iterator[Record]:
         suffix = bare_suffix(paths[0].name)
         if suffix not in FORMATS and paths[0].is_file():
             fix = f'write JSON lines with {files.describe_forms(files.FORMS, self._columns)}, or rename it'
             raise UserError(str(paths[0]), f'the suffix {suffix!r}', 'one of ' + ', '.join(FORMATS), fix)
         return read_records(paths)
-
-
-def _lack_scores(examples: Iterable[TextExample]) -> bool:
-    """Whether all examples have the score -1, as in files on the Hugging Face Hub with unpublished scores."""
-    return all(example.score == -1 for example in examples)
