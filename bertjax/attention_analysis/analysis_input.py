@@ -80,24 +80,15 @@ def parse_texts(texts: Sequence[str], where: str) -> AnalysisTexts:
     """Splits texts at tabs into single texts or pairs. Blank texts are skipped.
 
     Raises:
-      UserError: Single texts and pairs are mixed, a text has several tabs, or all texts are blank.
+      UserError: Single texts and pairs are mixed, a text has several tabs, or a text of a pair or all texts are blank.
     """
-    rows: list[tuple[str, ...]] = []
-    first = 0  # the line number of the first row
-    for number, line in enumerate(texts, 1):
-        parts = tuple(part.strip() for part in line.split('\t'))
-        if not any(parts):
-            continue
-        if not all(parts):
-            raise UserError(f'{where}:{number}', 'a pair with an empty text', 'two texts', 'correct the line')
-        first = first or number
-        rows.append(parts)
-        if len(rows[-1]) != len(rows[0]) or len(rows[0]) > 2:
-            as_first = f'{len(rows[0])}, as in line {first}'
-            expected = '1 text, or 2 texts separated by a tab' if number == first else as_first
-            raise UserError(f'{where}:{number}', f'{len(rows[-1])} text(s)', expected, 'correct the line')
+    rows = [[part.strip() for part in text.split('\t')] for text in texts if text.strip()]
     if not rows:
         raise UserError(where, 'only blank texts', 'a text', 'give a text, or omit the key')
+    for row in rows:
+        if not all(row) or len(row) != min(len(rows[0]), 2):
+            found, expected = repr('\t'.join(row)), 'only single texts, or only pairs of texts with a tab between them'
+            raise UserError(where, found, expected, 'correct the text')
     return _make_texts(rows)
 
 
