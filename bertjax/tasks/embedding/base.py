@@ -38,6 +38,7 @@ class Ranking:
 Records = Sequence[TextExample | Query]
 Predictions = list[float | Ranking]
 _NAME = text(empty=False)
+NEGATIVES_FIX = 'find negatives with configs/mine_negatives.py, and give its result as config.data'
 _SHOWN = 10  # the maximum number of documents in a query's row of predictions
 
 
@@ -152,28 +153,17 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
         # The loss of an anchor without negatives is 0.
         alone = sum(len(record.texts) < 3 for record in records) if loss.needs_negatives else 0
         if alone == len(records):
-            where, fix = records[0].where, self._negatives_fix(has_columns=bool(records[0].where))
-            raise UserError(where or self.data, 'only anchors without negatives', 'negatives', fix)
+            where = records[0].where or self.data
+            raise UserError(where, 'only anchors without negatives', 'negatives', NEGATIVES_FIX)
         if alone:
             print(f'{alone:,} of {len(records):,} anchors have no negatives; their loss is 0')
         if loss.score_range:
-            self._check_scores(records, *loss.score_range)
+            low, high = (bound * self.max_score for bound in loss.score_range)
+            if outside := next((record for record in records if not low <= record.score <= high), None):
+                fix = 'set config.task.max_score, for example to 5 for STS-B'
+                raise UserError(outside.where, f'the score {outside.score:g}', f'{low:g} to {high:g}', fix)
         texts = sum(len(record.texts) for record in records)
         print(f'{len(records):,} records for training with the loss {self._loss}, {texts:,} texts')
-
-    def _negatives_fix(self, *, has_columns: bool) -> str:
-        """Returns the fix for a message about missing negatives. SQuAD's JSON and BEIR folders have no columns."""
-        if has_columns:
-            return f'add negatives in the column {self.negative}, for example with configs/mine_negatives.py'
-        return 'find negatives with configs/mine_negatives.py, and give its result as config.data'
-
-    def _check_scores(self, records: Sequence[TextExample], low: float, high: float) -> None:
-        for record in records:
-            if not low <= record.score / self.max_score <= high:
-                ends = low * self.max_score, high * self.max_score
-                expected = '{:g} to {:g}'.format(*ends) if low != -high else f'within ±{ends[1]:g}'
-                fix = 'set config.task.max_score, for example to 5 for STS-B'
-                raise UserError(record.where, f'the score {record.score:g}', expected, fix)
 
     def metrics(self, records: Records, predictions: Predictions) -> dict[str, float | None]:
         """Returns the correlations of predictions with scores, or the metrics of a search (metrics/retrieval.py)."""

@@ -18,7 +18,7 @@ from bertjax.files.streams import bare_suffix
 from bertjax.tasks.reading.json_rows import convert_to_text
 from bertjax.tasks.reading.layout import Column, Record, TableLayout
 from bertjax.tasks.reading.records import read_records
-from bertjax.tasks.reading.texts import check_text, quote_names
+from bertjax.tasks.reading.texts import quote_names
 from bertjax.tasks.squad.questions import SquadQuestion
 
 # {form of the records: the roles of the required columns}. The first form whose columns all exist is read.
@@ -273,16 +273,12 @@ def _entries(path: epath.Path, names: Sequence[str]) -> dict[str, str]:
     """Returns {_id: text} for a BEIR file. A text joins the fields `names`, of which only the last must exist."""
     entries: dict[str, str] = {}
     for where, fields in read_records([path]):
-        name, parts = fields.get('_id'), [fields.get(name) or '' for name in names]
-        is_new = isinstance(name, str) and name not in entries
-        if not is_new or not all(isinstance(part, str) for part in parts):
-            found = f'the _id {name!r}' + (' with a value that is not a text' if is_new else '')
-            expected = f'a text _id that no earlier row has, and texts in the fields {" and ".join(names)}'
-            raise UserError(where, found, expected, 'correct the row')
-        if name.split() != [name]:
-            expected = 'a name without white space, which separates the fields of .trec files'
-            raise UserError(where, f'the _id {name!r}', expected, 'rename it')
+        name = fields.get('_id')
+        if not isinstance(name, str) or name.split() != [name] or name in entries:  # .trec files have names and spaces
+            expected = 'a name without white space that no earlier row has'
+            raise UserError(where, f'the _id {name!r}', expected, 'correct the row')
         if names[-1] not in fields:
             raise UserError(where, f'the fields {quote_names(fields)}', names[-1], 'correct the row')
-        entries[name] = check_text(' '.join(filter(None, parts)), where)
+        texts = (convert_to_text(fields.get(field), where, lists='refuse', key='') for field in names)
+        entries[name] = ' '.join(filter(None, texts))
     return entries

@@ -2,15 +2,13 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from bertjax.errors import UserError
 from bertjax.files.paths import existing_files
-from bertjax.files.streams import bare_suffix
 from bertjax.tasks.embedding import files
 from bertjax.tasks.embedding.files import Query, TextExample
-from bertjax.tasks.reading.layout import Record
-from bertjax.tasks.reading.records import FORMATS, Files, read_records
+from bertjax.tasks.reading.records import Files, read_records
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, TableFiles, check_split
 from bertjax.tasks.squad.files import is_squad_json, read_questions
 
@@ -49,7 +47,7 @@ class EmbeddingSplits(TableFiles):
             return ''
         if is_squad_json(paths[0]):
             return 'pairs'
-        return files.find_form(next(self._read(paths)), self._columns, self._keys)
+        return files.find_form(next(read_records(paths)), self._columns, self._keys)
 
     def find(self, split: str) -> Files:
         """Returns the files of a split, or () if there are none."""
@@ -79,26 +77,18 @@ class EmbeddingSplits(TableFiles):
 
         The corpus has all documents of a BEIR folder, all paragraphs of a SQuAD file, or all positives and negatives.
         """
+        paths = [self._path / 'qrels' / f'{split}.tsv'] if self.is_beir else self.require(split)
         if self.is_beir:
-            for name in ('queries.jsonl', f'qrels/{split}.tsv'):
-                if not (self._path / name).is_file():
-                    key = 'config.data' if self._keys == 'config.task' else 'config.input'
-                    found, expected = f'{self._data}, which has no file {name}', 'a BEIR folder with this file'
-                    raise UserError(key, found, expected, 'add the file, or give another folder')
             queries = files.read_beir(self._path, split)
-            if not any(query.relevant for query in queries):
-                where = str(self._path / 'qrels' / f'{split}.tsv')
-                raise UserError(where, 'no relevant document', 'rows with a score above 0', 'check the file')
-            return queries
-        paths = self.require(split)
-        if is_squad_json(paths[0]):
+        elif is_squad_json(paths[0]):
             queries = files.questions_as_queries(read_questions(paths, answerable=False, labels='optional'))
-            if not queries:
-                expected = 'questions to search with'
-                raise UserError(str(paths[0]), 'no question with an answer', expected, 'check the file')
-            return queries
-        columns = {role: self._columns[role] for role in ('anchor', 'positive', 'negative')}  # the scores are ignored
-        return files.pairs_as_queries([*files.parse_examples(self._read(paths), columns, self._keys)])
+        else:  # the scores are ignored
+            columns = {role: self._columns[role] for role in ('anchor', 'positive', 'negative')}
+            queries = files.pairs_as_queries([*files.parse_examples(read_records(paths), columns, self._keys)])
+        if not any(query.relevant for query in queries):
+            expected = 'a score above 0, or a question with an answer'
+            raise UserError(str(paths[0]), 'no relevant document', expected, 'check the file')
+        return queries
 
     def records(self, split: str) -> Sequence[TextExample | Query]:
         """Reads the records of a split. Pairs become search queries, except in the training split."""
@@ -112,7 +102,7 @@ class EmbeddingSplits(TableFiles):
         required: list[str] = []
         if split == 'train' and 'scored' not in map(self.form_of, ('dev', 'test')):  # which may have a renamed column
             required = [role for role, name in files.OPTIONAL_COLUMNS.items() if self._columns[role] != name]
-        rows = self._read(self.require(split))
+        rows = read_records(self.require(split))
         examples = list(files.parse_examples(rows, self._columns, self._keys, required))
         if examples[0].form == 'texts' and split != 'train':
             raise self._no_pairs(split)
@@ -128,10 +118,3 @@ class EmbeddingSplits(TableFiles):
     def _no_pairs(self, split: str) -> UserError:
         found, expected = f'single texts as the {split} split', 'pairs or scored pairs, which can be evaluated'
         return UserError(self._data, found, expected, 'give a file with pairs, or move the file away')
-
-    def _read(self, paths: Files) -> Iterator[Record]:
-        suffix = bare_suffix(paths[0].name)
-        if suffix not in FORMATS and paths[0].is_file():
-            fix = f'write JSON lines with {files.describe_forms(files.FORMS, self._columns)}, or rename it'
-            raise UserError(str(paths[0]), f'the suffix {suffix!r}', 'one of ' + ', '.join(FORMATS), fix)
-        return read_records(paths)

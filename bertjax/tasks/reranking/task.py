@@ -17,7 +17,14 @@ from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForMultipleChoice, BertForTask
 from bertjax.remote.paths import user_path
-from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask, make_ranking, read_exported_task
+from bertjax.tasks.embedding.base import (
+    NEGATIVES_FIX,
+    Predictions,
+    Records,
+    TextPairTask,
+    make_ranking,
+    read_exported_task,
+)
 from bertjax.tasks.embedding.features import target_scores
 from bertjax.tasks.embedding.files import Query, TextExample
 from bertjax.tasks.pairs import pair_features
@@ -100,8 +107,7 @@ class RerankTask(TextPairTask):
         for record in records:
             if len(record.candidates) <= len(record.relevant):
                 found = f'no negative of the anchor {record.text[:40]!r}'
-                fix = self._negatives_fix(has_columns=bool(record.candidates))
-                raise UserError(f'{self.data}, {split}', found, 'a negative', fix)
+                raise UserError(f'{self.data}, {split}', found, 'a negative', NEGATIVES_FIX)
         return records
 
     def learn(self, records: Sequence[TextExample]) -> None:

@@ -127,7 +127,7 @@ REFUSED = {
     'empty negative': ([{**PAIRS[0], 'negative': ['']}], {}, r':1: found an empty text in the list'),
     'no number': ([{**SCORED, 'score': 'x'}], {}, r":1: found the score 'x'"),
     'no score': ([{**SCORED, 'score': None}], {}, r':1: found no score in the column score'),
-    'range': ([SCORED], {'loss': 'cosine'}, r':1: found the score 5, expected within ±1; set config.task.max_score'),
+    'range': ([SCORED], {'loss': 'cosine'}, r':1: found the score 5, expected -1 to 1; set config.task.max_score'),
     'loss': (PAIRS, {'loss': 'cosent'}, r"config.task.loss: found 'cosent' with .* pairs, expected one of info_nce"),
     'other negative': (
         PAIRS,
@@ -251,8 +251,7 @@ def test_a_renamed_column_may_be_one_of_another_split(tmp_path: pathlib.Path):
 
 def test_a_file_of_an_unknown_format_is_refused(tmp_path: pathlib.Path):
     (tmp_path / 'pairs.txt').write_text('a\tb\n')
-    fix = 'write JSON lines with anchor and positive, or text_a and text_b, or text, or rename it'
-    with pytest.raises(UserError, match=rf"the suffix '.txt', expected one of .*; {fix}$"):
+    with pytest.raises(UserError, match=r"the suffix '.txt', expected one of .*; rename it$"):
         EmbeddingTask(str(tmp_path / 'pairs.txt'), 64).records('train')
 
 
@@ -266,9 +265,9 @@ def test_a_missing_file_of_a_beir_folder_is_named(tmp_path: pathlib.Path):
         write(tmp_path, file, rows)
     columns = {role: role for role in ROLES}
     mined = EmbeddingSplits(str(tmp_path), dict.fromkeys(STEMS, ''), columns, 'config.mine_negatives')
-    with pytest.raises(UserError, match=r'config.input: found .*, which has no file qrels/train.tsv, expected a BEIR'):
+    with pytest.raises(UserError, match=r'qrels/train.tsv: found no such file'):
         mined.queries('train')
-    with pytest.raises(UserError, match=r'config.data: found .*, which has no file qrels/dev.tsv, expected a BEIR'):
+    with pytest.raises(UserError, match=r'qrels/dev.tsv: found no such file'):
         task(tmp_path).records('dev')
 
 
