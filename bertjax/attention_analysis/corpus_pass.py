@@ -15,6 +15,7 @@ from bertjax.attention_analysis.heads import head_means, head_sums
 from bertjax.attention_analysis.words import HEAD, RELATION, UNIT, make_text_features, make_tree_features, merge_units
 from bertjax.data.features import INPUTS, Features
 from bertjax.inference.attention import apply_encoder, max_batch_size
+from bertjax.inference.encode import build_sequences
 from bertjax.inference.runner import Forward, Runner
 from bertjax.loading.load_model import LoadedModel
 from bertjax.model.capture import PROBABILITIES
@@ -79,7 +80,8 @@ def measure(
     for chunk in chunks:
         features = make_features(model.tokenizer, chunk, relations, max_length)
         if isinstance(chunk, AnalysisTexts):
-            cut += _count_truncated(model.tokenizer, chunk, max_length) if features.notes else 0
+            if features.notes:  # some texts are truncated: with one more token allowed, these have too many
+                cut += int((build_sequences(model.tokenizer, *chunk, max_length + 1).lengths > max_length).sum())
         else:
             trees = [] if features is None else [chunk[i] for i in features.record]
             left_out += len(chunk) - len(trees)
@@ -111,13 +113,6 @@ def make_features(tokenizer: Tokenizer, chunk: Chunk, relations: Sequence[str], 
     if isinstance(chunk, AnalysisTexts):
         return make_text_features(tokenizer, *chunk, max_length)
     return make_tree_features(tokenizer, chunk, relations, max_length)
-
-
-def _count_truncated(tokenizer: Tokenizer, texts: AnalysisTexts, max_length: int) -> int:
-    """Counts the texts or pairs with more than `max_length` tokens, including special tokens."""
-    lengths = sum(np.array([len(ids) for ids in tokenizer.encode(part)]) for part in texts if part is not None)
-    special = 2 if texts.second is None else 2 + tokenizer.separators
-    return int((lengths + special > max_length).sum())
 
 
 def _make_forward(model: LoadedModel, before: LoadedModel | None, *, unit: str, relations: int) -> Forward:

@@ -40,7 +40,7 @@ def gather_word_logits(
     `token_logits` has the logits of each row, [S, C]. A word has the logits of its first piece.
     """
     tags = token_logits[0].shape[-1]
-    logits = [np.full((len(sentence.words), tags), np.nan) for sentence in sentences]
+    logits = [np.zeros((len(sentence.words), tags)) for sentence in sentences]
     for row, sentence in enumerate(features.record.tolist()):
         words = features.token[WORDS][features.offsets[row] : features.offsets[row + 1]]
         positions = np.flatnonzero(words)
@@ -55,8 +55,6 @@ def predict_tags(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: 
     """
     result = []
     for word_logits in logits:
-        if np.isnan(word_logits).any():
-            raise ValueError('a word without a prediction in any window')
         probabilities = softmax(word_logits).max(-1).tolist()
         result.append(make_prediction([labels[i] for i in word_logits.argmax(-1)], probabilities, plain=plain))
     return result
