@@ -7,10 +7,8 @@ from bertjax.metrics.squad import score_answer
 from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.windows import find_answer, format_list
 
-_MARK = """[?,."']"""  # a mark before or after a word
-_WORD = re.compile(
-    rf'(?<!\S){_MARK}*(what|who|when|where|which|how{_MARK}*\s+{_MARK}*(many|much)|how|why){_MARK}*(?!\S)'
-)
+_WORD = re.compile(r'(?<!\S)(what|who|when|where|which|how (many|much)|how|why)(?!\S)')
+_NO_MARKS = str.maketrans('', '', '?,."\'')
 _DIFFERENCES = {
     'spaces': 'answers that differ in white space from the text at answer_start; this text is used',
     'elsewhere': 'answers that are not at answer_start; their nearest occurrence in the text is used',
@@ -33,8 +31,8 @@ def list_misplaced_answers(questions: Sequence[SquadQuestion]) -> list[str]:
 
 def find_question_word(question: str) -> str:
     """Returns the first question word, such as 'how many', or 'other' if there is none."""
-    match = _WORD.search(question.lower())
-    return ' '.join(re.sub(_MARK, ' ', match[0]).split()) if match else 'other'
+    match = _WORD.search(' '.join(question.lower().translate(_NO_MARKS).split()))
+    return match[0] if match else 'other'
 
 
 def squad_report(questions: Sequence[SquadQuestion], texts: Mapping[str, str]) -> str:

@@ -19,7 +19,6 @@ from bertjax.tasks.tagging.columns import Sentence, TagFormat
 from bertjax.tasks.tagging.rows import find_tags, find_words, parse_sentences
 from bertjax.text.offsets import repair_surrogates
 
-_WORDLESS = 'a line without words'  # for example, a line of control characters
 DATASET = 'conll2003'  # the name of the dataset in tensorflow-datasets
 INPUTS = ('auto', 'columns', 'text', 'words', 'jsonl')
 _CONLL_NAMES = {'train': (), 'dev': ('testa',), 'test': ('testb',)}
@@ -188,20 +187,20 @@ def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sen
     document, before = 0, ()
     blanks: list[Blank] = []
     for number, line in lines:
-        words, offsets = split_words(line) if raw else (tuple(re.findall('[^ \t]+', line)), ())
-        if not words:
-            is_blank = not line.strip()
-            blanks.append(Blank(f'{where}:{number}') if is_blank else Blank(f'{where}:{number}', _WORDLESS))
-            document += is_blank
+        location = f'{where}:{number}'
+        if not line.strip():
+            blanks.append(Blank(location))
+            document += 1
             continue
         yield from blanks
         blanks = []
+        words, offsets = split_words(line) if raw else (tuple(re.findall('[^ \t]+', line)), ())
+        if not words:
+            yield Blank(location, 'a line without words')  # for example, a line of control characters
+            continue
         cells = tuple((word,) for word in words)
-        text = line if raw else None
-        yield Sentence(f'{where}:{number}', words, None, document, cells, before, text=text, offsets=offsets)
+        yield Sentence(location, words, None, document, cells, before, text=line if raw else None, offsets=offsets)
         before = ((),)
-    if before:
-        yield from (blank for blank in blanks if blank.kind == _WORDLESS)
 
 
 def split_words(text: str) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
