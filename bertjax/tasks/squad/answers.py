@@ -39,8 +39,7 @@ class Answers:
     """The prediction for a question.
 
     Attributes:
-      nbest: the n best spans with different texts, in descending order of their scores. `null` is added if a question
-        may have no answer, or if no other span exists.
+      nbest: the n best spans with different texts, best first, and `null` if there may be no answer or no other span.
       best: the best non-empty span; `null` if no such span exists.
       null: the span that means 'no answer'.
       null_odds: the score of `null` minus the score of `best` (log odds); NO_CHOICE if `best` is `null`.
@@ -57,8 +56,7 @@ def best_spans(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the positions of the first and last pieces of a window's best spans, int64, best first.
 
-    All valid spans are candidates. By contrast, run_squad.py can miss the best span, because it only combines the n
-    best starts with the n best ends, and some of these combinations can be invalid.
+    All valid spans are candidates. run_squad.py, by contrast, only combines the n best starts with the n best ends.
 
     Args:
       start_logits, end_logits: The logits of the S pieces, float [S].

@@ -46,7 +46,7 @@ class SquadFiles(SplitFiles):
         """Returns the files of a split, or () if there are none.
 
         Raises:
-          UserError: Several files match, a shard is missing, or a file in `names` does not exist or is listed twice.
+          UserError: As in `split_files`, or a file in `names` does not exist or is listed twice.
         """
         if self._names[split]:
             names = [name.strip() for name in self._names[split].split(',')]

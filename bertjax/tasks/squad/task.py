@@ -121,8 +121,6 @@ class SquadTask(Task[SquadQuestion, Answers]):
     def features(self, records: Sequence[SquadQuestion], tokenizer: Tokenizer, *, training: bool) -> Features:
         """Builds a row `[CLS] question [SEP] window [SEP]` for each question and window of its context.
 
-        RoBERTa's tokenizer puts two [SEP] after the question.
-
         The row arrays `start` and `end`, int32, are the positions of the first and last piece of the first answer. Both
         are 0, the position of [CLS], if there is no answer or the window does not contain the complete answer.
 
@@ -130,9 +128,8 @@ class SquadTask(Task[SquadQuestion, Answers]):
         gives its rows weight 0. Notes list unusable and truncated questions, and those whose answer is in no window.
 
         If `training` is False, the pieces have two token arrays. `token_first`, int32, is the first character of the
-        piece in the context. It is -1 outside the context, or if `choose_windows` selects another window.
-        `token_last`, int32, is the character after the piece in the context. It is -1 if the piece is outside the
-        context.
+        piece in the context, or -1 if `choose_windows` selects another window. `token_last`, int32, is the character
+        after the piece. Both are -1 outside the context.
 
         Raises:
           UserError: No question can be used for training.
@@ -213,8 +210,8 @@ class SquadTask(Task[SquadQuestion, Answers]):
     def metrics(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, float | None]:
         """Returns `exact` and `f1`; for SQuAD 2.0 also `null_threshold` and the HasAns_, NoAns_ and best_ metrics.
 
-        The official script computes the same `exact`, `f1`, HasAns_ and NoAns_ from predictions.json, but in percent.
-        The best_ metrics are computed from the best non-empty answers and the null odds.
+        The best_ metrics are computed from the best non-empty answers and the null odds, the others from the predicted
+        answers, as in the official script.
         """
         texts, answers = self._texts(records, predictions), {record.id: record.answers for record in records}
         if not self.nullable:
@@ -233,11 +230,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return text + (f'null threshold {self.null_threshold:.4f}\n' if self.nullable else '')
 
     def rows(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Iterator[dict[str, Any]]:
-        """Yields an object for each question: `id`, `question`, `answer`, `start`, `end`, `probability`.
-
-        `start` and `end` (exclusive) are character offsets in the context, or None for no answer. For SQuAD 2.0, the
-        object also has `null_odds`. For a labeled question, it has the `true` answers.
-        """
+        """Yields an object for each question; see `inference.answers.Answer`. A labeled one has the `true` answers."""
         for record, prediction in zip(records, predictions, strict=True):
             span = self._select_answer(prediction)
             row = {'id': record.id, 'question': record.question, 'answer': span.text}

@@ -17,12 +17,10 @@ _LETTER = rf'[^\W{UNSPACED}]'  # a character of a word, in scripts with spaces b
 def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
     """Finds an answer in its context.
 
-    White space may differ. `start` may be a number of bytes or UTF-16 units instead of characters. If the answer is not
-    at `start`, the nearest occurrence as whole words is used.
-
     Returns:
       (kind, first character, end) of the match. The kind is 'exact'; 'spaces' if the white space differs; 'elsewhere'
-      if the answer is not at `start`; or 'missing', with 0 as first character and end.
+      if `start` is a number of bytes or UTF-16 units, or for the nearest occurrence as whole words; or 'missing', with
+      0 as first character and end.
     """
     if answer.strip() and context.startswith(answer, start):
         return 'exact', start, start + len(answer)
@@ -44,8 +42,8 @@ def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
 def window_bounds(length: int, max_tokens: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the starts and ends of the windows over a context of `length` tokens, int64 [W] each.
 
-    Each window starts min(`stride`, `max_tokens`) tokens after the previous window. The last window ends at the
-    end of the context. An empty context has an empty window.
+    Each window starts min(`stride`, `max_tokens`) tokens after the previous window. The last window ends at the end of
+    the context.
     """
     excess, stride = max(0, length - max_tokens), min(stride, max_tokens)
     starts = np.arange(1 + -(-excess // stride)) * stride

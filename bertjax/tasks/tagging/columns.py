@@ -49,9 +49,7 @@ def split_columns(line: str, separator: str) -> tuple[str, ...]:
 
 
 def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[ColumnBlock]:
-    """Yields the sentences of a column file, each as soon as its lines are read.
-
-    `prefix` is TagFormat.comment.
+    """Yields the sentences of a column file, each as soon as its lines are read. `prefix` is TagFormat.comment.
 
     Raises:
       UserError: The lines of words differ in their number of columns.
@@ -93,11 +91,13 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
 
 
 def is_comment(line: str, prefix: str, separator: str, width: int) -> bool:
-    """Whether a line is a comment, in a file whose lines of words have `width` columns (0: not known yet)."""
+    """Whether a line before a sentence is a comment, in a file with `width` columns (0: not known yet).
+
+    Without a prefix, it is a comment if it starts with #, and if it has another number of columns or is like
+    `# sent_id = 1` of CoNLL-U. A word can also start with #.
+    """
     if prefix:
         return line.startswith(prefix)
-    # A line with the usual number of columns is no comment, because its word can start with #, unless it is like
-    # `# sent_id = 1` of CoNLL-U.
     has_other_width = width > 0 and len(split_columns(line, separator)) != width
     return line.startswith('#') and (has_other_width or bool(re.match(r'#\s*((newdoc|newpar) )?[\w.:-]+ = ', line)))
 
@@ -112,9 +112,7 @@ class TagFormat:
 
     Attributes:
       word_column, tag_column: the indices of the columns, from 0; -1 is the last column.
-      comment: the prefix of comment lines, which must precede a sentence. With '', a line before a sentence is a
-        comment if it starts with # and has more or fewer columns than the words, or is like `# sent_id = 1` of
-        CoNLL-U.
+      comment: the prefix of comment lines, which must precede a sentence; '' for the rule in `is_comment`.
       scheme: the tag scheme: 'iob1', 'iob2', 'bioes', 'bilou', 'bmes', 'ioe1' or 'ioe2' for entities; 'plain' for
         independent tags, such as parts of speech; 'auto' detects the scheme of entities.
       words, tags: the names of the fields of a record; '' for the first usual name in rows.py that the record has.
@@ -168,8 +166,7 @@ def read_columns(text: str, where: str, format: TagFormat, *, tagged: bool) -> l
     """Reads the sentences of a column file. If the file is `tagged`, the sentences have tags, in IOB2 or plain.
 
     Raises:
-      UserError: The file has no word, an empty word, too few columns, or lines with different numbers of columns. Or a
-        tag is invalid, or the tags do not fit any scheme.
+      UserError: The file is malformed or has no word, a tag is invalid, or the tags do not fit any scheme.
     """
     # Only \n and \r\n end a line, because U+0085 and U+2028 may be words.
     blocks = list(read_blocks(number_lines(text), where, format.comment))
@@ -193,7 +190,7 @@ def convert_to_iob2(
 ) -> list[Sentence]:
     """Converts the tags of sentences from the scheme of the file to IOB2, and sets `Sentence.scheme`.
 
-    Plain tags do not change. `locations` has the locations ('file:line') of the words of each sentence.
+    `locations` has the locations ('file:line') of the words of each sentence.
 
     Raises:
       UserError: A tag is invalid, or the tags do not fit any scheme.
@@ -239,11 +236,9 @@ def _sentence(block: ColumnBlock, where: str, format: TagFormat, *, tagged: bool
 def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], *, scheme: str) -> str:
     """Returns the text of a column file with an additional column of predicted tags, in the scheme of the file.
 
-    conlleval expects the true and the predicted tags in the last two columns. The true tags are therefore repeated
-    before the predicted tags unless they are in the last column of the file. conlleval reads entities only in IOB and
-    IOE. For other schemes of entities, the true and the predicted tags are appended again, in IOB2.
-
-    Document boundaries, blank lines and comments before a sentence are preserved.
+    conlleval expects the true and the predicted tags in the last two columns, so the true tags are repeated unless they
+    are already the last column. conlleval reads entities only in IOB and IOE. For other schemes, both tags are appended
+    again, in IOB2. Document boundaries, blank lines and comments before a sentence are preserved.
 
     Args:
       tags: The predicted tags of each sentence, in IOB2 or plain.
@@ -274,10 +269,7 @@ def file_tags(sentence: Sentence) -> tuple[str, ...]:
 
 
 def convert_to_file_scheme(sentence: Sentence, tags: Sequence[str], scheme: str) -> Sequence[str]:
-    """Converts predicted tags from IOB2 to the scheme of the sentence's file. `scheme` replaces an unknown scheme.
-
-    Plain tags do not change.
-    """
+    """Converts tags from IOB2 to the scheme of the sentence's file, or to `scheme` if it is unknown."""
     scheme = sentence.scheme or scheme
     return to_scheme(tags, scheme) if scheme in ENTITIES else tags
 

@@ -49,10 +49,7 @@ def gather_word_logits(
 
 
 def predict_tags(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: bool) -> list[Tags]:
-    """Returns the predicted tags of each sentence from the logits of its words, float64 [W, C].
-
-    Unless `plain` is True, the tags are converted to valid IOB2.
-    """
+    """Predicts the tags of each sentence from the logits of its words, float64 [W, C]; in valid IOB2 unless `plain`."""
     result = []
     for word_logits in logits:
         probabilities = softmax(word_logits).max(-1).tolist()

@@ -46,10 +46,10 @@ def _fits_a_column(cell: str) -> bool:
 
 
 def parse_sentences(records: Iterable[Record], format: TagFormat, *, tagged: bool) -> Iterator[Sentence | Blank]:
-    """Yields the sentence of each record as soon as the record is read. The tags keep their scheme.
+    """Yields the sentence of each record as soon as it is read; a `Blank` for a record without words.
 
-    A record without words yields a `Blank`. Some datasets have such a record at the end of a file. If `tagged` is
-    False, as for prediction, `Sentence.tags` is None, and `Sentence.fields` has all fields of the record.
+    The tags keep their scheme. If `tagged` is False, as for prediction, `Sentence.tags` is None, and `Sentence.fields`
+    has all fields of the record.
 
     Raises:
       UserError: A record is malformed. Or `tagged` is True, and a record has more or fewer tags than words.

@@ -36,13 +36,9 @@ def detect_scheme(
 ) -> str:
     """Returns the scheme of a file, and prints the locations of the first entities that deviate from it.
 
-    The function metrics/entities.py:spans finds the entities.
-
     Args:
-      sentences: The tags of each sentence.
-      locations: The location of each tag, 'file:line'.
-      scheme: One of ENTITIES, or 'auto' for the scheme that fits most entities. With 'auto', a file without entities
-        has the scheme ''.
+      sentences, locations: The tags of each sentence, and the location of each tag, 'file:line'.
+      scheme: One of ENTITIES, or 'auto' for the scheme that fits most entities, '' if there are none.
 
     Raises:
       UserError: `scheme` is 'auto', and no scheme fits 99 % of the entities.

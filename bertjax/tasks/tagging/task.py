@@ -217,9 +217,9 @@ class TaggingTask(Task[Sentence, Tags]):
         return predict_tags(means, self.labels, plain=self.plain)
 
     def metrics(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, float | None]:
-        """Returns f1, precision and recall of entities, micro-averaged as in conlleval, and the accuracy of tags.
+        """Returns f1, precision and recall of entities, as in conlleval, and the accuracy of the tags in the file.
 
-        The accuracy compares the tags in the scheme of the file. It is the only metric of plain tags.
+        The accuracy is the only metric of plain tags.
         """
         gold, predicted = [record.tags for record in records], [prediction.tags for prediction in predictions]
         pairs = zip(records, predicted, strict=True)
@@ -236,10 +236,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return len(predicted) == 1 < len(true)
 
     def report(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> str:
-        """Returns a table of scores by entity type or tag, and notes on repaired entities and unknown tags.
-
-        The rows of the table are sorted by descending frequency.
-        """
+        """Returns a table of scores by entity type or tag, and notes on repaired entities and unknown tags."""
         gold, predicted = [record.tags for record in records], [prediction.tags for prediction in predictions]
         scores = {(name or '(no type)'): score for name, score in score_entities(gold, predicted, self.plain).items()}
         order = sorted(scores, key=lambda name: (-scores[name].true, -scores[name].predicted, name))
@@ -257,11 +254,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return '\n'.join(lines)
 
     def rows(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> Iterator[dict[str, Any]]:
-        """Yields an object for each sentence: `words`, `tags`, `probabilities`, and the `true` tags if they are known.
-
-        Unless tags are plain, an object also has `entities`. Their `start` and `end` (exclusive) are word indices, or
-        character offsets in raw text. For raw text, an object also has `offsets`, the character offsets of the words.
-        """
+        """Yields an object for each sentence; see `inference.answers.TaggedWords`. A labeled one has `true` tags."""
         for record, prediction in zip(records, predictions, strict=True):
             row = {'words': record.words, 'tags': prediction.tags, 'probabilities': prediction.probabilities}
             if record.tags is not None:
