@@ -1,15 +1,14 @@
 """Reads the input of an attention analysis: lines of text, text pairs, or dependency trees."""
 
 import collections
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bertjax.attention_analysis.conllu import Tree, read_trees
 from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix
-from bertjax.inference.input import InputSource, split_chunks
-from bertjax.tasks.reading.records import Row
+from bertjax.inference.input import InputSource, Item, split_chunks
+from bertjax.tasks.reading.texts import Blank, check_not_empty
 
 
 class AnalysisTexts(NamedTuple):
@@ -37,19 +36,16 @@ def inspect_input(source: InputSource) -> tuple[list[str], int, int]:
     Raises:
       UserError: The file does not exist, is malformed, or has no text.
     """
-    if has_trees(source.path):
-        relations, count = set(), 0
-        for tree in read_trees(source.path):
-            relations.update(tree.relations)
-            count += 1
-        if not count:
-            raise UserError(source.path, 'no word', 'sentences in CoNLL-U', 'check the file')
+    relations, counts = set(), collections.Counter()
+    for item in _read_items(source):
+        counts[isinstance(item, Blank)] += 1
+        if isinstance(item, Tree):
+            relations.update(item.relations)
+    if not counts[False]:
+        raise UserError(source.path, 'no text', 'at least one text', 'check the file')
+    if relations:
         print(f'{source.path}: read as CoNLL-U')
-        return sorted(relations), count, 0
-    counts = collections.Counter(isinstance(item, Row) for item in source.items())
-    if not counts[True]:
-        raise _no_text_error(source)
-    return [], counts[True], counts[False]
+    return sorted(relations), counts[False], counts[True]
 
 
 def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chunk]:
@@ -62,18 +58,13 @@ def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chun
     Raises:
       UserError: The file does not exist, is not UTF-8, has a malformed line, or has no texts.
     """
-    if has_trees(source.path):
-        yield from split_chunks(read_trees(source.path), size)
-        return
-    rows = (item.values for item in source.items(quiet=quiet) if isinstance(item, Row))
-    first = next(rows, None)
-    if first is None:
-        raise _no_text_error(source)
-    yield from map(_make_texts, split_chunks(itertools.chain([first], rows), size))
+    items = (item for item in _read_items(source, quiet=quiet) if not isinstance(item, Blank))
+    for chunk in split_chunks(check_not_empty(items, source.path, 'no text', 'at least one text'), size):
+        yield chunk if isinstance(chunk[0], Tree) else _make_texts([row.values for row in chunk])
 
 
-def _no_text_error(source: InputSource) -> UserError:
-    return UserError(source.path, 'no text', 'at least one text', 'check the input')
+def _read_items(source: InputSource, *, quiet: bool = False) -> Iterator[Item | Tree]:
+    return read_trees(source.path) if has_trees(source.path) else source.items(quiet=quiet)
 
 
 def parse_texts(texts: Sequence[str], where: str) -> AnalysisTexts:

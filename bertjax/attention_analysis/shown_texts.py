@@ -29,14 +29,10 @@ def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], uni
       count: The maximum number of texts or trees.
     """
     tokenizer, longest = runner.model.tokenizer, min(MAX_SHOWN_TOKENS, runner.model.config.max_positions)
-    if isinstance(chunk, AnalysisTexts):
-        chunk = AnalysisTexts(*(part and part[:count] for part in chunk))
-    else:
-        tree_features = make_features(tokenizer, chunk, relations, longest)
-        chunk = [] if tree_features is None else [chunk[i] for i in tree_features.record[:count]]
-    features = make_features(tokenizer, chunk, relations, longest) if count else None
-    if features is None:
+    features = make_features(tokenizer, chunk, relations, longest)
+    if features is None or not count:
         return []
+    features = features.take(np.arange(min(count, len(features))))
     attention = compute_attention(runner, features)
     if unit == 'piece':
         return attention

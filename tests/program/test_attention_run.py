@@ -244,7 +244,7 @@ def test_mistakes_are_reported_before_anything_is_written(program: Program, trai
     mixed = _file(tmp_path, 'mixed.txt', 'a text\na pair\tof two\n')
     assert f'{mixed}:2: found 1 tab,' in error(f'--config.input={mixed}')
     assert 'no text' in error('--config.input=' + str(_file(tmp_path, 'empty.txt', '\n\n')))
-    assert 'no word' in error('--config.input=' + str(_file(tmp_path, 'empty.conllu', '# nothing\n')))
+    assert 'no text' in error('--config.input=' + str(_file(tmp_path, 'empty.conllu', '# nothing\n')))
 
 
 @pytest.mark.parametrize('suffix', ['jsonl', '-'])
