@@ -29,14 +29,11 @@ def pretraining_values(sums: WeightedSums, pair: str = 'nsp') -> dict[str, float
       sums: The sums of losses and accuracies, named as in `losses.pretraining_losses`.
       pair: The pair objective: 'nsp', or 'sop', which renames nsp_loss and nsp_accuracy to sop_loss and sop_accuracy.
     """
-    values: dict[str, float | None] = {}
-    names = {'mlm': 'mlm', 'nsp': pair}
-    for name, row_name in names.items():
-        for kind in ('loss', 'accuracy'):
-            total, weight = sums.get(f'{name}_{kind}', (0.0, 0.0))
-            values[f'{row_name}_{kind}'] = total / weight if weight else None
-    known = [values[f'{name}_loss'] for name in names.values() if values[f'{name}_loss'] is not None]
+    means, names = task_values(sums), {'mlm': 'mlm', 'nsp': pair}
+    kinds = ('loss', 'accuracy')
+    values = {f'{row_name}_{kind}': means.get(f'{name}_{kind}') for name, row_name in names.items() for kind in kinds}
     mlm = values['mlm_loss']
+    known = [loss for loss in (mlm, values[f'{pair}_loss']) if loss is not None]
     values['loss'] = sum(known) if known else None
     values['perplexity'] = math.exp(min(mlm, 700.0)) if mlm is not None and not math.isnan(mlm) else None
     return values

@@ -1,16 +1,14 @@
 """The splits of an embedding task: the files of a folder, a single file, a BEIR folder, or SQuAD's JSON."""
 
 import dataclasses
-import itertools
 from collections.abc import Mapping, Sequence
 
 from bertjax.errors import UserError
-from bertjax.files.paths import existing_files
 from bertjax.tasks.embedding import files
 from bertjax.tasks.embedding.files import Query, TextExample
 from bertjax.tasks.reading.records import Files, read_records
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, TableFiles, check_split
-from bertjax.tasks.squad.files import is_squad_json, read_questions
+from bertjax.tasks.squad.files import is_squad_json, official_file, read_questions
 
 
 class EmbeddingSplits(TableFiles):
@@ -54,10 +52,8 @@ class EmbeddingSplits(TableFiles):
         return self._official(split) or super().find(split)
 
     def _official(self, split: str) -> Files:
-        """Returns the file of a split that has SQuAD's own name, or () if there is none."""
-        names = [f'{split}-v{version}.json{suffix}' for version in ('1.1', '2.0') for suffix in ('', '.gz')]
         is_folder = self._data and self._path.is_dir() and not self._names[split]
-        return tuple(itertools.islice(existing_files(self._path, names), 1)) if is_folder else ()
+        return official_file(self._path, split, '1.1', '2.0') if is_folder else ()
 
     def splits(self) -> list[str]:
         """Returns the names of the training split, if any, and of the splits that can be evaluated."""

@@ -56,10 +56,9 @@ class SquadFiles(SplitFiles):
             return files
         if not self._data or not self._folder.is_dir():
             return ()
-        official_name = f'{split}-v{self._version}.json'
-        official = tuple(existing_files(self._folder, [official_name, f'{official_name}.gz']))
         fix = f'name the right one in config.task.{split}_file'
-        return official[:1] or split_files(self._folder, split, suffixes=NESTED, fix=fix)
+        official = official_file(self._folder, split, self._version)
+        return official or split_files(self._folder, split, suffixes=NESTED, fix=fix)
 
     def _no_file_error(self, split: str) -> UserError:
         names = sorted(path.name for path in self._folder.iterdir()) if self._folder.is_dir() else None
@@ -84,6 +83,12 @@ class SquadFiles(SplitFiles):
             raise self._no_file_error(split)
         labels = 'optional' if split == 'test' else 'needed'
         return read_questions(files, answerable=self._version == '1.1', labels=labels)
+
+
+def official_file(folder: epath.Path, split: str, *versions: str) -> Files:
+    """Returns the file of a split that has SQuAD's own name, such as dev-v1.1.json, or () if there is none."""
+    names = [f'{split}-v{version}.json{suffix}' for version in versions for suffix in ('', '.gz')]
+    return tuple(existing_files(folder, names))[:1]
 
 
 def read_questions(files: Files, *, answerable: bool, labels: str) -> list[SquadQuestion]:
