@@ -22,8 +22,14 @@ from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.squad.answers import SPANS_PER_BEST, Answers, AnswerSpan, best_spans, rank_answers
 from bertjax.tasks.squad.files import SquadFiles
 from bertjax.tasks.squad.questions import SquadQuestion, check_ids, parse_input, parse_unlabeled_rows
-from bertjax.tasks.squad.report import list_misplaced_answers, squad_report
-from bertjax.tasks.squad.windows import answer_tokens, choose_windows, find_answer, format_list, window_bounds
+from bertjax.tasks.squad.windows import (
+    answer_tokens,
+    choose_windows,
+    find_answer,
+    format_list,
+    list_misplaced_answers,
+    window_bounds,
+)
 from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, option
 from bertjax.text.tokenizer import Tokenizer
 
@@ -226,8 +232,15 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return same and len({record.starts[:1] for record in records}) > 1
 
     def report(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> str:
-        text = squad_report(records, self._texts(records, predictions))
-        return text + (f'null threshold {self.null_threshold:.4f}\n' if self.nullable else '')
+        """For SQuAD 2.0, counts the questions by whether they have an answer, and whether they were answered."""
+        if not self.nullable:
+            return ''
+        texts = self._texts(records, predictions)
+        counts = collections.Counter((bool(record.answers), bool(texts[record.id])) for record in records)
+        lines = [f'{"":<16} {"answered":>9} {"not":>9}']
+        for has_answer, name in ((True, 'has an answer'), (False, 'has none')):
+            lines.append(f'{name:<16} {counts[has_answer, True]:>9,} {counts[has_answer, False]:>9,}')
+        return '\n'.join([*lines, f'null threshold {self.null_threshold:.4f}\n'])
 
     def rows(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Iterator[dict[str, Any]]:
         """Yields an object for each question; see `inference.answers.Answer`. A labeled one has the `true` answers."""

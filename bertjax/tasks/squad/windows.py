@@ -8,9 +8,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.text.tokenizer_base import UNSPACED
 
 _MAX_LISTED = 100
+_DIFFERENCES = {
+    'spaces': 'answers that differ in white space from the text at answer_start; this text is used',
+    'elsewhere': 'answers that are not at answer_start; their nearest occurrence in the text is used',
+    'missing': 'answers that do not occur in their text as whole words; their questions are not used for training',
+}
 _LETTER = rf'[^\W{UNSPACED}]'  # a character of a word, in scripts with spaces between words
 
 
@@ -81,3 +87,16 @@ def format_list(title: str, lines: Sequence[str]) -> str:
     """Returns a text with the title, the number of lines, and the first 100 lines."""
     more = [f'… and {len(lines) - _MAX_LISTED:,} more'] if len(lines) > _MAX_LISTED else []
     return '\n  '.join([f'{title}: {len(lines):,}', *lines[:_MAX_LISTED], *more])
+
+
+def list_misplaced_answers(questions: Sequence[SquadQuestion]) -> list[str]:
+    """Returns a text for each kind of misplaced first answer in _DIFFERENCES. A text lists up to 100 questions."""
+    by_kind: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
+    for question in questions:
+        if question.answers:
+            answer, answer_start = question.answers[0], question.starts[0]
+            kind, start, _ = find_answer(question.context, answer, answer_start)
+            if kind in by_kind:
+                detail = '' if kind == 'missing' else f', found at {start}'
+                by_kind[kind].append(f'{question.id}: {answer!a} at {answer_start}{detail}')
+    return [format_list(title, by_kind[kind]) for kind, title in _DIFFERENCES.items() if by_kind[kind]]
