@@ -49,14 +49,9 @@ def inspect_input(source: InputSource) -> tuple[list[str], int, int]:
 
 
 def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chunk]:
-    """Yields the input in chunks of at most `size` texts or sentences, in order, without blank texts.
+    """Yields the input in chunks of at most `size` texts or sentences, without blank texts.
 
-    Args:
-      source: The texts, or the trees of a CoNLL-U file (see `has_trees`).
-      quiet: If True, the detected format of texts is not printed.
-
-    Raises:
-      UserError: The file does not exist, is not UTF-8, has a malformed line, or has no texts.
+    Unless `quiet` is True, the detected format of texts is printed. The errors are those of `inspect_input`.
     """
     items = (item for item in _read_items(source, quiet=quiet) if not isinstance(item, Blank))
     for chunk in split_chunks(check_not_empty(items, source.path, 'no text', 'at least one text'), size):
@@ -84,5 +79,5 @@ def parse_texts(texts: Sequence[str], where: str) -> AnalysisTexts:
 
 
 def _make_texts(rows: Sequence[Sequence[str]]) -> AnalysisTexts:
-    """Converts rows to AnalysisTexts. Either all rows have one text, or all rows have two texts."""
+    """Converts rows to AnalysisTexts. All rows have one text, or all have two."""
     return AnalysisTexts([row[0] for row in rows], [row[1] for row in rows] if len(rows[0]) == 2 else None)

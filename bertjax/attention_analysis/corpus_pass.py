@@ -21,7 +21,6 @@ from bertjax.loading.load_model import LoadedModel
 from bertjax.model.capture import PROBABILITIES
 from bertjax.progress import Advance
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.training.predict import no_op
 
 BEFORE, AFTER = 'before', 'after'
 
@@ -57,16 +56,16 @@ def measure(
     *,
     unit: str,
     max_length: int,
-    relations: Sequence[str] = (),
-    before: LoadedModel | None = None,
-    advance: Advance = no_op,
+    relations: Sequence[str],
+    before: LoadedModel | None,
+    advance: Advance,
 ) -> Findings | None:
     """Measures the heads of a model on all chunks. Returns None if all trees are too long.
 
     Args:
       unit: The unit of the positions, 'piece' or 'word'.
       max_length: The maximum sequence length. Longer texts are truncated, and longer trees are skipped.
-      relations: The relations of the trees; () for texts.
+      relations: The relations of the trees; empty for texts.
       before: The model to compare with; None for no comparison.
       advance: A function that takes the number of texts that were finished since its last call.
     """

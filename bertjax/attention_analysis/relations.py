@@ -72,9 +72,9 @@ def relation_table(correct: np.ndarray, names: Sequence[str], offsets: Offsets) 
       offsets: The head offsets of the same trees, see `count_offsets`.
 
     Returns:
-      The rows. A row has `relation` and its number of `words`. `layer` and `head`, both from 1, name the best attention
-      head. `direction` is its best direction, and `accuracy` is the accuracy of this head in this direction. `offset`
-      is the best fixed offset from a word to its syntactic head, and `baseline` is the accuracy of this offset.
+      The rows: `relation`, its number of `words`, the best attention head (`layer` and `head`, both from 1) with its
+      `direction` and `accuracy`, and the best fixed `offset` from a word to its syntactic head with its accuracy, the
+      `baseline`.
     """
     index = {name: i for i, name in enumerate(names)}
     by_frequency = sorted(offsets, key=lambda name: (-offsets[name].total(), name))

@@ -19,14 +19,10 @@ MAX_SHOWN_TOKENS = 64  # The maximum number of tokens of a shown text. More woul
 
 
 def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], unit: str, count: int) -> list[Attention]:
-    """Computes the attention in the first texts or trees of a chunk, between pieces or between words.
+    """Computes the attention in the first `count` texts or trees of a chunk, between pieces or between words.
 
-    Texts with more than MAX_SHOWN_TOKENS tokens are truncated, and longer trees are skipped. The limit is lower if the
-    model has fewer positions.
-
-    Args:
-      relations: The relations of the trees; () for texts.
-      count: The maximum number of texts or trees.
+    Texts with more than MAX_SHOWN_TOKENS tokens, or more than the model's positions, are truncated. Longer trees are
+    skipped.
     """
     tokenizer, longest = runner.model.tokenizer, min(MAX_SHOWN_TOKENS, runner.model.config.max_positions)
     features = make_features(tokenizer, chunk, relations, longest)

@@ -35,16 +35,10 @@ def make_text_features(
 def make_tree_features(
     tokenizer: Tokenizer, trees: Sequence[Tree], relations: Sequence[str], max_length: int
 ) -> Features | None:
-    """Makes the features of trees, with UNIT, HEAD and RELATION. Each word is tokenized separately.
+    """Makes the features of trees, with UNIT, HEAD and RELATION; None if all trees have more than `max_length` tokens.
 
-    Word w, counted from 1, is unit w, and [CLS] is unit 0.
-
-    Args:
-      trees: The trees. Trees with more than `max_length` tokens are skipped, because a tree cannot be truncated.
-      relations: The names of the relations. The number of a relation is its index plus 1.
-
-    Returns:
-      The features with a row per remaining tree; None if no tree remains.
+    Longer trees are skipped, because a tree cannot be truncated. Each word is tokenized separately. Word w, counted
+    from 1, is unit w, and [CLS] is unit 0. The number of a relation is its index in `relations` plus 1.
     """
     builder, has_rows, numbers = FeatureBuilder(), False, {name: i for i, name in enumerate(relations, 1)}
     for i, tree in enumerate(trees):

@@ -37,8 +37,7 @@ def spans(tags: Sequence[str], plain: bool = False) -> list[EntitySpan]:
     entity, or a tag of another type. It ends with an E or S, before an O, before the next entity, and at the end of the
     sentence. M counts as I, L as E, and U as S.
 
-    The rules for B, I and O come from conlleval, and those for E and S from seqeval. conlleval itself does not know S,
-    L, U or M, and a B after an E of the same type does not begin an entity in conlleval.
+    The rules for B, I and O come from conlleval, and those for E and S from seqeval.
     """
     if plain:
         return [EntitySpan(tag, i, i + 1) for i, tag in enumerate(tags)]
@@ -90,10 +89,9 @@ def to_scheme(tags: Sequence[str], scheme: str) -> list[str]:
 def score_entities(
     gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]], plain: bool = False
 ) -> dict[str, ClassScores]:
-    """Returns the scores of each entity type, {type: scores}, sorted by type.
+    """Returns the scores of each entity type, {type: scores}, sorted by type, from the tags of each sentence.
 
-    A predicted entity is right if it has the words and the type of a true entity. `gold` and `predicted` have the tags
-    of each sentence. For `plain`, see `spans`.
+    A predicted entity is right if it has the words and the type of a true entity. For `plain`, see `spans`.
     """
     counts: dict[str, list[int]] = {}
     for true, guessed in zip(gold, predicted, strict=True):

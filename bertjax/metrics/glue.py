@@ -41,26 +41,17 @@ def task_figures(figures: Figures, task: str) -> dict[str, tuple[float | None, .
 
 
 def task_score(figures: Figures, task: str) -> float | None:
-    """Returns the leaderboard score of a task, the mean of all values of `task_figures`.
-
-    It is None if a value is undefined, or if `figures` has no dev split of the task.
-    """
+    """Returns the mean of all values of `task_figures`; None if there are none, or if one is None."""
     return _mean([value for metrics in task_figures(figures, task).values() for value in metrics])
 
 
 def official_average(figures: Figures, *, without: tuple[str, ...] = ()) -> float | None:
-    """Returns the mean `task_score` of the tasks in `figures` that are not in `without`.
-
-    It is None if there are no such tasks, or if a score is None.
-    """
+    """Returns the mean `task_score` of all tasks but `without`; None if there are none, or if one is None."""
     return _mean([task_score(figures, task) for task in OFFICIAL if task in figures and task not in without])
 
 
 def paper_average(figures: Figures) -> float | None:
-    """Returns the mean of the columns of the BERT paper's table that `figures` has.
-
-    It is None if there are no such columns, or if a value is undefined.
-    """
+    """Returns the mean of the BERT paper's columns that `figures` has; None if there are none, or if one is None."""
     return _mean([figures[task][split][PAPER[task]] for task, split in paper_columns(figures)])
 
 

@@ -61,9 +61,7 @@ def evaluate_v1(gold: Gold, answers: Mapping[str, str]) -> dict[str, float]:
 class Evaluation:
     """The scores of all predicted answers of SQuAD 2.0, and the metrics computed from them.
 
-    Args:
-      gold: The gold answers of each question; empty for an unanswerable question.
-      answers: {id: predicted answer} for each id in `gold`; '' for no answer.
+    `answers` is {id: predicted answer} for each id in `gold`; '' for no answer.
     """
 
     def __init__(self, gold: Gold, answers: Mapping[str, str]):
@@ -88,11 +86,8 @@ class Evaluation:
     def best(self, null_odds: Mapping[str, float]) -> dict[str, float]:
         """Returns best_exact and best_f1 over all thresholds, and the best thresholds (with the suffix _thresh).
 
-        A question is answered if its null odds are at most the threshold. The `answers` of this object must be the best
-        non-empty texts of all questions. A threshold is 0 if answering no question is best, as in the official script.
-
-        Args:
-          null_odds: {id: odds that the question has no answer}, on any scale.
+        A question is answered if its null odds, on any scale, are at most the threshold. The `answers` of this object
+        must be the best non-empty texts. A threshold is 0 if answering no question is best, as in the official script.
         """
         figures: dict[str, float] = {}
         for name, scores in (('exact', self._exact), ('f1', self._f1)):

@@ -46,8 +46,8 @@ _SHOWN = 10  # the maximum number of documents in a query's row of predictions
 class TextPairTask(Task[TextExample | Query, float | Ranking]):
     """The options and the methods of all tasks that compare texts.
 
-    A prediction is the similarity of a pair, or a query's ranking of documents. A subclass is a dataclass that declares
-    the field `loss` again, with its own choices, and a field for each option of its losses.
+    A prediction is the similarity of a pair, or a query's ranking of documents. A subclass declares the field `loss`
+    again, with its own choices, and a field for each option of its losses.
 
     Attributes:
       data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or a BEIR folder.
@@ -204,7 +204,7 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
 
 
 def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> list[Ranking]:
-    """Returns the ranking of each of Q queries: the best documents, without the query itself (see `Query.excludes`).
+    """Returns the best documents of each of Q queries, without the query itself (see `Query.excludes`).
 
     `search` takes K, and returns the indices and scores of the K best documents of each query, [Q, K], best first.
     """

@@ -16,7 +16,7 @@ EncodedText = tuple[np.ndarray, Mapping[str, np.ndarray]]  # the tokens of a tex
 def target_scores(records: Sequence[TextExample], max_score: float) -> np.ndarray | None:
     """Returns the scores of N training records, float32, divided by `max_score`; None for records without scores.
 
-    The scores of pairs are [N]. A teacher's scores are [N, C - 1] for records of up to C texts; 0 for a missing text.
+    The scores of pairs are [N]. A teacher's scores are [N, C - 1]; 0 for a missing text.
     """
     if records[0].form == 'scored':
         scores = np.array([record.score for record in records], np.float32)
@@ -44,15 +44,11 @@ def group_features(
     sequences: Iterator[EncodedText],
     notes: Sequence[str] = (),
 ) -> Features:
-    """Builds a row of C sequences for each group of texts. C is the size of the largest group.
+    """Builds a row of C sequences for each of N groups of texts. C is the size of the largest group.
 
-    A smaller group is padded with missing texts, which are empty sequences. The row array `text_ids`, int32 [N, C], has
-    equal ids for equal texts, and 0 for a missing text.
-
-    Args:
-      groups: The texts of each of N records.
-      labels: float32 [N, ...], the row array `labels`; None to omit the array.
-      sequences: The sequences of all texts, group by group.
+    A missing text of a smaller group is an empty sequence. The row array `text_ids`, int32 [N, C], has equal ids for
+    equal texts, and 0 for a missing text. The row array `labels` is float32 [N, ...], or omitted if it is None.
+    `sequences` has the sequences of all texts, group by group.
     """
     numbers: dict[str, int] = {}
     builder = FeatureBuilder(max(map(len, groups)))

@@ -88,10 +88,7 @@ class Query:
     candidates: Sequence[int] = ()
 
     def excludes(self, document: int) -> bool:
-        """Returns whether a document is the query itself: it has the query's id or, in pairs, the query's text.
-
-        A relevant document is not excluded.
-        """
+        """Whether a document is the query itself, by its id or, in pairs, by its text. Relevant ones are not."""
         same_text = self.corpus.from_pairs and self.corpus.texts[document] == self.text
         return document not in self.relevant and (self.corpus.ids[document] == self.id or same_text)
 
@@ -99,10 +96,9 @@ class Query:
 def parse_examples(
     records: Iterable[Record], columns: Mapping[str, str], keys: str = 'config.task', required: Collection[str] = ()
 ) -> Iterator[TextExample]:
-    """Yields an example for each row of a file. The columns of the first row determine the form of all rows.
+    """Yields an example for each of one or more rows. The columns of the first row determine the form of all rows.
 
     Args:
-      records: The rows, at least one.
       columns: {role of ROLES: name of the column}. Only forms whose roles are all in `columns` are read. Columns
         named after the column `negative`, such as negative_1, also contain negatives.
       keys: The prefix of the config keys that name the columns, for messages.
@@ -233,19 +229,16 @@ def questions_as_queries(questions: Sequence[SquadQuestion]) -> list[Query]:
 
 
 def _make_corpus(texts: Iterable[str]) -> Corpus:
-    """Makes a corpus of the distinct texts, in the order of their first occurrence.
-
-    All ids have the same length, because documents of equal score are in descending order of their ids.
-    """
+    """Makes a corpus of the distinct texts. All ids have the same length, because they order equal scores."""
     documents = list(dict.fromkeys(texts))
     width = len(str(len(documents) - 1))
     return Corpus([f'd{i:0{width}}' for i in range(len(documents))], documents)
 
 
 def read_beir(folder: epath.Path, split: str) -> list[Query]:
-    """Reads the judged queries of a split of a BEIR folder. The title of a document is put before its text.
+    """Reads the judged queries of a split of a BEIR folder: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.
 
-    The folder has corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv (arXiv 2104.08663).
+    The title of a document is put before its text. The layout comes from arXiv 2104.08663.
 
     Raises:
       UserError: A file is missing or malformed, or qrels names an unknown query or document.

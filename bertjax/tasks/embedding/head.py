@@ -55,10 +55,7 @@ class BertForEmbedding(BertForTask):
         self.head = DenseModules(self.config, self.dense)
 
     def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
-        """Maps int32 input_ids, segment_ids and attention_mask [B, S] or [B, C, S] to `embeddings`.
-
-        The embeddings are float32 [B, D'] or [B, C, D'].
-        """
+        """Maps ids, segments and mask, int32 [B, S] or [B, C, S], to `embeddings`, float32 [B, D'] or [B, C, D']."""
         shape, (ids, segments, mask), dropout = flatten_choices(inputs, dropout)
         hidden = self._hidden(ids, segments, mask, dropout, first_only=self.pool == 'cls')
         pooled = pool_tokens(hidden.astype(jnp.float32), mask, self.pool)

@@ -45,12 +45,9 @@ class RowLoss:
 def make_objective(
     rows: Callable[[jax.Array, Arrays], jax.Array], output: str, inputs: Sequence[str] = INPUTS, **options: Any
 ) -> Objective:
-    """Returns an objective with a single loss.
+    """Returns the objective with the loss `rows`: (the model's `output`, batch) -> the losses of the rows, float32 [B].
 
-    Args:
-      rows: (output of the model, batch) -> the losses of the rows, float32 [B].
-      output: The name of the model output that `rows` takes.
-      inputs, **options: See Objective.
+    For `inputs` and `options`, see Objective.
     """
 
     def losses(outputs: Any, batch: Arrays) -> dict[str, Any]:
@@ -145,12 +142,8 @@ def _cross_entropy(similarity: jax.Array, excluded: jax.Array, *, scale: float, 
 def cosent(x: jax.Array, batch: Arrays, *, scale: float = 20.0) -> jax.Array:
     """Computes log(1 + Σ exp(scale · (s_j - s_i))) over the row pairs i, j with label_i > label_j.
 
-    Here s_i is the similarity of row i (CoSENT, Su 2022, kexue.fm/archives/8847). Every element of the result [B] is
-    the loss of the batch.
-
-    Args:
-      x: float32 [B, 2, D], the unit vectors of the two texts of each row.
-      batch: `labels`, the scores, and `weights`, 0 for padding; float32 [B].
+    Here s_i is the similarity of row i (CoSENT, Su 2022, kexue.fm/archives/8847). The unit vectors x are float32
+    [B, 2, D]. Every element of the result [B] is the loss of the batch.
     """
     similarity, scores, real = scale * _pair_similarity(x), batch['labels'], batch['weights'] > 0
     wrong = (scores[:, None] > scores) & real[:, None] & real
@@ -167,8 +160,7 @@ def cosine(x: jax.Array, batch: Arrays) -> jax.Array:
 def margin_mse(x: jax.Array, batch: Arrays, *, scale: float = 20.0) -> jax.Array:
     """Computes `listwise_margin_mse` [B] between similarities multiplied by `scale` and a teacher's scores.
 
-    The unit vectors x are float32 [B, C, D], as in `info_nce`. The batch array `labels`, float32 [B, C - 1], has the
-    teacher's scores of the positive and the negatives.
+    The unit vectors x are float32 [B, C, D], as in `info_nce`, and the teacher's scores are `labels` [B, C - 1].
     """
     similarity = scale * jnp.einsum('bd,bcd->bc', x[:, 0], x[:, 1:], precision='highest')
     return listwise_margin_mse(similarity, batch[TEXT_IDS][:, 1:] > 0, batch['labels'])

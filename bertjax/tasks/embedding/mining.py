@@ -16,8 +16,7 @@ _QUERIES = 4096  # the maximum number of queries in a search; bounds the memory 
 def collect_texts(queries: Sequence[Query], further: Sequence[str]) -> tuple[list[str], list[str], list[list[int]]]:
     """Returns the distinct queries, the distinct texts of their corpus and of `further`, and each query's positives.
 
-    The positives are indices of documents. Queries with equal texts share their positives. Blank texts have no pairs
-    and are no documents, because training refuses them.
+    The positives are indices of these texts. Blank texts are left out with their pairs, because training refuses them.
     """
     corpus = queries[0].corpus.texts
     numbers: dict[str, int] = {}
@@ -49,9 +48,7 @@ def mine_negatives(
     the cosines of the anchor with the positive and with each negative.
 
     Args:
-      queries: The texts of Q queries.
-      documents: N different texts.
-      relevant: The positives of each query, as indices in `documents`.
+      queries, documents, relevant: The results of `collect_texts`: Q queries, N texts, and the positives.
       vectors, document_vectors: float32 [Q, D] and [N, D], the embeddings.
       options: The rules for choosing negatives, and the names of the fields.
     """

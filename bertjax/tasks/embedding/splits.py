@@ -69,10 +69,7 @@ class EmbeddingSplits(TableFiles):
         return '' if self.is_beir or any(map(self._official, STEMS)) else super().describe()
 
     def queries(self, split: str) -> list[Query]:
-        """Reads the pairs of a split as search queries.
-
-        The corpus has all documents of a BEIR folder, all paragraphs of a SQuAD file, or all positives and negatives.
-        """
+        """Reads the pairs of a split as queries over all documents, paragraphs, or positives and negatives."""
         paths = [self._path / 'qrels' / f'{split}.tsv'] if self.is_beir else self.require(split)
         if self.is_beir:
             queries = files.read_beir(self._path, split)

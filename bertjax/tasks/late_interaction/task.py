@@ -57,10 +57,9 @@ class BertForLateInteraction(BertForTask):
         self.head = Projection(self.config, (self.outputs,), ('embed',), ('classes',), ('classes',), use_bias=False)
 
     def __call__(self, *inputs: jax.Array, dropout: Dropout | None = None) -> dict[str, jax.Array]:
-        """Maps int32 inputs [B, S] or [B, C, S] to `token_vectors`, float32 [B, S, D] or [B, C, S, D].
+        """Maps ids, segments, mask and roles, int32 [B, S] or [B, C, S], to `token_vectors`, float32 [..., D].
 
-        The inputs are input_ids, segment_ids, attention_mask and token_roles. D is `outputs`. The vectors of padding
-        and of skipped tokens are zero. All other vectors have length 1.
+        D is `outputs`. The vectors of padding and of skipped tokens are zero. All other vectors have length 1.
         """
         _, (ids, segments, mask, roles), dropout = flatten_choices(inputs, dropout)
         key_mask = None if self.attend else jnp.where(roles == AUGMENTING, 0, mask)

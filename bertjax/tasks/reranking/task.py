@@ -162,9 +162,8 @@ class RerankTask(TextPairTask):
 def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> list[Query]:
     """Returns the queries with new candidates: for each query, the `count` documents with the highest scores in a file.
 
-    Each line of the file is `query Q0 document rank score name`. As in trec_eval, the ranks have no effect. Documents
-    with equal scores stay in the order of the lines. A repeated document has the score of its first line. The query
-    itself is left out; see `Query.excludes`. A query that the file lacks has no candidates.
+    Each line of the file is `query Q0 document rank score name`. As in trec_eval, the ranks have no effect. Equal
+    scores stay in the order of the lines, and the first line of a document counts. A query itself is left out.
     """
     index = {name: i for i, name in enumerate(queries[0].corpus.ids)}
     scores: dict[str, dict[int, float]] = {}  # {query: {document: score}}
