@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from bertjax.attention_analysis.changes import ALL_PARTS, NORMS, PARTS
 from bertjax.attention_analysis.corpus_pass import Findings
-from bertjax.attention_analysis.heads import MEASURES
+from bertjax.attention_analysis.heads import MEASURES, head_rows
 from bertjax.attention_analysis.relations import ALL, DIRECTIONS, MIN_WORDS, WORDS, best_heads_accuracy
 from bertjax.attention_analysis.shown_texts import MAX_SHOWN_TOKENS, encode_for_page
 from bertjax.inference.attention import Attention
@@ -48,15 +48,11 @@ def _texts_section(shown_texts: Sequence[Attention], findings: Findings) -> Sect
 
 def _heads_section(means: Mapping[str, np.ndarray]) -> Section:
     write = {name: _percent if unit == 'share' else '{:.2f}'.format for name, (_, _, unit) in MEASURES.items()}
-    layers, heads = means['entropy'].shape
+    rows = head_rows(means)
     data = {
         'maps': [_measure_map(name, means[name]) for name in MEASURES],
         'titles': [title for title, _, _ in MEASURES.values()],
-        'rows': [
-            [_button(i + 1, j + 1), *(write[name](means[name][i, j]) for name in MEASURES)]
-            for i in range(layers)
-            for j in range(heads)
-        ],
+        'rows': [[_button(row['layer'], row['head']), *(write[name](row[name]) for name in MEASURES)] for row in rows],
     }
     about = (
         'Means over all positions of all texts. Rows are layers and columns are heads; head 3-1 is head 1 of layer 3. '

@@ -152,25 +152,21 @@ def _detect_format(
 
 
 def _looks_like_columns(lines: Sequence[str], format: TagFormat, labels: Collection[str]) -> bool:
-    if format.comment:
-        lines = [line for line in lines if not line.startswith(format.comment)]
-    elif any('\t' in line.strip() for line in lines):  # CoNLL-U
-        lines = [line for line in lines if not line.startswith('#')]
-    if not lines or columns.is_boundary(lines[0]) or '\t' in lines[0].strip():
-        return bool(lines)
-    words = [line for line in lines if not line.startswith('#') and not columns.is_boundary(line)]
-    width = len(columns.split_columns(words[0], ' ')) if words else 0
+    others = [line for line in lines if not line.startswith(format.comment or '#')]
+    if others and (columns.is_boundary(others[0]) or '\t' in others[0].strip()):
+        return True
+    width = len(columns.split_columns(others[0], ' ')) if others else 0
     known_width = width if width > 1 else 0  # else a sentence that starts with # would count as a comment
-    rest = [line for line in lines if not columns.is_comment(line, format.comment, ' ', known_width)]
-    rows = [columns.split_columns(line, ' ') for line in rest if not columns.is_boundary(line)]
+    words = [line for line in lines if not columns.is_comment(line, format.comment, ' ', known_width)]
+    words = [line for line in words if not columns.is_boundary(line)]
+    rows = [columns.split_columns(line, ' ') for line in words]
     if not rows:
         return len(lines) > 1
-    lines = rest
-    if len({len(row) for row in rows}) > 1:
-        return False
     width, column = len(rows[0]), format.tag_column
+    if any(len(row) != width for row in rows):
+        return False
     if width == 1:
-        return len(rows) > 1 and 2 * sum(map(bool, map(_UNSPACED_SENTENCE.search, lines))) < len(rows)
+        return len(rows) > 1 and 2 * sum(map(bool, map(_UNSPACED_SENTENCE.search, words))) < len(rows)
     if not -width <= column < width:
         return False
     known = [row[column] for row in rows if row[column] in labels]

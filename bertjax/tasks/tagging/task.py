@@ -160,7 +160,12 @@ class TaggingTask(Task[Sentence, Tags]):
         token_labels, int32, is the index of the word's tag in `labels`, or 0 if `labels` lacks the tag;
         token_weights, float32, is 1 if `labels` has the tag, else 0.
         """
-        notes = self._check_tags(records, training)
+        unknown = self._count_unknown_tags(records)
+        if unknown and training:
+            tag, where = next((tag, record.where) for record in records for tag in record.tags or () if tag in unknown)
+            known = ', '.join(self.labels[:20])
+            raise UserError(where, f'the tag {tag!r}', f'one of {known}', 'use the training data of the checkpoint')
+        notes = [_describe_unknown(unknown)] if unknown else []
         if self.context and len({record.document for record in records}) == 1 and len(records) > 1:
             notes.append(f'{records[0].where}: all sentences are one document; {DOCSTART} lines separate documents')
         numbers = {label: i for i, label in enumerate(self.labels)}
@@ -185,15 +190,6 @@ class TaggingTask(Task[Sentence, Tags]):
                     builder.add_sequence(tokens, **token)
                     builder.add_row(i)
         return builder.build(notes=notes)
-
-    def _check_tags(self, records: Sequence[Sentence], training: bool) -> list[str]:
-        """Returns notes about tags that `labels` lacks. In training, such a tag is an error."""
-        unknown = self._count_unknown_tags(records)
-        if unknown and training:
-            tag, where = next((tag, record.where) for record in records for tag in record.tags or () if tag in unknown)
-            known = ', '.join(self.labels[:20])
-            raise UserError(where, f'the tag {tag!r}', f'one of {known}', 'use the training data of the checkpoint')
-        return [_describe_unknown(unknown)] if unknown else []
 
     def _count_unknown_tags(self, records: Sequence[Sentence]) -> collections.Counter[str]:
         known = set(self.labels)
