@@ -22,14 +22,10 @@ STRATEGIES = ('first', 'average', 'max', 'simple')
 
 @dataclasses.dataclass(frozen=True)
 class Tags:
-    """The prediction for a sentence: the tag of each word, in IOB2 or plain, and the probability of the tag.
-
-    `repaired` is the number of entities that begin with I in the model's output. In `tags`, these begin with B.
-    """
+    """The prediction for a sentence: the tag of each word, in IOB2 or plain, and the probability of the tag."""
 
     tags: tuple[str, ...]
     probabilities: tuple[float, ...]
-    repaired: int = 0
 
 
 def gather_word_logits(
@@ -52,16 +48,10 @@ def predict_tags(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: 
     """Predicts the tags of each sentence from the logits of its words, float64 [W, C]; in valid IOB2 unless `plain`."""
     result = []
     for word_logits in logits:
+        tags = [labels[i] for i in word_logits.argmax(-1)]
         probabilities = softmax(word_logits).max(-1).tolist()
-        result.append(make_prediction([labels[i] for i in word_logits.argmax(-1)], probabilities, plain=plain))
+        result.append(Tags(tuple(tags if plain else to_iob2(tags)), tuple(probabilities)))
     return result
-
-
-def make_prediction(raw: Sequence[str], probabilities: Sequence[float], *, plain: bool) -> Tags:
-    """Returns the prediction for the output tags `raw`; see `predict_tags`."""
-    tags = raw if plain else to_iob2(raw)
-    repaired = sum(a != b for a, b in zip(raw, tags, strict=True))
-    return Tags(tuple(tags), tuple(probabilities), repaired)
 
 
 def aggregate(

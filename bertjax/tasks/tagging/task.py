@@ -13,7 +13,7 @@ from bertjax.convert.heads import TOKEN_CLASSIFICATION
 from bertjax.data.features import FeatureBuilder, Features
 from bertjax.errors import UserError
 from bertjax.losses import TOKENS
-from bertjax.metrics.entities import EntitySpan, score_entities, spans, split_tag, tag_accuracy, total_score
+from bertjax.metrics.entities import EntitySpan, score_entities, spans, split_tag, tag_accuracy, to_iob2, total_score
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import LAYERS, BertForTask
 from bertjax.tasks.baselines import tag_baselines
@@ -30,7 +30,7 @@ from bertjax.tasks.tagging.columns import (
     write_columns,
 )
 from bertjax.tasks.tagging.features import WORDS, windows, word_pieces
-from bertjax.tasks.tagging.predictions import Tags, gather_word_logits, make_prediction, predict_tags
+from bertjax.tasks.tagging.predictions import Tags, gather_word_logits, predict_tags
 from bertjax.tasks.tagging.rows import parse_sentences
 from bertjax.tasks.tagging.schemes import SCHEMES
 from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, id2label, option
@@ -46,9 +46,9 @@ class TaggingTask(Task[Sentence, Tags]):
     The data are CoNLL column files, or rows in JSON, Parquet or Arrow files. Entity tags are converted from the
     scheme of the files to IOB2.
 
-    The tag of a word is predicted at its first piece. A predicted I is invalid in IOB2 if no B or I of the same type
-    directly precedes it. As in conlleval, an invalid I starts an entity, and `report` counts these entities. Entity
-    types and plain tags that the training data lack cannot be predicted. The number of words with such tags is printed.
+    The tag of a word is predicted at its first piece. As in conlleval, a predicted I starts an entity if no B or I of
+    the same type directly precedes it. Entity types and plain tags that the training data lack cannot be predicted. The
+    number of words with such tags is printed.
 
     Attributes:
       data: the folder with train.txt, dev.txt and test.txt (or other names, see files.py:TaggedFiles); '' for
@@ -232,7 +232,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return len(predicted) == 1 < len(true)
 
     def report(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> str:
-        """Returns a table of scores by entity type or tag, and notes on repaired entities and unknown tags."""
+        """Returns a table of scores by entity type or tag, and a note on unknown tags."""
         gold, predicted = [record.tags for record in records], [prediction.tags for prediction in predictions]
         scores = {(name or '(no type)'): score for name, score in score_entities(gold, predicted, self.plain).items()}
         order = sorted(scores, key=lambda name: (-scores[name].true, -scores[name].predicted, name))
@@ -242,9 +242,6 @@ class TaggingTask(Task[Sentence, Tags]):
         for name, score in rows:
             figures = f'{score.precision:9.4f}{score.recall:8.4f}{score.f1:8.4f}'
             lines.append(f'{name:{width}}  {figures}{score.true:8,}{score.predicted:8,}{score.right:8,}')
-        if repaired := sum(prediction.repaired for prediction in predictions):
-            known = f'{repaired:,} predicted entities began with I instead of B (after O or another type)'
-            lines.append(f'{known}; each such I was replaced by B')
         if unknown := self._count_unknown_tags(records):
             lines.append(_describe_unknown(unknown))
         return '\n'.join(lines)
@@ -280,10 +277,10 @@ class TaggingTask(Task[Sentence, Tags]):
         return {(span.start, span.end): span.type or 'entity' for span in spans(tags, self.plain)}
 
     def baselines(self, train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[Tags]]:
-        tags_by_name = tag_baselines(train, records)
+        convert = (lambda tags: tags) if self.plain else to_iob2
         return {
-            name: [make_prediction(tags, (1.0,) * len(tags), plain=self.plain) for tags in record_tags]
-            for name, record_tags in tags_by_name.items()
+            name: [Tags(tuple(convert(tags)), (1.0,) * len(tags)) for tags in record_tags]
+            for name, record_tags in tag_baselines(train, records).items()
         }
 
     def official_files(self, split: str, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, str]:
