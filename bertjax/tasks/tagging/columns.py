@@ -138,8 +138,8 @@ class Sentence:
       words: the W words.
       tags: the tag of each word, in IOB2 or plain; None if the sentence has no tags.
       document: the index of the document, ascending in the file.
-      columns: the columns of each word, as in the file.
-      preceding_lines: see ColumnBlock.
+      columns: the columns of each word, as in the file; () for the words alone.
+      preceding_lines: see ColumnBlock; a blank line if the input has none.
       separator: the separator of the columns.
       scheme: the scheme of the tags in the file: one of schemes.py:ENTITIES, 'plain', or '' if it is unknown.
       fields: all fields of the record, if the sentence is a record that is read for prediction; else None.
@@ -153,7 +153,7 @@ class Sentence:
     tags: tuple[str, ...] | None
     document: int = 0
     columns: tuple[tuple[str, ...], ...] = ()
-    preceding_lines: tuple[tuple[str, ...], ...] = ()
+    preceding_lines: tuple[tuple[str, ...], ...] = ((),)
     separator: str = ' '
     scheme: str = ''
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
@@ -248,7 +248,7 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
     append_iob2 = any(_unknown_to_conlleval(sentence, sentence.scheme or scheme) for sentence in sentences)
     for sentence, tags_in_iob2 in zip(sentences, tags, strict=True):
         join, predicted = sentence.separator.join, convert_to_file_scheme(sentence, tags_in_iob2, scheme)
-        rows = [list(columns) for columns in sentence.columns]
+        rows = [list(columns) for columns in sentence.columns or zip(sentence.words, strict=True)]
         repeat = sentence.tags is not None and sentence.tag_column not in (-1, len(rows[0]) - 1)
         for row, tag in zip(rows, predicted, strict=True):
             row += [row[sentence.tag_column], tag] if repeat else [tag]
@@ -260,7 +260,7 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
             padded = [*line, *['O'] * (len(rows[0]) - len(line))] if boundary else line
             lines.append(join(padded))
         lines += map(join, rows)
-    return '\n'.join(lines) + '\n\n'
+    return '\n'.join(lines).lstrip('\n') + '\n\n'
 
 
 def file_tags(sentence: Sentence) -> tuple[str, ...]:

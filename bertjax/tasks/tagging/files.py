@@ -180,7 +180,7 @@ def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sen
     Blank lines at the end are ignored. With `raw`, `split_words` splits the lines. Otherwise, spaces and tabs separate
     the words.
     """
-    document, before = 0, ()
+    document = 0
     blanks: list[Blank] = []
     for number, line in lines:
         location = f'{where}:{number}'
@@ -194,9 +194,7 @@ def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sen
         if not words:
             yield Blank(location, 'a line without words')  # for example, a line of control characters
             continue
-        cells = tuple((word,) for word in words)
-        yield Sentence(location, words, None, document, cells, before, text=line if raw else None, offsets=offsets)
-        before = ((),)
+        yield Sentence(location, words, None, document, text=line if raw else None, offsets=offsets)
 
 
 def split_words(text: str) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:

@@ -54,17 +54,15 @@ def parse_sentences(records: Iterable[Record], format: TagFormat, *, tagged: boo
     Raises:
       UserError: A record is malformed. Or `tagged` is True, and a record has more or fewer tags than words.
     """
-    before = ()
     for where, row in records:
         words = find_words(row, format, where)
         if not words:
             yield Blank(where, 'a record without words', row)
             continue
         tags = _tags(row, words, format, where) if tagged else None
-        columns = tuple(zip(words, tags, strict=True)) if tags else tuple((word,) for word in words)
+        columns = tuple(zip(words, tags, strict=True)) if tags else ()
         # The separator is a tab because a word may contain a space.
-        yield Sentence(where, words, tags, 0, columns, before, '\t', fields=None if tagged else row)
-        before = ((),)
+        yield Sentence(where, words, tags, columns=columns, separator='\t', fields=None if tagged else row)
 
 
 def _tags(row: Mapping[str, Any], words: Sequence[str], format: TagFormat, where: str) -> tuple[str, ...]:
