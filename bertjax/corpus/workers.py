@@ -1,19 +1,17 @@
-"""Encodes shards in this process and in worker processes. Each process takes the next shard from a queue."""
+"""Encodes shards, in this process or in worker processes."""
 
 import concurrent.futures
 import contextlib
-import functools
 import itertools
 import multiprocessing
 import os
 import pathlib
-import queue
 import signal
 import sys
 import threading
 import time
 import types
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing import connection
 
 from rich import filesize
@@ -34,10 +32,10 @@ LOG_EVERY = 20.0  # in seconds
 
 _RECORD = 1000  # the estimated bytes of text in a record from TFDS
 
-_worker: tuple = ()  # in a worker process: the values that `_work` uses
+_worker: tuple = ()  # in a worker process: the values that `_encode` uses
 
 
-class _Stopped(Exception):  # noqa: N818  not an error: the build was stopped
+class _Stopped(Exception):  # noqa: N818  not an error: another shard has failed
     pass
 
 
@@ -49,7 +47,7 @@ def load_saved_tokenizer(folder: pathlib.Path, fingerprint: str) -> Tokenizer:
     return tokenizer
 
 
-def _start_worker(directory: pathlib.Path, fingerprint: str, options: CorpusOptions, shards, counters) -> None:
+def _start_worker(directory: pathlib.Path, fingerprint: str, options: CorpusOptions, counters) -> None:
     """Prepares a worker process. The process exits when its parent dies, so that it does not wait forever."""
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also gets Ctrl-C, and stops the workers
@@ -60,22 +58,20 @@ def _start_worker(directory: pathlib.Path, fingerprint: str, options: CorpusOpti
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    _worker = directory, load_saved_tokenizer(directory / 'partial', fingerprint), options, shards, counters
+    _worker = directory, load_saved_tokenizer(directory / 'partial', fingerprint), options, counters
 
 
-def _work() -> None:
-    """Encodes shards in a worker process until none is left."""
-    directory, tokenizer, options, shards, counters = _worker
-    for shard, parts in iter(shards.get, None):
-        encode_shard(directory, shard, parts, tokenizer, options, functools.partial(_count, counters))
+def _encode(shard: int, parts: list[TextPart]) -> None:
+    directory, tokenizer, options, counters = _worker
 
-
-def _count(counters, documents: int, size: int) -> None:
-    with counters.get_lock():
-        counters[0] += documents
-        counters[1] += size
+    def count(documents: int, size: int) -> None:
+        with counters.get_lock():
+            counters[0] += documents
+            counters[1] += size
         if counters[2]:
             raise _Stopped
+
+    encode_shard(directory, shard, parts, tokenizer, options, count)
 
 
 class Progress:
@@ -173,7 +169,7 @@ def encode_shards(
     options: CorpusOptions,
     progress: Progress,
 ) -> None:
-    """Encodes the shards {number: parts} in this process and in workers.
+    """Encodes the shards {number: parts}, in this process or in several workers.
 
     Raises:
       UserError: See `shard_writer.encode_shard`.
@@ -185,27 +181,15 @@ def encode_shards(
         for shard, parts in shards.items():
             encode_shard(directory, shard, parts, tokenizer, options, progress.add)
         return
-    context = multiprocessing.get_context('spawn')  # a fork is unsafe if threads of JAX run
-    waiting, counters = context.Queue(), context.Array('q', 3)  # documents, bytes or records, whether to stop
-    for item in (*shards.items(), *[None] * number):
-        waiting.put(item)
     # Workers load the tokenizer from disk, because a large argument would block this process until they have started.
     tokenizer.save(directory / 'partial' / 'tokenizer')
-    arguments = (directory, tokenizer.fingerprint, options, waiting, counters)
-    pool = concurrent.futures.ProcessPoolExecutor(number - 1, context, _start_worker, arguments)
+    context = multiprocessing.get_context('spawn')  # a fork is unsafe if threads of JAX run
+    counters = context.Array('q', 3)  # documents, bytes or records, whether to stop
+    arguments = (directory, tokenizer.fingerprint, options, counters)
+    pool = concurrent.futures.ProcessPoolExecutor(number, context, _start_worker, arguments)
     try:
         with _without_main():
-            futures = {pool.submit(_work) for _ in range(number - 1)}
-
-        def count(documents: int, size: int) -> None:
-            if any(future.done() and future.exception() for future in futures):
-                raise _Stopped  # not the worker's own error, which the code that reads the text might catch
-            _count(counters, documents, size)
-            progress.set_counts(*counters[:2])
-
-        with contextlib.suppress(_Stopped):
-            while (item := _next(waiting, futures)) is not None:
-                encode_shard(directory, *item, tokenizer, options, count)
+            futures = {pool.submit(_encode, shard, parts) for shard, parts in shards.items()}
         while futures:
             done, futures = concurrent.futures.wait(futures, 0.2, concurrent.futures.FIRST_COMPLETED)
             progress.set_counts(*counters[:2])
@@ -217,13 +201,3 @@ def encode_shards(
     finally:
         counters[2] = 1
         pool.shutdown(wait=True, cancel_futures=True)
-        waiting.cancel_join_thread()  # do not wait for items left in the queue
-        waiting.close()
-
-
-def _next(shards, futures: Collection[concurrent.futures.Future]) -> tuple[int, list[TextPart]] | None:
-    """Returns the next shard of the queue, or None after the last shard or if another process has failed."""
-    while not any(future.done() and future.exception() for future in futures):
-        with contextlib.suppress(queue.Empty):
-            return shards.get(timeout=0.2)  # not forever, because a killed worker may still hold the queue's lock
-    return None

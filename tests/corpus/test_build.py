@@ -42,27 +42,8 @@ def corpus(tmp_path) -> str:
     return f'{folder}/*.txt,{folder}/*.gz'
 
 
-@pytest.fixture
-def main_process_waits(monkeypatch):
-    """Delays the first shard of this process until a worker has finished a shard or has failed."""
-    real, waited = workers.encode_shard, []
-
-    def encode(directory, shard, parts, tokenizer, options, progress):
-        end = time.monotonic() + 60
-        while not waited and not list((directory / 'partial').glob('[0-9]*.json')):
-            progress(0, 0)
-            assert time.monotonic() < end
-            time.sleep(0.02)
-        waited.append(shard)
-        return real(directory, shard, parts, tokenizer, options, progress)
-
-    monkeypatch.setattr(workers, 'encode_shard', encode)
-
-
-def test_the_number_of_workers_changes_no_byte(corpus, small_shards, tmp_path, vocabulary, tokenizer, request):
+def test_the_number_of_workers_changes_no_byte(corpus, small_shards, tmp_path, vocabulary, tokenizer):
     for number in (1, 2):
-        if number == 2:
-            request.getfixturevalue('main_process_waits')
         options = CorpusOptions(workers=number, heldout=0.1)
         build_store(corpus, tmp_path / f'store{number}', str(vocabulary), options, progress=False)
     assert directory_bytes(tmp_path / 'store1') == directory_bytes(tmp_path / 'store2')
@@ -72,8 +53,8 @@ def test_the_number_of_workers_changes_no_byte(corpus, small_shards, tmp_path, v
     assert stored(open_store(tmp_path / 'store1')) == sorted(ids_of(DOCS, tokenizer))
 
 
-def test_an_error_of_a_worker_ends_the_build(small_shards, main_process_waits, tmp_path, vocabulary):
-    for name, end in (('a', b''), ('b', b'\n\n\xff broken\n')):  # One shard each; this process encodes the first.
+def test_an_error_of_a_worker_ends_the_build(small_shards, tmp_path, vocabulary):
+    for name, end in (('a', b''), ('b', b'\n\n\xff broken\n')):  # One shard each.
         (tmp_path / f'{name}.txt').write_bytes(as_text(DOCS[:200]) + end)
     assert len(shards.cut_shards(resolve_sources(f'{tmp_path}/?.txt'), 'auto')) == 2
     options = CorpusOptions(workers=2, strict=True)
@@ -211,7 +192,6 @@ def _build_without_merge(corpus, store, vocabulary, monkeypatch):
 
 @pytest.mark.slow
 def test_partial_work_is_continued_or_discarded(corpus, small_shards, tmp_path, vocabulary, monkeypatch, caplog):
-    from bertjax.corpus import workers
 
     store = tmp_path / 'store'
     _build_without_merge(corpus, store, vocabulary, monkeypatch)
