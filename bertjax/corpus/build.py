@@ -1,11 +1,10 @@
 """Builds a token store from text: encodes shards, merges them, and writes a manifest.
 
 After a killed build, the next call encodes only the missing shards and the shards whose text has changed. The result is
-the same as after an uninterrupted build. If the tokenizer, the settings, or the number or sizes of files have changed,
+the same as after an uninterrupted build. If the tokenizer, the settings, or the names or sizes of files have changed,
 the partial work is removed with a warning.
 """
 
-import functools
 import itertools
 import os
 import pathlib
@@ -73,19 +72,11 @@ def build_store(
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
     directory = pathlib.Path(directory)
     store_identity = _identity(text_sources, tokenizer, options)
-
-    @functools.cache
-    def make_plan() -> BuildPlan:
-        """Returns the plan. Call this only if the plan is needed, because it reads the beginnings of files."""
-        auto = options.format == 'auto'
-        chosen, readings = reading.choose_readings(text_sources) if auto else (text_sources, [])
-        return BuildPlan(store_identity, chosen, cut_shards(chosen, options.format), options.strict, readings)
-
     build_dir.check_directory(directory)
     directory.mkdir(parents=True, exist_ok=True)
     with lock_directory(directory, 'builds this store'):
         finished = build_dir.find_finished_store(
-            directory, store_identity, text_sources, make_plan, replace=replace, other_fix=other_fix, log=log
+            directory, store_identity, text_sources, replace=replace, other_fix=other_fix, log=log
         )
         if finished:
             if options.strict and finished['report']['problems']:
@@ -94,8 +85,13 @@ def build_store(
             return finished['report']
         if options.split_sentences:
             build_splitter(options.sentences)  # raises if the splitter is not installed, before files are removed
+        readings: list[str] = []
+        if options.format == 'auto':
+            text_sources, readings = reading.choose_readings(text_sources)
+        shards = cut_shards(text_sources, options.format)
+        plan = BuildPlan(store_identity, text_sources, shards, options.strict, readings)
         (directory / 'manifest.json').unlink(missing_ok=True)
-        manifest = _build(directory, make_plan(), tokenizer, options, progress, log, backend)
+        manifest = _build(directory, plan, tokenizer, options, progress, log, backend)
         build_dir.remove_partial_files(directory, manifest)
     return manifest['report']
 
@@ -139,7 +135,7 @@ def _build(
     backend: Backend,
 ) -> dict:
     """Encodes the missing shards, and merges all shards. Returns the manifest."""
-    plan, done = build_dir.prepare_partial(directory, plan, log)
+    done = build_dir.prepare_partial(directory, plan, log)
     for line in plan.readings:
         log(line)
     remaining = {number: parts for number, parts in enumerate(plan.shards) if number not in done}

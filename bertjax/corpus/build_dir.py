@@ -8,11 +8,10 @@ file that the manifest does not list.
 
 import dataclasses
 import json
-import os
 import pathlib
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from absl import logging
 
@@ -25,12 +24,14 @@ from bertjax.files.paths import SYSTEM_FILES
 from bertjax.files.small_files import read_json_or_none
 from bertjax.text.splitters import UNKNOWN
 
-_STORE_FILES = re.compile(rf'(train|heldout)[^/]*\.(tokens|sentences|documents|segments)|{re.escape(identity.RECORD)}')
-# {folder in a store: a pattern of the names in it}
-_FOLDERS = {
-    'partial': r'(plan|refused)\.json|\d{5,}\.\w+|(repeats|distinct)-\d+|tokenizer|\..*\.tmp-\d+',
-    'plans': r'\.?(plan|packing)-.*',
-}
+# Patterns of the names in a store or a mixture of stores, and in its folder `partial`.
+_NAMES = re.compile(
+    rf'(train|heldout).*\.(tokens|sentences|documents|segments)|manifest\.json|{re.escape(identity.RECORD)}'
+    r'|partial|plans|\d+'
+)
+_PARTIAL_NAMES = re.compile(
+    rf'(plan|refused)\.json|\d{{5,}}\.\w+|(repeats|distinct)-\d+|tokenizer|\..*\.tmp-\d+|{SYSTEM_FILES}'
+)
 # The fields of the record that `shard_writer` writes for a shard.
 _FIELDS = ('files', 'train_checksum', 'runs', 'documents', 'characters', 'lines', 'dropped', 'problems', 'inputs')
 
@@ -57,21 +58,10 @@ class BuildPlan:
         """Returns the content of plan.json."""
         return {
             'identity': self.store_identity,
-            'inputs': [[source.path, *identity.file_facts(source)] for source in self.sources],
-            'units': [[list(dataclasses.astuple(part)) for part in parts] for parts in self.shards],
+            'inputs': list(map(identity.file_facts, self.sources)),
+            'units': [list(map(dataclasses.astuple, parts)) for parts in self.shards],
             'strict': self.strict,
         }
-
-    def with_names_of(self, old: dict) -> 'BuildPlan':
-        """Returns this plan with the identity and the source names of `old`, the plan.json of a killed build."""
-        old_names = {path: name for parts in old['units'] for _, path, name, *_ in parts}
-        names = {s.path: old_names.get(path, s.name) for s, (path, *_) in zip(self.sources, old['inputs'], strict=True)}
-        return dataclasses.replace(
-            self,
-            store_identity=old['identity'],
-            sources=[dataclasses.replace(source, name=names[source.path]) for source in self.sources],
-            shards=[[dataclasses.replace(part, name=names[part.path]) for part in parts] for parts in self.shards],
-        )
 
 
 def check_directory(directory: pathlib.Path) -> None:
@@ -80,34 +70,21 @@ def check_directory(directory: pathlib.Path) -> None:
     Raises:
       UserError: The path is a file, the directory has other files but no store, or its `partial` has other files.
     """
-    if not directory.exists():
-        return
-    if not directory.is_dir():
+    if directory.exists() and not directory.is_dir():
         raise UserError(str(directory), 'a file', 'a directory for the store', 'give another path')
-    paths = [path for path in directory.iterdir() if not path.name.startswith('.')]
-    names = {path.name for path in paths} & {'manifest.json', 'partial'}
-    foreign = sorted({path.name for path in paths if not _belongs_to_store(path)} - {'manifest.json'})
-    if 'partial' in foreign or (foreign and not names):
-        raise UserError(
-            str(directory), f'files that do not belong to a store ({", ".join(foreign[:3])})',
-            'an empty directory or a store', 'give another path',
-        )  # fmt: skip
-
-
-def _belongs_to_store(path: pathlib.Path) -> bool:
-    """Returns whether a path belongs to a store or to a mixture of stores. The caller handles manifest.json."""
-    if not path.is_dir():
-        return _STORE_FILES.fullmatch(path.name) is not None
-    if path.name in _FOLDERS:
-        return all(re.fullmatch(rf'{_FOLDERS[path.name]}|{SYSTEM_FILES}', name) for name in os.listdir(path))
-    return path.name.isdigit() and any((path / name).exists() for name in ('manifest.json', 'partial'))
+    foreign = [path for path in directory.glob('partial/*') if not _PARTIAL_NAMES.fullmatch(path.name)]
+    if not any((directory / name).exists() for name in ('manifest.json', 'partial')):
+        foreign += [path for path in directory.glob('[!.]*') if not _NAMES.fullmatch(path.name)]
+    if foreign:
+        names = ', '.join(sorted(path.relative_to(directory).as_posix() for path in foreign)[:3])
+        found, expected = f'files that do not belong to a store ({names})', 'an empty directory or a store'
+        raise UserError(str(directory), found, expected, 'give another path')
 
 
 def find_finished_store(
     directory: pathlib.Path,
     expected: dict,
     sources: Sequence[TextSource],
-    make_plan: Callable[[], BuildPlan],
     *,
     replace: bool,
     other_fix: str,
@@ -115,8 +92,8 @@ def find_finished_store(
 ) -> dict | None:
     """Returns the manifest of a finished store of the same text, tokenizer and settings; None if there is none.
 
-    `expected` is the identity of the store that is needed, `sources` are its sources, and `make_plan` returns its plan.
-    For `replace`, `other_fix` and `log`, see `build.build_store`.
+    `expected` is the identity of the store that is needed, and `sources` are its sources. For `replace`, `other_fix`
+    and `log`, see `build.build_store`.
 
     Raises:
       UserError: `replace` is False and the store has other text or settings, or its manifest is invalid.
@@ -127,8 +104,7 @@ def find_finished_store(
     changed = [key for key in ('tokenizer', 'settings') if manifest[key] != expected[key]]
     words = {'tokenizer': 'another tokenizer', 'settings': 'other settings'}
     reason = ' and '.join(words[key] for key in changed)
-    if not reason:
-        reason = _describe_other_text(directory, manifest['inputs'], expected['inputs'], sources, make_plan, log)
+    reason = reason or _describe_other_text(directory, manifest['inputs']['content'], sources, log)
     if reason is None:
         splitter = manifest['splitter']
         if replace and expected['splitter'] not in (splitter, UNKNOWN):
@@ -152,37 +128,24 @@ def find_finished_store(
 
 
 def _describe_other_text(
-    directory: pathlib.Path,
-    old: dict,
-    new: dict,
-    sources: Sequence[TextSource],
-    make_plan: Callable[[], BuildPlan],
-    log: LogFunction,
+    directory: pathlib.Path, content: str, sources: Sequence[TextSource], log: LogFunction
 ) -> str | None:
     """Describes how the text differs from the text of a finished store; returns None if the texts are equal.
 
-    `old` is the entry 'inputs' of the store's manifest. `new` is this entry for `sources`, without the content hash.
-    If only the dates or paths of the files have changed, the record of the store is updated.
+    `content` is the content hash in the manifest. If only the dates or paths of the files have changed, the record of
+    the store is updated.
     """
-    record = identity.read_record(directory, old['content'])
+    record = identity.read_record(directory, content)
     if record is None:
-        if any(old[key] != value for key, value in new.items()):
-            return 'other text (other files, by name or size)'
-        plan = make_plan()
-        known, content = identity.read_again(plan.sources, plan.shards, log)
-        if content != old['content']:
-            return 'other text (some of it has changed)'
-        readings = plan.readings
-    else:
-        if reason := identity.describe_difference(record['files'], sources, log):
-            return f'other text ({reason})'
-        known, readings = identity.with_current_files(record['files'], sources), record['readings']
-        if known == record['files']:
-            return None
-    try:
-        identity.write_record(directory, old['content'], known, readings)
-    except OSError as error:  # the store is read-only: the next start reads the files again
-        logging.info('Cannot write %s in %s: %s', identity.RECORD, directory, error)
+        return f'unknown text ({identity.RECORD} is missing or damaged)'
+    if reason := identity.describe_difference(record['files'], sources, log):
+        return f'other text ({reason})'
+    known = identity.with_current_files(record['files'], sources)
+    if known != record['files']:
+        try:
+            identity.write_record(directory, content, known, record['readings'])
+        except OSError as error:  # the store is read-only: the next start reads the files again
+            logging.info('Cannot write %s in %s: %s', identity.RECORD, directory, error)
     return None
 
 
@@ -195,16 +158,15 @@ def remove_partial_files(directory: pathlib.Path, manifest: dict) -> None:
             path.unlink(missing_ok=True)
 
 
-def prepare_partial(directory: pathlib.Path, plan: BuildPlan, log: LogFunction) -> tuple[BuildPlan, set[int]]:
+def prepare_partial(directory: pathlib.Path, plan: BuildPlan, log: LogFunction) -> set[int]:
     """Makes the directory of partial work. Removes work of another plan, and the records of shards with changed text.
 
     Returns:
-      The plan and the numbers of the finished shards. A continued build keeps its identity and source names.
+      The numbers of the finished shards.
     """
     partial, done = directory / 'partial', set()
     old, work = read_json_or_none(partial / 'plan.json', lambda facts: (facts, _work(facts))) or (None, None)
     if work == _work(plan.facts()):
-        plan = plan.with_names_of(old)
         done = _find_finished_shards(directory, plan, old['inputs'], log)
         logging.info('Continuing the build in %s: %d of %d shards are done.', directory, len(done), len(plan.shards))
     else:
@@ -217,20 +179,14 @@ def prepare_partial(directory: pathlib.Path, plan: BuildPlan, log: LogFunction) 
     partial.mkdir(parents=True, exist_ok=True)
     for path in [*directory.glob('.*.tmp-*'), *partial.glob('.*.tmp-*')]:
         path.unlink(missing_ok=True)
-    if plan.facts() != old:
-        write_atomic(partial / 'plan.json', json.dumps(plan.facts(), indent=1))
-    return plan, done
+    write_atomic(partial / 'plan.json', json.dumps(plan.facts(), indent=1))
+    return done
 
 
-def _work(facts: dict) -> dict:
-    """Returns the part of a plan.json that determines the content of shards. It omits file names, paths and dates."""
-    numbers = {path: number for number, (path, *_) in enumerate(facts['inputs'])}
-    kinds = {part[1]: part[0] for parts in facts['units'] for part in parts}
-    inputs = [[size] if kinds.get(path) == 'file' else [size, stamp] for path, size, stamp, *_ in facts['inputs']]
-    units = [[[kind, numbers[path], *cut] for kind, path, _, *cut in parts] for parts in facts['units']]
-    settings = dict(facts['identity'])
-    del settings['inputs']
-    return {'settings': settings, 'inputs': inputs, 'units': units, 'strict': facts['strict']}
+def _work(facts: dict) -> tuple:
+    """Returns the part of a plan.json that determines the content of shards. It omits paths and dates."""
+    units = [[[kind, *part] for kind, _, *part in parts] for parts in facts['units']]
+    return facts['identity'], units, facts['strict']
 
 
 def _find_finished_shards(
@@ -239,7 +195,7 @@ def _find_finished_shards(
     """Returns the numbers of complete shards with unchanged text. Removes the records of shards with changed text."""
     changed = {
         source.path
-        for source, (_, *facts) in zip(plan.sources, old_inputs, strict=True)
+        for source, facts in zip(plan.sources, old_inputs, strict=True)
         if tuple(facts) != identity.file_facts(source)
     }
     sources = {source.path: source for source in plan.sources}

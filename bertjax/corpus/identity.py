@@ -6,14 +6,13 @@ hashes.
 """
 
 import concurrent.futures
-import dataclasses
 import functools
 import hashlib
 import json
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertjax.corpus.sources import TextPart, TextSource
 from bertjax.corpus.store import TokenStore, hash_json
@@ -34,19 +33,18 @@ def new_digest():
     return hashlib.blake2b(digest_size=16)
 
 
-@dataclasses.dataclass(frozen=True)
-class KnownText:
+class KnownText(NamedTuple):
     """The record of a file or dataset that was read.
 
     Attributes:
       name: The name in reports.
       facts: The size, stamp and inode; see `TextSource`.
-      digests: The hash (hex) of each range that was read.
+      digests: The begin, the end and the hash (hex) of each range that was read.
     """
 
     name: str
     facts: tuple[int, str, int]
-    digests: dict[ByteRange, str]
+    digests: list[tuple[int, int, str]]
 
 
 def file_facts(source: TextSource) -> tuple[int, str, int]:
@@ -70,22 +68,15 @@ def collect_digests(read: Iterable[tuple[TextPart, str]]) -> dict[tuple[str, Byt
 
 def identify(sources: Sequence[TextSource], digests: Mapping[tuple[str, ByteRange], str]) -> list[KnownText]:
     """Makes the record of the sources from the digests of their ranges, {(path, range): digest}."""
-    ranges: dict[str, dict[ByteRange, str]] = {source.path: {} for source in sources}
+    ranges: dict[str, list[tuple[int, int, str]]] = {source.path: [] for source in sources}
     for (path, part), digest in digests.items():
-        ranges[path][part] = digest
+        ranges[path].append((*part, digest))
     return [KnownText(source.name, file_facts(source), ranges[source.path]) for source in sources]
 
 
-def to_json(known: Sequence[KnownText]) -> list:
-    """Converts a record to JSON values for `from_json`."""
-    return [[text.name, text.facts, [[*part, digest] for part, digest in text.digests.items()]] for text in known]
-
-
 def from_json(rows: list) -> list[KnownText]:
-    """Converts the JSON values of `to_json` back to a record."""
-    return [
-        KnownText(name, tuple(facts), {(a, b): digest for a, b, digest in digests}) for name, facts, digests in rows
-    ]
+    """Converts the JSON values of a record, in which tuples became lists, back to a record."""
+    return [KnownText(name, tuple(facts), list(map(tuple, digests))) for name, facts, digests in rows]
 
 
 def read_record(directory: pathlib.Path, content: str) -> dict[str, Any] | None:
@@ -106,7 +97,7 @@ def read_record(directory: pathlib.Path, content: str) -> dict[str, Any] | None:
 
 def write_record(directory: pathlib.Path, content: str, known: Sequence[KnownText], readings: Sequence[str]) -> None:
     """Writes inputs.json. Unlike the manifest, it depends on the paths and the dates of the text."""
-    facts = {'content': content, 'readings': list(readings), 'files': to_json(known)}
+    facts = {'content': content, 'readings': list(readings), 'files': known}
     write_atomic(directory / RECORD, json.dumps(facts) + '\n')
 
 
@@ -118,7 +109,7 @@ def read_readings(store: TokenStore) -> list[str]:
 
 def with_current_files(known: Sequence[KnownText], sources: Sequence[TextSource]) -> list[KnownText]:
     """Returns a record with the current facts of the sources, whose content must be unchanged."""
-    return [dataclasses.replace(text, facts=file_facts(source)) for text, source in zip(known, sources, strict=True)]
+    return [text._replace(facts=file_facts(source)) for text, source in zip(known, sources, strict=True)]
 
 
 def describe_difference(known: Sequence[KnownText], sources: Sequence[TextSource], log: LogFunction) -> str | None:
@@ -131,12 +122,10 @@ def describe_difference(known: Sequence[KnownText], sources: Sequence[TextSource
         if text.facts[0] != source.size:
             return f'{source.name} has changed: {source.size:,} bytes in place of {text.facts[0]:,}'
     pairs = [pair for pair in zip(known, sources, strict=True) if pair[0].facts != file_facts(pair[1])]
-    digests = iter(hash_ranges([(source, part) for text, source in pairs for part in text.digests], log))
-    for text, source in pairs:
-        current = [next(digests) for _ in text.digests]
-        if current != list(text.digests.values()):
-            return f'{source.name} has changed'
-    return None
+    rows = [(source, row) for text, source in pairs for row in text.digests]
+    digests = hash_ranges([(source, (begin, end)) for source, (begin, end, _) in rows], log)
+    changed = (source.name for (source, row), digest in zip(rows, digests, strict=True) if row[-1] != digest)
+    return next((f'{name} has changed' for name in changed), None)
 
 
 def hash_ranges(ranges: Sequence[tuple[TextSource, ByteRange]], log: LogFunction) -> list[str]:
@@ -173,14 +162,6 @@ def hash_content(shards: Shards, digests: Mapping[tuple[str, ByteRange], str]) -
         [[p.name, p.begin, p.end, p.of, p.stride, digests[p.path, (p.begin, p.end)]] for p in parts] for parts in shards
     ]
     return hash_json(rows)
-
-
-def read_again(sources: Sequence[TextSource], shards: Shards, log: LogFunction) -> tuple[list[KnownText], str]:
-    """Reads the ranges of all parts of `shards`. Returns the new record and the result of `hash_content`."""
-    by_path = {source.path: source for source in sources}
-    ranges = list(dict.fromkeys((part.path, (part.begin, part.end)) for parts in shards for part in parts))
-    digests = dict(zip(ranges, hash_ranges([(by_path[path], part) for path, part in ranges], log), strict=True))
-    return identify(sources, digests), hash_content(shards, digests)
 
 
 def hash_names(sources: Sequence[TextSource]) -> str:

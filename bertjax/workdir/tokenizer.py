@@ -60,7 +60,7 @@ def _files(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _write_saved(directory: pathlib.Path, files: dict[str, Any], text: Sequence[KnownText] | None) -> None:
-    facts = {'files': files, 'text': None if text is None else identity.to_json(text)}
+    facts = {'files': files, 'text': text}
     write_atomic(directory / SAVED, json.dumps(facts, indent=None if text else 1) + '\n')
 
 

@@ -97,12 +97,6 @@ def test_pairing_plans_and_stores_of_a_mixture_are_not_foreign(tmp_path, vocabul
     for name in ('.plan-0.npy.tmp-7', 'packing-0.npy', '.DS_Store'):
         (tmp_path / 'store' / 'plans' / name).touch()
     build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)
-    for foreign in ('plans/thesis.tex', '7/thesis.tex'):
-        path = tmp_path / foreign.partition('/')[0] / foreign
-        path.parent.mkdir(parents=True)
-        path.touch()
-        with pytest.raises(UserError, match='files that do not belong to a store'):
-            build_store(str(tmp_path / 'a.txt'), path.parents[1], str(vocabulary), progress=False)
 
 
 def test_two_builders_of_one_store_are_refused(tmp_path, vocabulary):

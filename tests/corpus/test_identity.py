@@ -104,9 +104,6 @@ def test_a_file_in_several_shards_is_compared(tmp_path, build, monkeypatch):
     _touch(folder)
     finished, again = build(str(folder))
     assert finished == built and len(again) == 1
-    (tmp_path / 'store' / identity.RECORD).unlink()
-    finished, again = build(str(folder))
-    assert finished == built and len(again) == 1
 
 
 def _content(tmp_path) -> str:
@@ -165,7 +162,7 @@ def half_build(build, monkeypatch, tmp_path):
     return call
 
 
-@pytest.mark.parametrize('change', CHANGES)
+@pytest.mark.parametrize('change', ['touched', 'copied', 'moved'])
 def test_a_half_built_store_of_the_same_text_is_continued(change, corpus, build, half_build, tmp_path):
     build(str(corpus), store='whole', workers=1)
     read = half_build(str(corpus))
@@ -194,27 +191,21 @@ def test_the_files_of_a_glob_are_named_from_its_fixed_part(corpus, monkeypatch):
         assert [source.name for source in resolve_sources(name)] == ['f0.txt', 'f1.txt']
 
 
-def test_a_damaged_record_is_ignored(corpus, build, tmp_path):
-    built, _ = build(str(corpus))
+def test_a_store_with_a_damaged_record_is_refused_or_built_again(corpus, build, tmp_path, vocabulary):
+    build(str(corpus))
     path = tmp_path / 'store' / identity.RECORD
     record = json.loads(path.read_text())
     without = [json.dumps({name: value for name, value in record.items() if name != key}) for key in record]
     for damage in ('', '[]', '{"content": 1}', '[' * 100_000, *without):
         path.write_text(damage)
         assert identity.read_readings(open_store(tmp_path / 'store')) == []
-        finished, again = build(str(corpus))
-        assert finished == built and len(again) == 1
-    assert len(json.loads(path.read_text())['files']) == 3
-    path.write_text(json.dumps(record))
+        with pytest.raises(UserError, match=r'inputs\.json is missing or damaged'):
+            build(str(corpus))
+    before = directory_bytes(tmp_path / 'store')
+    build_store(str(corpus), tmp_path / 'store', str(vocabulary), progress=False)
+    assert {**directory_bytes(tmp_path / 'store'), identity.RECORD: b''} == {**before, identity.RECORD: b''}
+    assert json.loads(path.read_text()) == record
     assert identity.read_readings(open_store(tmp_path / 'store')) == record['readings'] != []
-    path.unlink()
-    text = (corpus / 'f1.txt').read_bytes()
-    (corpus / 'f1.txt').write_bytes(text.replace(b'river', b'water'))
-    with pytest.raises(UserError, match='some of it has changed'):
-        build(str(corpus))
-    (corpus / 'f1.txt').write_bytes(text[:-1])
-    with pytest.raises(UserError, match='other files, by name or size'):
-        build(str(corpus))
 
 
 @pytest.mark.parametrize(('name', 'removed_key', 'num_shards'), [('plan.json', 'units', 2), ('00001.json', 'files', 1)])

@@ -164,12 +164,6 @@ def test_unreadable_settings_of_a_vocabulary_count_as_changed(program: Program, 
     assert 'other settings of config.vocab' in program.error(f'--workdir={run}', *RUN)
 
 
-def test_missing_records_of_a_store_are_written_again(program: Program, run: pathlib.Path):
-    (run / 'store' / 'inputs.json').unlink()
-    program.run(f'--workdir={run}', *CORPUS)
-    assert (run / 'store' / 'inputs.json').exists()
-
-
 def test_a_changed_file_in_config_tokenizer_is_refused_or_replaced(
     program: Program, run: pathlib.Path, tmp_path: pathlib.Path
 ):
