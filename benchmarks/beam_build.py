@@ -9,6 +9,7 @@ figures in the documentation.
 """
 
 import filecmp
+import functools
 import glob
 import json
 import os
@@ -26,11 +27,12 @@ from unittest import mock
 
 from absl import app, flags
 
-from bertjax.corpus import backend, build, build_dir
+from bertjax.corpus import build_dir, merge, workers
+from bertjax.corpus.beam import check_beam
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.texts import iter_texts
-from bertjax.text.vocabulary import count_words
+from bertjax.text.vocabulary import MAX_WORDS, count_words
 
 _CORPUS = flags.DEFINE_string('corpus', None, 'A file or glob of plain text.', required=True)
 _TOKENIZER = flags.DEFINE_string('tokenizer', None, 'A vocab.txt.', required=True)
@@ -62,16 +64,18 @@ def _timed(results: dict[str, float], name: str) -> Iterator[None]:
 def _store(beam: str, folder: str) -> dict[str, float]:
     """Returns the seconds of each step of a build, and the bytes of its files before the partial files are removed."""
     results: dict[str, float] = {}
-    store_backend = backend.make_backend(beam)
+    encoding = workers
+    if beam:
+        from bertjax.corpus.beam import store as encoding
 
-    def step(name: str):
-        method = getattr(store_backend, name)
+    def step(module, name: str):
+        function = getattr(module, name)
 
         def timed(*arguments):
             with _timed(results, name):
-                return method(*arguments)
+                return function(*arguments)
 
-        return mock.patch.object(store_backend, name, timed)
+        return mock.patch.object(module, name, timed)
 
     def measure_size(directory: pathlib.Path, manifest: dict) -> None:
         for path in directory.rglob('*'):
@@ -82,8 +86,7 @@ def _store(beam: str, folder: str) -> dict[str, float]:
 
     remove_partial_files = build_dir.remove_partial_files
     with (
-        step('encode'), step('compare'), step('keep'),
-        mock.patch.object(build, 'make_backend', lambda flags: store_backend),
+        step(encoding, 'encode_shards'), step(merge, 'find_repeats'), step(merge, 'merge_shards'),
         mock.patch.object(build_dir, 'remove_partial_files', measure_size), _timed(results, 'all'),
     ):  # fmt: skip
         build_store(_CORPUS.value, folder, _TOKENIZER.value, CorpusOptions(workers=1), progress=False, beam=beam)
@@ -96,11 +99,12 @@ def _words(beam: str, folder: str) -> dict[str, float]:
         with _timed(results, 'words'):
             count_words(iter_texts(_CORPUS.value), True)
         return results
-    backend.check_beam(beam)
+    check_beam(beam)
     from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
     with _timed(results, 'words'):
-        BeamTextStatistics([[_CORPUS.value]], CorpusOptions(), beam, pathlib.Path(folder, 'counts')).words(True)
+        corpora, count = [[_CORPUS.value]], functools.partial(count_words, lowercase=True)
+        BeamTextStatistics(corpora, CorpusOptions(), beam, pathlib.Path(folder, 'counts')).counts(count, MAX_WORDS)
     return results
 
 

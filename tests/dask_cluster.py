@@ -10,13 +10,12 @@ from collections.abc import Iterator
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
-# Each worker runs this at its start, perhaps twice: hash buckets are small, and a worker that encodes a shard leaves a
-# file named after its process id.
+# Each worker runs this at its start, perhaps twice: a worker that encodes a shard leaves a file named after its process
+# id.
 _PRELOAD = """
 import os, pathlib
-from bertjax.corpus import duplicates, shard_writer
+from bertjax.corpus import shard_writer
 from bertjax.corpus.beam import store
-duplicates.BUCKET = 300
 def encode_shard(*arguments):
     pathlib.Path({folder!r}, 'encoded', str(os.getpid())).touch()
     return shard_writer.encode_shard(*arguments)

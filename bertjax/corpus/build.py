@@ -14,7 +14,7 @@ from absl import logging
 from etils import epath
 
 from bertjax.corpus import build_dir, identity, merge, quality, reading, report, sources, store, workers
-from bertjax.corpus.backend import Backend, make_backend
+from bertjax.corpus.beam import check_beam
 from bertjax.corpus.build_dir import BuildPlan, read_record
 from bertjax.corpus.identity import LogFunction
 from bertjax.corpus.overlap import check_outside
@@ -63,7 +63,8 @@ def build_store(
         the store has other text or settings. The flags of Beam are invalid, or a pipeline failed.
       RuntimeError: A worker process died.
     """
-    backend = make_backend(beam)
+    if beam:
+        check_beam(beam)
     if is_remote(directory):
         found, fix = f'the remote path {os.fspath(directory)!r}', 'give a directory on a local disk'
         raise UserError('store', found, 'a local directory, because a store is memory-mapped', fix)
@@ -91,7 +92,7 @@ def build_store(
         shards = cut_shards(text_sources, options.format)
         plan = BuildPlan(store_identity, text_sources, shards, options.strict, readings)
         (directory / 'manifest.json').unlink(missing_ok=True)
-        manifest = _build(directory, plan, tokenizer, options, progress, log, backend)
+        manifest = _build(directory, plan, tokenizer, options, progress, log, beam)
         build_dir.remove_partial_files(directory, manifest)
     return manifest['report']
 
@@ -132,7 +133,7 @@ def _build(
     options: CorpusOptions,
     progress: bool,
     log: LogFunction,
-    backend: Backend,
+    beam: str,
 ) -> dict:
     """Encodes the missing shards, and merges all shards. Returns the manifest."""
     done = build_dir.prepare_partial(directory, plan, log)
@@ -143,20 +144,24 @@ def _build(
         total = sum(part.end - part.begin for parts in remaining.values() for part in parts)
         in_bytes = any(part.kind == 'file' for parts in remaining.values() for part in parts)
         saving = describe_fast_saving(workers.text_bytes(itertools.chain.from_iterable(remaining.values())))
-        if saving and tokenizer.family == WordPieceTokenizer.family and type(backend) is Backend:
+        if saving and tokenizer.family == WordPieceTokenizer.family and not beam:
             log(f'{saving}: {INSTALL_FAST}')
         with workers.Progress(total, enabled=progress, in_bytes=in_bytes) as bar:
-            backend.encode(directory, remaining, tokenizer, options, bar)
+            if beam:
+                from bertjax.corpus.beam.store import encode_shards
+
+                encode_shards(beam, directory, remaining, tokenizer, bar)
+            else:
+                workers.encode_shards(directory, remaining, tokenizer, options, bar)
     records = [read_record(directory, number, parts) for number, parts in enumerate(plan.shards)]
     if not any(record['documents'] for record in records):
         raise _no_document_error(records)
     shards = [merge.Shard(number, record, directory) for number, record in enumerate(records)]
-    repeats, distinct_lines = backend.compare(shards)
+    repeats = merge.find_repeats(shards)
     threshold = merge.heldout_threshold(shards, options.heldout)
     destinations = merge.choose_destinations(shards, repeats, threshold, drop=options.drop_duplicates)
     dtype = store.id_dtype(tokenizer.vocab_size)
-    rewrite = backend.prepare_rewrite(shards, destinations, dtype.itemsize)
-    splits = merge.merge_shards(shards, directory, dtype.itemsize, destinations, rewrite)
+    splits = merge.merge_shards(shards, directory, dtype.itemsize, destinations)
     part_digests = [row[-1] for record in records for row in record['inputs']]
     digests = identity.collect_digests(zip(itertools.chain(*plan.shards), part_digests, strict=True))
     content = identity.hash_content(plan.shards, digests)
@@ -171,7 +176,7 @@ def _build(
             destinations,
             splits,
             duplicate_documents=int(repeats.sum()),
-            distinct_lines=distinct_lines,
+            distinct_lines=merge.count_distinct_lines(shards),
             likeness=quality.coherence(store.StoreSplit(directory, 'train', splits['train'], dtype)),
             options=options,
         ),

@@ -1,7 +1,10 @@
-"""Merges finished shards into one store. Memory holds two bytes per document, and the tables of one shard."""
+"""Merges finished shards into one store: finds copies, splits documents, and writes the files of the store.
 
+Memory holds two bytes per document, the tables of one shard, and about BUCKET hashes.
+"""
+
+import itertools
 import pathlib
-from collections.abc import Callable
 
 import numpy as np
 
@@ -12,6 +15,7 @@ from bertjax.files.memory_map import map_array
 from bertjax.text.hash_split import hash_threshold
 
 TRAIN, HELDOUT, DROPPED = 0, 1, 2
+BUCKET = 1 << 22  # the maximum number of hashes to sort at once
 _DTYPES = {'documents': DOCUMENT, 'sentences': '<u4', 'segments': 'u1', 'lines': '<u8'}
 
 
@@ -23,7 +27,7 @@ class Shard:
       record: The record of the shard; see `shard_writer`.
       directory: The directory of the store.
       train, heldout: The token files of the training documents and of the held-out documents.
-      rewritten_train: The train file that `rewrite_train_file` writes.
+      rewritten_train: The train file that `merge_shards` writes.
     """
 
     def __init__(self, number: int, record: dict, directory: pathlib.Path):
@@ -38,6 +42,45 @@ class Shard:
         if path.name not in self.record['files']:
             return None
         return map_array(path, _DTYPES[kind]) if path.stat().st_size else np.empty(0, _DTYPES[kind])
+
+
+def _bucket_edges(count: int) -> list[int]:
+    """Returns the edges of equal buckets of 64-bit hashes, each with at most about BUCKET of `count` hashes."""
+    number = max(1, -(-count // BUCKET))
+    return [(index << 64) // number for index in range(number + 1)]
+
+
+def count_distinct_lines(shards: list[Shard]) -> int:
+    """Returns the number of distinct lines of all shards."""
+    runs, total = [], 0
+    for shard in shards:
+        lines, ends = shard.array('lines'), itertools.accumulate(shard.record['runs'], initial=0)
+        runs += [lines[begin:end] for begin, end in itertools.pairwise(ends)]  # each is sorted
+    for low, high in itertools.pairwise(_bucket_edges(sum(map(len, runs)))):
+        bounds = np.array([low, high - 1], np.uint64)
+        slices = [slice(np.searchsorted(run, bounds[0]), np.searchsorted(run, bounds[1], 'right')) for run in runs]
+        hashes = [run[inside] for run, inside in zip(runs, slices, strict=True)]
+        total += len(np.unique(np.concatenate([*hashes, np.empty(0, '<u8')])))
+    return total
+
+
+def find_repeats(shards: list[Shard]) -> np.ndarray:
+    """Returns bool [documents], in the order of the shards: whether each document repeats an earlier document."""
+    total = sum(len(shard.array('documents')) for shard in shards)
+    repeats = np.zeros(total, bool)
+    for low, high in itertools.pairwise(_bucket_edges(total)):
+        hashes, numbers, base = [], [], 0
+        for shard in shards:
+            shard_hashes = shard.array('documents')['hash']
+            inside = np.flatnonzero((shard_hashes >= np.uint64(low)) & (shard_hashes <= np.uint64(high - 1)))
+            hashes.append(shard_hashes[inside])
+            numbers.append(inside + base)
+            base += len(shard_hashes)
+        in_bucket = np.concatenate(hashes)
+        order = np.argsort(in_bucket, kind='stable')  # equal hashes stay in the order of the documents
+        same = in_bucket[order][1:] == in_bucket[order][:-1]
+        repeats[np.concatenate(numbers)[order][1:][same]] = True
+    return repeats
 
 
 def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
@@ -106,12 +149,7 @@ def _copy_documents(shard: Shard, table: np.ndarray, mask: np.ndarray, itemsize:
                 remaining -= len(data)
 
 
-def is_changed(shard: Shard, destination: np.ndarray) -> bool:
-    """Returns whether the documents with destination TRAIN differ from the documents in the train file of `shard`."""
-    return not np.array_equal(destination == TRAIN, shard.array('documents')['heldout'] == 0)
-
-
-def rewrite_train_file(shard: Shard, destination: np.ndarray, *, itemsize: int) -> str:
+def _rewrite_train_file(shard: Shard, destination: np.ndarray, itemsize: int) -> str:
     """Writes the documents with the destination TRAIN to a new train file, and returns its checksum."""
     # The old train file stays until the manifest is written, so that a killed merge can be repeated.
     with AtomicFile(shard.rewritten_train) as file:
@@ -163,13 +201,7 @@ class _Split:
         return result
 
 
-def merge_shards(
-    shards: list[Shard],
-    directory: pathlib.Path,
-    itemsize: int,
-    destinations: list[np.ndarray],
-    rewrite: Callable[[Shard, np.ndarray], str],
-) -> dict:
+def merge_shards(shards: list[Shard], directory: pathlib.Path, itemsize: int, destinations: list[np.ndarray]) -> dict:
     """Writes the held-out file, the offset and segment files, and the changed train files.
 
     Args:
@@ -177,8 +209,6 @@ def merge_shards(
       directory: The directory of the store.
       itemsize: The bytes of a token id.
       destinations: The result of `choose_destinations`.
-      rewrite: A function of (shard, destination) that returns the checksum of the new train file. It is called for
-        each shard whose train file must change (`is_changed`).
 
     Returns:
       The entry 'splits' of the manifest, {'train': …, 'heldout': …}.
@@ -197,9 +227,10 @@ def merge_shards(
                 )
             _copy_documents(shard, table, destination == HELDOUT, itemsize, heldout)
             tokens = int(table['tokens'][destination == TRAIN].sum())
-            if is_changed(shard, destination):
-                splits[TRAIN].add_shard(shard.rewritten_train, tokens, rewrite(shard, destination))
-            else:
+            if np.array_equal(destination == TRAIN, table['heldout'] == 0):
                 splits[TRAIN].add_shard(shard.train, tokens, shard.record['train_checksum'])
+            else:
+                digest = _rewrite_train_file(shard, destination, itemsize)
+                splits[TRAIN].add_shard(shard.rewritten_train, tokens, digest)
     splits[HELDOUT].add_shard(heldout.path, splits[HELDOUT].tokens, checksum(heldout.path, CHECKSUM))
     return {split.name: split.close() for split in splits.values()}

@@ -5,7 +5,7 @@ import os
 import pathlib
 import shlex
 
-from bertjax.corpus.backend import check_beam
+from bertjax.corpus.beam import check_beam
 from bertjax.corpus.build import build_store
 from bertjax.corpus.identity import describe_difference, read_readings, with_current_files
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside

@@ -10,7 +10,7 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.corpus.backend import check_beam
+from bertjax.corpus.beam import check_beam
 from bertjax.corpus.identity import KnownText
 from bertjax.corpus.sources import AUTO, CorpusOptions, list_unweighted, parse_mixture, resolve_sources
 from bertjax.corpus.texts import iter_texts

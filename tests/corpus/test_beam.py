@@ -13,8 +13,8 @@ import time
 import pytest
 from corpus_text import directory_bytes
 
-from bertjax.corpus import duplicates, shards
-from bertjax.corpus.backend import check_beam
+from bertjax.corpus import shards
+from bertjax.corpus.beam import check_beam
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions, resolve_sources
 from bertjax.corpus.texts import iter_part_texts, iter_texts, new_record
@@ -59,8 +59,7 @@ def test_pieces_in_order_are_the_whole_text(corpus):
 @pytest.mark.parametrize(
     'flags', [DIRECT + ' --direct_runner_bundle_repeat=1', pytest.param(PORTABLE, marks=pytest.mark.slow)]
 )
-def test_a_store_has_the_bytes_of_a_local_build(flags, beam, corpus, tmp_path, vocabulary, monkeypatch):
-    monkeypatch.setattr(duplicates, 'BUCKET', 300)
+def test_a_store_has_the_bytes_of_a_local_build(flags, beam, corpus, tmp_path, vocabulary):
     options = CorpusOptions(heldout=0.05, drop_duplicates=True, workers=1)
     reports = [
         build_store(

@@ -13,8 +13,7 @@ import dask_cluster
 import pytest
 from corpus_text import directory_bytes
 
-from bertjax.corpus import duplicates
-from bertjax.corpus.backend import check_beam
+from bertjax.corpus.beam import check_beam
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.texts import iter_texts
@@ -32,9 +31,8 @@ def dask(beam):
 
 
 @pytest.fixture
-def build(corpus, tmp_path, vocabulary, monkeypatch):
+def build(corpus, tmp_path, vocabulary):
     """build(name, flags='', options=OPTIONS) -> the report of building the store tmp_path/name."""
-    monkeypatch.setattr(duplicates, 'BUCKET', 300)  # The same value as in the workers of `dask_cluster`.
 
     def run(name: str, flags: str = '', options: CorpusOptions = OPTIONS) -> dict:
         return build_store(corpus, tmp_path / name, str(vocabulary), options, progress=False, beam=flags)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from corpus_text import as_text, documents, ids_of, stored
 
-from bertjax.corpus import duplicates
+from bertjax.corpus import merge
 from bertjax.corpus.build import build_store
 from bertjax.corpus.report import BINS, print_report
 from bertjax.corpus.sources import CorpusOptions
@@ -76,7 +76,7 @@ def test_a_corpus_of_copies_of_one_document_is_not_held_out(tmp_path, vocabulary
 def test_the_sizes_of_buckets_and_runs_change_no_count(monkeypatch, tmp_path, vocabulary):
     docs = documents(300)
     whole = _store(docs + docs[:77], tmp_path, vocabulary)[1]
-    monkeypatch.setattr(duplicates, 'BUCKET', 50)
+    monkeypatch.setattr(merge, 'BUCKET', 50)
     monkeypatch.setattr('bertjax.corpus.shard_writer.RUN', 64)
     (tmp_path / 'again').mkdir()
     parts = _store(docs + docs[:77], tmp_path / 'again', vocabulary)[1]

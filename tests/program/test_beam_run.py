@@ -6,8 +6,6 @@ import time
 import pytest
 from running import Program
 
-from bertjax.corpus import duplicates
-
 BEAM = '--config.beam=--runner=DirectRunner'
 
 
@@ -38,8 +36,7 @@ def test_vocabularies_and_the_store_have_the_same_bytes(program: Program, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_dask_cluster_makes_the_same_bytes(dask_cluster, program: Program, tmp_path: pathlib.Path, monkeypatch):
-    monkeypatch.setattr(duplicates, 'BUCKET', 300)  # as in the workers of `dask_cluster`
+def test_a_dask_cluster_makes_the_same_bytes(dask_cluster, program: Program, tmp_path: pathlib.Path):
     flags = ['--config.run=corpus', '--config.corpus_options.drop_duplicates=True', '--config.vocab.size=60']
     contents = []
     for name, beam in (('here', ''), ('dask', dask_cluster.flags)):
