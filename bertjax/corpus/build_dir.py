@@ -29,7 +29,7 @@ _NAMES = re.compile(
     rf'(train|heldout).*\.(tokens|sentences|documents|segments)|manifest\.json|{re.escape(identity.RECORD)}'
     r'|partial|plans|\d+'
 )
-_PARTIAL_NAMES = re.compile(rf'(plan|refused)\.json|\d{{5,}}\.\w+|tokenizer|\..*\.tmp-\d+|{SYSTEM_FILES}')
+_PARTIAL_NAMES = re.compile(rf'(plan|refused)\.json|\d{{5,}}\.\w+|tokenizer|\..*\.tmp-\w+|{SYSTEM_FILES}')
 # The fields of the record that `shard_writer` writes for a shard.
 _FIELDS = ('files', 'train_checksum', 'runs', 'documents', 'characters', 'lines', 'dropped', 'problems', 'inputs')
 

@@ -11,7 +11,6 @@ import pathlib
 import secrets
 import shutil
 import tempfile
-import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Literal
@@ -23,7 +22,6 @@ from etils import epath
 from bertjax.errors import StoppedError, UserError
 from bertjax.files.disk import annotate_write_errors
 
-_temporary_names = threading.local()  # `prefix`: text before the process id in this thread's temporary names
 _ALGORITHMS = {'sha256': hashlib.sha256, 'blake2b-128': lambda: hashlib.blake2b(digest_size=16)}
 _writes_disabled = False
 
@@ -37,16 +35,6 @@ def disable_writes() -> None:
 def writes_are_disabled() -> bool:
     """Returns whether `disable_writes` was called."""
     return _writes_disabled
-
-
-@contextlib.contextmanager
-def unique_temporary_names() -> Iterator[None]:
-    """Makes this thread's temporary file names unique across machines, for folders that several machines share."""
-    _temporary_names.prefix = str(secrets.randbits(63))
-    try:
-        yield
-    finally:
-        del _temporary_names.prefix
 
 
 def sync_directory(path: str | os.PathLike) -> None:
@@ -92,8 +80,8 @@ class AtomicFile:
             self.file = tempfile.TemporaryFile()  # noqa: SIM115
             return
         make_directory(self.path.parent)
-        prefix = getattr(_temporary_names, 'prefix', '')
-        self._temporary = self.path.with_name(f'.{self.path.name}.tmp-{prefix}{os.getpid()}')
+        # The name is unique, because the workers of Beam on several machines may write the same file.
+        self._temporary = self.path.with_name(f'.{self.path.name}.tmp-{secrets.token_hex(8)}')
         self.file = self._temporary.open('w+b')
 
     def __enter__(self) -> 'AtomicFile':

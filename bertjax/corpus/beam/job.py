@@ -19,7 +19,7 @@ from apache_beam.options.pipeline_options import StandardOptions
 from bertjax.corpus.beam.flags import KEY, is_dask, parse_flags, silence_beam_logs
 from bertjax.corpus.sources import TextPart
 from bertjax.errors import UserError
-from bertjax.files.atomic import unique_temporary_names, write_atomic
+from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import is_remote
 
 _PLAN, _ERROR = 'plan.json', 'refused.json'
@@ -77,8 +77,7 @@ class Step(beam.DoFn):
         if error_file.exists():
             return
         try:
-            with unique_temporary_names():
-                yield from self._work(self._job, element)
+            yield from self._work(self._job, element)
         except UserError as error:  # not raised, because the runner would retry and then print a long stack trace
             write_atomic(error_file, json.dumps(error.args))
 
