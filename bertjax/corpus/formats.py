@@ -232,7 +232,7 @@ def _file_events(part: TextPart, options: CorpusOptions, progress: OnProgress, d
             head = next((chunk for chunk in source if chunk), b'')
             format = sniff(part.path, head, part.format)
             cut = format not in ('jsonl', *sequences.FORMATS)
-            lines = streams.Lines(itertools.chain([head], source), cut=cut, merge_blank=True)
+            lines = streams.Lines(itertools.chain([head], source), cut=cut)
             for event in _layout_events(format, lines, pick, part, options):
                 if part.begin and type(event) in (Broken, SequenceSentence):
                     event = dataclasses.replace(event, line=event.line + lines_before())

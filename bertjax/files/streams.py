@@ -120,8 +120,7 @@ class CountedFile(io.RawIOBase):
       file: An open, seekable file.
       begin: The first byte of the range.
       end: The byte after the range; None for the end of the file.
-      progress: A function that is called with the number of bytes of each read. If it raises an OSError, the read
-        raises a RuntimeError.
+      progress: A function that is called with the number of bytes of each read.
       digest: A hash object that is updated with the bytes.
     """
 
@@ -141,10 +140,7 @@ class CountedFile(io.RawIOBase):
         if self._left is not None:
             self._left -= len(data)
         if self._progress:
-            try:
-                self._progress(len(data))
-            except OSError as error:  # the caller would treat an OSError as damage of the file
-                raise RuntimeError('the progress of reading could not be reported') from error
+            self._progress(len(data))
         if self._digest:
             self._digest.update(data)
         return len(data)
@@ -167,26 +163,20 @@ class Lines:
     Args:
       cut: Whether to cut a line of more than MAX_LINE bytes into parts, and to yield the parts that are not blank. The
         parts have the same `number`. If False, TOO_LONG replaces a line of more than MAX_RECORD bytes.
-      merge_blank: Whether a chunk of blank lines yields only one blank line. `number` still counts all of them.
 
     Attributes:
       number: The 1-based number of the last line yielded.
     """
 
-    def __init__(self, source: Iterator[bytes], *, cut: bool = True, merge_blank: bool = False):
+    def __init__(self, source: Iterator[bytes], *, cut: bool = True):
         self.number = 0
-        self._source, self._cut, self._merge_blank = source, cut, merge_blank
+        self._source, self._cut = source, cut
 
     def __iter__(self) -> Iterator[bytes]:
         limit = MAX_LINE if self._cut else MAX_RECORD
         # The number of complete lines, the incomplete line, and whether a part of it (or TOO_LONG) has been yielded.
         ended, rest, started = 0, b'', False
         for chunk in _strip_byte_order_mark(self._source):
-            if self._merge_blank and chunk.isspace() and not (started or rest.strip()) and b'\n' in chunk:
-                self.number = ended = ended + chunk.count(b'\n')
-                rest = chunk.rpartition(b'\n')[2]
-                yield b''
-                continue
             lines = chunk.split(b'\n')
             lines[0] = rest + lines[0] if rest else lines[0]
             rest = lines.pop()

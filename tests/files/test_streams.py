@@ -58,13 +58,3 @@ def test_truncated_zstd_is_decompressed_up_to_its_damage():
         damaged = True
     assert damaged and text.startswith(b''.join(chunks)) and len(text) // 3 < len(b''.join(chunks)) < len(text)
     assert all(len(chunk) >= streams.CHUNK for chunk in chunks[:-1])
-
-
-def test_many_blank_lines_are_read_as_one():
-    """This holds for any size of chunks. Each blank line counts for the line numbers."""
-    text = b'\n' * 5000 + b'a\n \t\r\n' + b' \n' * 3000 + b'b' + b'\r\n' * 4000 + b'c'
-    for size in (100, 1000, 4096):
-        lines = streams.Lines((text[i : i + size] for i in range(0, len(text), size)), merge_blank=True)
-        found = [(lines.number, line.strip()) for line in lines]
-        assert [pair for pair in found if pair[1]] == [(5001, b'a'), (8003, b'b'), (12003, b'c')]
-        assert b'' in [line for number, line in found if 8003 < number < 12003] and len(found) < 12 + 3 * size
