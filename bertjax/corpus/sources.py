@@ -1,6 +1,5 @@
 """Resolves `config.corpus` to a list of files and datasets, and defines the options for reading them."""
 
-import contextlib
 import dataclasses
 import os
 import re
@@ -20,7 +19,6 @@ from bertjax.files.paths import (
     is_remote,
     match_files,
     unusual_kind,
-    unwritten_bytes,
     walk_files,
 )
 from bertjax.files.streams import bare_suffix
@@ -254,8 +252,8 @@ def resolve_sources(spec: str | Sequence[str], options: CorpusOptions = CorpusOp
     """Returns all sources of a specification, each file once. The sources of each component are sorted.
 
     Raises:
-      UserError: A weight is invalid; a component is empty, matches no file or cannot be opened; a file is sparse; or
-        the format is 'auto', and a file is a table or an archive.
+      UserError: A weight is invalid; a component is empty, matches no file or cannot be opened; or the format is
+        'auto', and a file is a table or an archive.
     """
     sources = [source for part in split_components(spec) for source in _resolve_one(part, options.text_key)]
     unique: dict[str, TextSource] = {}
@@ -263,11 +261,4 @@ def resolve_sources(spec: str | Sequence[str], options: CorpusOptions = CorpusOp
         unique.setdefault(source.path if is_remote(source.path) else os.path.realpath(source.path), source)
     if options.format == 'auto':
         _refuse_tables(unique.values())
-    for source in unique.values():
-        unwritten = 0  # The unwritten zeros of a sparse file are not text, and reading them could take hours.
-        with contextlib.suppress(OSError):  # the reader reports the error
-            unwritten = unwritten_bytes(source.path) if source.kind == 'file' else 0
-        if unwritten:
-            found = f'a sparse file: {unwritten:,} of its {source.size:,} bytes were never written'
-            raise UserError(source.path, found, 'text', 'copy it again, or remove it')
     return list(unique.values())

@@ -1,8 +1,8 @@
 """Finds files by name, by pattern or below a directory, and classifies paths."""
 
 import contextlib
-import errno
 import fnmatch
+import glob
 import os
 import pathlib
 import re
@@ -18,7 +18,6 @@ from bertjax.errors import UserError
 _WILDCARD = re.compile(r'[*?\[]')
 # A pattern of the names of hidden files that macOS, Jupyter and NFS make beside the files of a user.
 SYSTEM_FILES = r'\.DS_Store|\._.*|\.ipynb_checkpoints|\.nfs[0-9a-f]+'
-_MIN_UNWRITTEN = 1 << 30  # bytes
 _IN_BUCKET = re.compile(r'(gs|s3)://[^/]')
 
 
@@ -79,33 +78,12 @@ def without_wildcards(directory: pathlib.Path) -> Iterator[pathlib.Path]:
 
 def unusual_kind(path: epath.PathLike) -> str:
     """Returns 'a pipe', 'a device' or 'a socket' for a path whose data may never end, otherwise ''."""
-    if is_remote(path):
-        return ''
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):  # a zero byte in the name causes a ValueError
         return ''
     kinds = {stat.S_IFIFO: 'a pipe', stat.S_IFCHR: 'a device', stat.S_IFBLK: 'a device', stat.S_IFSOCK: 'a socket'}
     return kinds.get(stat.S_IFMT(mode), '')
-
-
-def unwritten_bytes(path: epath.PathLike) -> int:
-    """Returns the total size of the holes in a sparse file, in bytes; 0 if it is below 1 GiB or unknown."""
-    facts = None if is_remote(path) else os.stat(path)
-    if facts is None or facts.st_size - 512 * facts.st_blocks < _MIN_UNWRITTEN or not hasattr(os, 'SEEK_HOLE'):
-        return 0
-    unwritten = at = 0
-    with open(path, 'rb') as file:  # a compressing file system also uses few blocks, so look for the holes
-        while at < facts.st_size:
-            try:
-                begin = os.lseek(file.fileno(), at, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno != errno.ENXIO:  # ENXIO: no more data
-                    return 0
-                begin = facts.st_size
-            unwritten += begin - at
-            at = os.lseek(file.fileno(), begin, os.SEEK_HOLE) if begin < facts.st_size else begin
-    return unwritten if unwritten >= _MIN_UNWRITTEN else 0
 
 
 def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
@@ -125,12 +103,11 @@ def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
             yield path
             continue
         try:
-            facts = None if is_remote(path) else os.stat(path)
-            identity = (facts.st_dev, facts.st_ino) if facts else os.fspath(path)
-            if identity in seen:
+            facts = os.stat(path)
+            if (facts.st_dev, facts.st_ino) in seen:
                 repeated.append(path)
                 continue
-            seen.add(identity)
+            seen.add((facts.st_dev, facts.st_ino))
             children = sorted(path.iterdir())
         except OSError as error:
             found, fix = (error.strerror or str(error)).lower(), 'check its permissions, or move it elsewhere'
@@ -146,10 +123,7 @@ def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
 def split_pattern(pattern: str) -> tuple[str, list[str]]:
     """Splits a pattern into the directory before its first wildcard and a list of the remaining path components."""
     fixed = pattern[: _WILDCARD.search(pattern).start()].rpartition('/')[0]
-    rest = pattern[len(fixed) :].lstrip('/')
-    if '**' not in rest.split('/'):
-        rest = re.sub(r'\*+', '*', rest)  # epath rejects `a**b`, which matches the same files as `a*b`
-    return fixed or ('/' if pattern.startswith('/') else '.'), rest.split('/')
+    return fixed or ('/' if pattern.startswith('/') else '.'), pattern[len(fixed) :].lstrip('/').split('/')
 
 
 def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
@@ -160,26 +134,17 @@ def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
     top, parts = split_pattern(pattern)
     root = epath.Path(top)
     if '**' not in parts:
-        return root, sorted(path for path in root.glob('/'.join(parts)) if not path.is_dir())
+        paths = map(epath.Path, glob.glob(os.path.join(top, *parts)))
+        return root, sorted(path for path in paths if not path.is_dir())
     below = walk_files(root) if root.is_dir() else ()
-    return root, sorted(path for path in below if _matches(path.relative_to(root).parts, parts))
+    return root, sorted(path for path in below if name_matches(path.relative_to(root).parts, parts))
 
 
 def would_match(pattern: str, path: pathlib.Path) -> bool:
     """Returns whether `match_files` would return a file at this local path. The path must contain no links."""
     root, parts = split_pattern(pattern)
     top = os.path.realpath(root)
-    names = path.relative_to(top).parts if path.is_relative_to(top) else ()
-    return name_matches(names, parts)
-
-
-def name_matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Returns whether `match_files` would return the path with the components `names`.
-
-    Both arguments are lists of components below the directory that `split_pattern` returns.
-    """
-    is_skipped = '**' in pattern and is_hidden(names)
-    return not is_skipped and _matches(names, pattern)
+    return path.is_relative_to(top) and name_matches(path.relative_to(top).parts, parts)
 
 
 def is_hidden(names: Sequence[str]) -> bool:
@@ -187,17 +152,20 @@ def is_hidden(names: Sequence[str]) -> bool:
     return any(name.startswith(('.', '_')) for name in names)
 
 
-def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Returns whether the components of a path match a pattern. A final `**` matches every file.
+def name_matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Returns whether `match_files` would return the path with the components `names`.
 
-    As in a shell, a name that begins with '.' matches only a pattern that begins with '.'.
+    Both arguments are lists of components below the directory that `split_pattern` returns. A final `**` matches every
+    file. As in a shell, a name that begins with '.' matches only a pattern that begins with '.'.
     """
     if not names or not pattern:
         return not names and not pattern
+    if '**' in pattern and is_hidden(names):
+        return False
     if pattern[0] == '**':
-        return len(pattern) == 1 or any(_matches(names[i:], pattern[1:]) for i in range(len(names)))
+        return len(pattern) == 1 or any(name_matches(names[i:], pattern[1:]) for i in range(len(names)))
     hidden = names[0].startswith('.') and not pattern[0].startswith('.')
-    return not hidden and fnmatch.fnmatchcase(names[0], pattern[0]) and _matches(names[1:], pattern[1:])
+    return not hidden and fnmatch.fnmatchcase(names[0], pattern[0]) and name_matches(names[1:], pattern[1:])
 
 
 def existing_files(directory: epath.Path, names: Iterable[str]) -> Iterator[epath.Path]:

@@ -1,11 +1,9 @@
 """Tests finding files: below a directory, by pattern, and under one of several names."""
 
-import errno
 import inspect
 import os
 import socket
 import sys
-from unittest import mock
 
 import pytest
 from etils import epath
@@ -120,14 +118,3 @@ def test_pipes_sockets_and_devices_are_recognized(folder):
         server.bind(str(folder / 'socket'))
     kinds = {'pipe': 'a pipe', 'socket': 'a socket', '/dev/zero': 'a device', 'a.txt': '', 'sub': '', 'absent': ''}
     assert {name: paths.unusual_kind(folder / name) for name in kinds} == kinds
-
-
-def test_unwritten_bytes_of_a_sparse_file_are_counted(tmp_path):
-    for name, size in (('small', 1 << 20), ('huge', 1 << 40), ('written', 0)):
-        with (tmp_path / name).open('wb') as file:
-            file.write(b'text')
-            file.truncate(max(size, 4))
-    assert paths.unwritten_bytes(tmp_path / 'small') == paths.unwritten_bytes(tmp_path / 'written') == 0
-    assert paths.unwritten_bytes(tmp_path / 'huge') > 0.99 * (1 << 40)
-    with mock.patch.object(os, 'lseek', side_effect=OSError(errno.EIO, 'a disk that fails')):
-        assert paths.unwritten_bytes(tmp_path / 'huge') == 0

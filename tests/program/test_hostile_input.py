@@ -22,7 +22,6 @@ from bertjax.text.tokenizer import load_tokenizer
     ('spec', 'parts'),
     [
         ('{}/pipe', ('config.corpus', 'a pipe')),
-        ('{}/sparse', ('sparse', 'never written')),
         ('{}/**/*.rst', ('config.corpus', 'no file for')),
         ('http://example.org/a.txt', ('config.corpus', 'the address')),
         ('{}/two\nlines\x1b[2J', (r'two\nlines\x1b[2J',)),
@@ -31,8 +30,6 @@ from bertjax.text.tokenizer import load_tokenizer
 )
 def test_a_path_without_text_is_an_error(program: Program, tmp_path: pathlib.Path, spec: str, parts: tuple[str, ...]):
     os.mkfifo(tmp_path / 'pipe')
-    with (tmp_path / 'sparse').open('wb') as file:
-        file.truncate(1 << 40)
     error = program.error(f'--workdir={tmp_path / "run"}', f'--config.corpus={spec.format(tmp_path)}')
     for part in parts:
         assert part in error, error
