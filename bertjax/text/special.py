@@ -79,19 +79,11 @@ def wrap_tokenizer_errors(where: str) -> Iterator[None]:
         raise UserError(where, found, 'the tokenizer of a BERT model', 'use the original file') from error
 
 
-def check_ids(settings: Mapping[str, Any], where: str) -> None:
-    """Raises a UserError if an id of a tokenizer.json is not an integer, is negative, or is too large.
-
-    Ids must be below the number of pieces and added tokens. With a larger id, `tokenizers` could run out of memory.
-    """
-    vocab, added = settings['model']['vocab'], settings.get('added_tokens') or []
-    names = vocab if isinstance(vocab, dict) else (row[0] for row in vocab)
-    count = len({*names, *(token['content'] for token in added)})
-    for number in (*(vocab.values() if isinstance(vocab, dict) else ()), *(token['id'] for token in added)):
-        if type(number) is not int or not 0 <= number < count:
-            found = f'the id {format_value(number)} for one of {count:,} pieces'
-            expected = f'ids from 0, below {count:,}'
-            raise UserError(where, found, expected, 'the vocabulary is damaged: use the original file')
+def piece_ids(settings: Mapping[str, Any]) -> dict[str, int]:
+    """Returns {piece: id} for the vocabulary and the added tokens of a tokenizer.json."""
+    vocab = settings['model']['vocab']
+    ids = vocab if isinstance(vocab, dict) else {row[0]: index for index, row in enumerate(vocab)}
+    return {**{token['content']: token['id'] for token in settings.get('added_tokens') or []}, **ids}
 
 
 def sort_pieces(ids: Mapping[str, int], where: str) -> list[str]:

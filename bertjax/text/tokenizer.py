@@ -12,7 +12,17 @@ from bertjax.files.small_files import MAX_SETTINGS_BYTES, read_bytes, read_json_
 from bertjax.remote.paths import user_path
 from bertjax.text.bert_settings import PREFIX, bert_settings, looks_lowercase, override_normalizer
 from bertjax.text.sentencepiece import SentencePieceTokenizer
-from bertjax.text.special import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, check_pieces, wrap_tokenizer_errors
+from bertjax.text.special import (
+    CLS,
+    MASK,
+    PAD,
+    SEP,
+    SPECIAL_TOKENS,
+    UNK,
+    check_pieces,
+    piece_ids,
+    wrap_tokenizer_errors,
+)
 from bertjax.text.tokenizer_base import Tokenizer as Tokenizer
 from bertjax.text.tokenizer_json import (
     ROBERTA_NAMES,
@@ -115,14 +125,12 @@ def _from_json(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
             str(file), 'JSON without a model and its vocabulary', "Hugging Face's tokenizer.json",
             'give the path of the tokenizer.json, not of the configuration beside it',
         )  # fmt: skip
-    vocab, added = model['vocab'], _added_tokens(settings, config)
-    pieces = {
-        *(vocab if isinstance(vocab, dict) else (row[0] for row in vocab)),
-        *(token['content'] for token in added),
+    settings = {
+        **settings,
+        'added_tokens': _added_tokens(settings, config),
+        'decoder': settings.get('decoder') or _default_decoder(settings),
     }
-    where, names = str(file), _special_names(config, pieces)
-    decoder = settings.get('decoder') or _default_decoder(settings)
-    settings = {**settings, 'added_tokens': added, 'decoder': decoder}
+    where, names = str(file), _special_names(config, piece_ids(settings))
     if model.get('type', 'WordPiece') != 'WordPiece' or 'merges' in model:
         return JsonTokenizer(settings, where, names)
     return WordPieceTokenizer(override_normalizer(settings, config, where), where, names)
@@ -148,9 +156,7 @@ def _added_tokens(settings: dict[str, Any], config: dict[str, Any]) -> list[dict
     are added only if they are pieces.
     """
     tokens = {token['content']: token for token in settings.get('added_tokens') or []}
-    vocab = settings['model']['vocab']
-    ids = {row[0]: i for i, row in enumerate(vocab)} if isinstance(vocab, list) else dict(vocab)
-    ids |= {content: token['id'] for content, token in tokens.items()}
+    ids = piece_ids(settings)
     further = {int(index): token for index, token in (config.get('added_tokens_decoder') or {}).items()}
     names = with_roberta_names(_special_names(config, ids), ids)
     special = {names.get(token, token): {} for token in SPECIAL_TOKENS} | dict(_special_tokens(config))
@@ -160,7 +166,7 @@ def _added_tokens(settings: dict[str, Any], config: dict[str, Any]) -> list[dict
             tokens[content] = {**token, 'id': ids[content]}
     for content, index in config.get(_ADDED, {}).items() if 'added_tokens_decoder' not in config else ():
         further[index] = {'content': content, 'special': content in special, 'normalized': content not in special}
-    free = itertools.count(max((index for index in ids.values() if type(index) is int), default=-1) + 1)
+    free = itertools.count(max(ids.values(), default=-1) + 1)
     for _, token in sorted(further.items()):
         content = token['content']
         if content not in ids:
@@ -186,8 +192,6 @@ def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
     if not merges.exists():
         raise UserError(str(merges), 'no such file', 'the merges of the vocab.json beside it', _ORIGINAL)
     vocab = read_json_object(file, _ORIGINAL)
-    if not all(type(number) is int for number in vocab.values()):
-        raise UserError(str(file), 'a piece whose id is not a number', 'an id for each piece', _ORIGINAL)
     if any(piece.endswith('</w>') for piece in vocab):
         fix = "use its tokenizer.json, which transformers' AutoTokenizer and save_pretrained write"
         raise UserError(str(file), "pieces that end in '</w>'", 'a byte-level BPE', fix)
@@ -231,8 +235,6 @@ def _read_config(directory: epath.Path) -> dict[str, Any]:
     config = {}
     if (added := directory / _ADDED).exists():
         config[_ADDED] = read_json_object(added, _ORIGINAL)
-        if not all(type(index) is int for index in config[_ADDED].values()):
-            raise UserError(str(added), 'a token whose id is not a number', 'an id for each token', _ORIGINAL)
     for file in (directory / 'special_tokens_map.json', directory / 'tokenizer_config.json'):
         values = read_json_object(file, _ORIGINAL) if file.exists() else {}
         for key in ('do_lower_case', 'strip_accents', 'tokenize_chinese_chars'):

@@ -18,7 +18,6 @@ from bertjax.text.special import (
     SPECIAL_TOKENS,
     UNK,
     adds_special_tokens,
-    check_ids,
     check_pieces,
     is_unused,
     pair_template,
@@ -85,7 +84,6 @@ class Tokenizer(abc.ABC):
         # Truncation and padding are removed, because callers truncate and pad the ids.
         self._settings = {**settings, 'truncation': None, 'padding': None}
         self._where, self._names = where, dict(names or {})
-        check_ids(self._settings, where)
 
     def _set_pieces(self, pieces: list[str], other_special: Sequence[int] = (), kind: str = '') -> None:
         """Sets `pieces`, `vocab_size`, `special_ids` and the ids of BERT's five special tokens.

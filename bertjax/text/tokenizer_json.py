@@ -23,6 +23,7 @@ from bertjax.text.special import (
     hash_settings,
     make_added_tokens,
     pair_template,
+    piece_ids,
     sort_pieces,
 )
 from bertjax.text.tokenizer_base import Tokenizer, is_unspaced
@@ -69,13 +70,13 @@ class JsonTokenizer(Tokenizer):
         is_bpe = byte_level or (kind == 'BPE' and not marks_words)
         self.family = 'symbols' if has_symbols else 'bpe' if is_bpe else 'sentencepiece'
         self._space = _BYTE_SPACE if is_bpe else SPACE
+        ids_of = piece_ids(settings)
+        pieces = sort_pieces(ids_of, where)  # checked first, because `tokenizers` allocates memory for the largest id
         # Dropout is disabled, because it would make ids random.
         fixed = {**self._settings, 'model': {**model, 'dropout': None}} if model.get('dropout') else self._settings
         self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(fixed))
         # Callers add the special tokens. The post-processor of byte-level BPE would shift offsets.
         self._tokenizer.post_processor = None
-        ids_of = self._tokenizer.get_vocab(with_added_tokens=True)
-        pieces = sort_pieces(ids_of, where)
         self._names = with_roberta_names(self._names, ids_of)
         mask = self._names.get(MASK, MASK)
         has_unk = UNK in self._names.keys() | ids_of or model.get('unk_token') or model.get('unk_id') is not None

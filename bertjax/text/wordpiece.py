@@ -21,6 +21,7 @@ from bertjax.text.special import (
     check_texts,
     count_separators,
     hash_settings,
+    piece_ids,
     replace_surrogates,
     sort_pieces,
     wrap_tokenizer_errors,
@@ -62,8 +63,8 @@ class WordPieceTokenizer(Tokenizer):
     def __init__(self, settings: Mapping[str, Any], where: str = 'tokenizer', names: Mapping[str, str] | None = None):
         super().__init__(settings, where, names)
         added = settings.get('added_tokens') or []
-        ids = {**settings['model']['vocab'], **{token['content']: token['id'] for token in added}}
-        self._set_pieces(sort_pieces(ids, where), [token['id'] for token in added if token.get('special')])
+        special = [token['id'] for token in added if token.get('special')]
+        self._set_pieces(sort_pieces(piece_ids(settings), where), special)
         self.added_ids = frozenset(token['id'] for token in added)
         self.is_bert = is_bert(settings)
         # Runs of letters and digits may be shortened if no added token can begin or end inside a run.

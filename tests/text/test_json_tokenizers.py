@@ -204,5 +204,5 @@ def test_gaps_between_ids_are_refused(files):
     vocab = settings['model']['vocab']
     vocab[max(vocab, key=vocab.get)] = 510
     (directory / 'tokenizer.json').write_text(json.dumps(settings))
-    with pytest.raises(UserError, match='found the id 510 for one of 500 pieces, expected ids from 0, below 500'):
+    with pytest.raises(UserError, match='found 500 pieces with ids up to 510, expected ids from 0 without gaps'):
         load_tokenizer(directory)

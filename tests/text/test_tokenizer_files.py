@@ -34,7 +34,7 @@ def vocab(*pieces: str) -> bytes:
         ('tokenizer.json', b'{"model": ', ['JSON']),
         ('tokenizer.json', b'[1, 2]', ['list']),
         ('tokenizer.json', b'{"vocab_size": 3}', ['without a model']),
-        ('tokenizer.json', b'{"model": {"type": "WordPiece", "vocab": {"[PAD]": 0, "a": 2}}}', ['from 0, below 2']),
+        ('tokenizer.json', b'{"model": {"type": "WordPiece", "vocab": {"[PAD]": 0, "a": 2}}}', ['from 0 without gaps']),
         ('tokenizer.json', b'{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}', ['BPE']),
         ('tokenizer.model', b'', ['empty']),
         ('tokenizer.model', b'not a model at all', ['SentencePiece']),
@@ -64,7 +64,9 @@ def test_an_impossible_id_is_an_error(tmp_path, kind: str, number):
         'added_tokens': [{'id': 0, 'content': '[PAD]'}],
     }
     (tmp_path / 'tokenizer.json').write_text(json.dumps(settings))
-    with pytest.raises(UserError, match=r'tokenizer\.json: found the id .* for one of 5 pieces, expected ids from 0'):
+    with pytest.raises(
+        UserError, match=r'tokenizer\.json: found (5 pieces with ids up to|settings that cannot be loaded)'
+    ):
         load_tokenizer(tmp_path)
 
 
