@@ -18,27 +18,14 @@ _RUN = re.compile(
     rf'|(?<![^\w\s])(?<!_)((?:[^\w\s]|_){{{MAX_WORD}}})(?:[^\w\s]|_)+'
 )
 _UNBROKEN = re.compile(rf'(?<!\S)(\S{{{MAX_WORD}}})\S+')
-_ASCII_RUN = re.compile(rf'(?<![A-Za-z0-9])([A-Za-z0-9]{{{MAX_WORD}}})[A-Za-z0-9]+')
 
 
 def shorten_runs(texts: Iterable[str]) -> Iterator[str]:
     """Yields each text with every run (see `_RUN`) cut to MAX_WORD characters."""
     for text in texts:
-        yield _RUN.sub(_first_group, text) if len(text) > MAX_WORD else text
+        yield _RUN.sub(lambda match: match[match.lastindex], text) if len(text) > MAX_WORD else text
 
 
 def shorten_unbroken(text: str) -> str:
     """Returns the text with each run of characters other than white space cut to MAX_WORD characters."""
-    return _UNBROKEN.sub(_first_group, text) if len(text) > MAX_WORD else text
-
-
-def shorten_ascii_runs(text: str) -> str:
-    """Returns the text with each run of ASCII letters and digits cut to MAX_WORD characters.
-
-    BERT's ids stay the same, because a word of more than 100 characters is one [UNK] anyway.
-    """
-    return _ASCII_RUN.sub(_first_group, text) if len(text) > MAX_WORD else text
-
-
-def _first_group(match: re.Match[str]) -> str:
-    return match[match.lastindex]
+    return _UNBROKEN.sub(r'\1', text) if len(text) > MAX_WORD else text

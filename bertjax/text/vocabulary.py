@@ -18,7 +18,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertjax.errors import UserError
 from bertjax.text.bert_settings import MAX_CHARACTERS, PREFIX, bert_settings
-from bertjax.text.long_words import shorten_ascii_runs, shorten_runs
+from bertjax.text.long_words import shorten_runs
 from bertjax.text.merges import learn_merges
 from bertjax.text.sampling import MAX_SENTENCE, iter_sentences, sample
 from bertjax.text.sentencepiece import SentencePieceTokenizer
@@ -101,7 +101,6 @@ def count_words(texts: Iterable[str], lowercase: bool, strip_accents: bool | Non
     words: collections.Counter[str] = collections.Counter()
 
     def count_chunk(chunk: str, count: int) -> None:
-        chunk = shorten_ascii_runs(chunk)
         try:
             normal = normalizer.normalize_str(chunk)
         except UnicodeEncodeError:

@@ -12,7 +12,6 @@ import tokenizers
 
 from bertjax.progress import format_duration
 from bertjax.text.bert_settings import PREFIX, canonical_id_settings, is_bert, lowercases
-from bertjax.text.long_words import MAX_WORD, shorten_ascii_runs
 from bertjax.text.offsets import PieceOffsets, encode_batch, locate
 from bertjax.text.special import (
     CLS,
@@ -67,8 +66,6 @@ class WordPieceTokenizer(Tokenizer):
         self._set_pieces(sort_pieces(piece_ids(settings), where), special)
         self.added_ids = frozenset(token['id'] for token in added)
         self.is_bert = is_bert(settings)
-        # Runs of letters and digits may be shortened if no added token can begin or end inside a run.
-        self._shortens_runs = self.is_bert and not any(t['content'][i].isalnum() for t in added for i in (0, -1))
         prefix = settings['model'].get('continuing_subword_prefix', PREFIX)
         self.continues_word = np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces], dtype=bool)
         self.separators = count_separators(settings.get('post_processor'))
@@ -84,8 +81,6 @@ class WordPieceTokenizer(Tokenizer):
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         check_texts(texts)
         texts = list(texts)
-        if self._shortens_runs and max(map(len, texts), default=0) > MAX_WORD:  # a long run is one [UNK]
-            texts = list(map(shorten_ascii_runs, texts))
         if self._fast is None:
             return flatten(encode_batch(self._reference, texts))
         try:

@@ -7,8 +7,7 @@ import pytest
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.errors import UserError
-from bertjax.text import wordpiece
-from bertjax.text.long_words import MAX_WORD, shorten_ascii_runs, shorten_runs
+from bertjax.text.long_words import MAX_WORD, shorten_runs
 from bertjax.text.sampling import iter_sentences
 from bertjax.text.symbols import count_symbols
 from bertjax.text.vocabulary import count_words, train_byte_bpe, train_wordpiece
@@ -34,21 +33,6 @@ def test_ordinary_text_is_unchanged():
         'x' * MAX_WORD + '_',
         '=' * MAX_WORD + 'x',
     ]
-
-
-def test_wordpiece_encodes_only_the_start_of_a_long_word(monkeypatch):
-    """The start becomes [UNK], like the whole word."""
-    tokenizer = train_wordpiece([TEXT] * 9, vocab_size=90, lowercase=True)
-    text = f'{TEXT} {"x" * 50_000}[MASK]{"y" * 50_000}, {TEXT}'
-    short: list[str] = []
-    monkeypatch.setattr(
-        wordpiece, 'shorten_ascii_runs', lambda text: short.append(shorten_ascii_runs(text)) or short[0]
-    )
-    (ids,) = tokenizer.encode([text])
-    monkeypatch.setattr(tokenizer, '_shortens_runs', False)
-    (whole,) = tokenizer.encode([text])
-    assert ids.tolist() == whole.tolist() and list(ids).count(tokenizer.unk_id) == 2
-    assert list(map(len, short)) == [2 * len(TEXT) + len(' [MASK], ') + 2 * MAX_WORD]
 
 
 def test_the_error_for_text_without_spaces_suggests_sentencepiece():
