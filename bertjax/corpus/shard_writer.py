@@ -102,37 +102,28 @@ class ShardWriter:
         normal = (text.strip() if has_single_spaces else ' '.join(text.split())).lower()
         if not normal or document.broken:
             return
-        data = normal.encode('utf-8')
-        document.text.update(b' ' + data)
-        document.lines += hashlib.blake2b(data, digest_size=8).digest()
+        self._hash(normal.encode('utf-8'))
         sentences = self._split(text)
         if prefix := self._tokenizer.word_prefix:  # a word includes the space before it, except at the document's start
             start = int(not document.characters)
             sentences = [*sentences[:start], *(prefix + sentence for sentence in sentences[start:])]
         document.characters += len(text)
-        if len(text) > BATCH_CHARACTERS:
-            self._add_long(sentences)
-            return
-        document.batch += sentences
-        self._characters += len(text)
+        for sentence in sentences:
+            while len(sentence) > BATCH_CHARACTERS:  # cut, at a space if possible, so that memory is bounded
+                end = sentence.rfind(' ', 0, BATCH_CHARACTERS) + 1 or BATCH_CHARACTERS
+                self._add_to_batch(sentence[:end], end)
+                sentence = sentence[end:]
+            self._add_to_batch(sentence, len(sentence))
+
+    def _hash(self, line: bytes) -> None:
+        self._open.text.update(b' ' + line)
+        self._open.lines += hashlib.blake2b(line, digest_size=_HASH).digest()
+
+    def _add_to_batch(self, sentence: str | np.ndarray, characters: int) -> None:
+        self._open.batch.append(sentence)
+        self._characters += characters
         if self._characters > BATCH_CHARACTERS:
             self._flush()
-
-    def _add_long(self, sentences: list[str]) -> None:
-        """Adds the sentences of a paragraph that is longer than a batch.
-
-        A sentence of more than BATCH_CHARACTERS is cut, at a space if possible, so that memory is bounded.
-        """
-        for sentence in sentences:
-            while sentence:
-                end = len(sentence)
-                if end > BATCH_CHARACTERS:
-                    end = sentence.rfind(' ', 0, BATCH_CHARACTERS) + 1 or BATCH_CHARACTERS
-                self._open.batch.append(sentence[:end])
-                sentence = sentence[end:]
-                self._characters += end
-                if self._characters > BATCH_CHARACTERS:
-                    self._flush()
 
     def add_sentence(self, sentence: SequenceSentence, where: str) -> None:
         """Adds a sentence of ids or symbols to the open document. `where` is its file and line, for messages."""
@@ -148,17 +139,13 @@ class ShardWriter:
             segments=self._segments,
             strict=self._strict,
         )
-        document.batch.append(ids)
         kind = f'{sentence.segment}:' if self._segments else ''
         data = (kind + ' '.join(map(str, sentence.items))).encode('utf-8')
-        document.text.update(b' ' + data)
-        document.lines += hashlib.blake2b(data, digest_size=8).digest()
+        self._hash(data)
         if self._segments:
             document.segments.append(sentence.segment)
         document.characters += len(data)
-        self._characters += len(data)
-        if self._characters > BATCH_CHARACTERS:
-            self._flush()
+        self._add_to_batch(ids, len(data))
 
     def add_broken(self, where: str, broken: Broken) -> None:
         """Marks the open document as broken, so that it is dropped. If no document is open, counts the broken input."""
