@@ -1,7 +1,7 @@
 """Builds a token store from text: encodes shards, merges them, and writes a manifest.
 
-After a killed build, the next call encodes only the missing shards and the shards whose text has changed. The result is
-the same as after an uninterrupted build. If the tokenizer, the settings, or the names or sizes of files have changed,
+After a killed build, the next call encodes only the missing shards and the shards of changed files. The result is the
+same as after an uninterrupted build. If the tokenizer, the settings, or the names or sizes of files have changed,
 the partial work is removed with a warning.
 """
 
@@ -136,7 +136,7 @@ def _build(
     beam: str,
 ) -> dict:
     """Encodes the missing shards, and merges all shards. Returns the manifest."""
-    done = build_dir.prepare_partial(directory, plan, log)
+    done = build_dir.prepare_partial(directory, plan)
     for line in plan.readings:
         log(line)
     remaining = {number: parts for number, parts in enumerate(plan.shards) if number not in done}

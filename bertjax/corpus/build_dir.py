@@ -156,16 +156,22 @@ def remove_partial_files(directory: pathlib.Path, manifest: dict) -> None:
             path.unlink(missing_ok=True)
 
 
-def prepare_partial(directory: pathlib.Path, plan: BuildPlan, log: LogFunction) -> set[int]:
-    """Makes the directory of partial work. Removes work of another plan, and the records of shards with changed text.
+def prepare_partial(directory: pathlib.Path, plan: BuildPlan) -> set[int]:
+    """Makes the directory of partial work. Removes work of another plan, and the records of shards with changed files.
 
     Returns:
       The numbers of the finished shards.
     """
     partial, done = directory / 'partial', set()
-    old, work = read_json_or_none(partial / 'plan.json', lambda facts: (facts, _work(facts))) or (None, None)
+    inputs, work = read_json_or_none(partial / 'plan.json', lambda facts: (facts['inputs'], _work(facts))) or ([], None)
     if work == _work(plan.facts()):
-        done = _find_finished_shards(directory, plan, old['inputs'], log)
+        pairs = zip(plan.sources, inputs, strict=True)
+        changed = {source.path for source, facts in pairs if tuple(facts) != identity.file_facts(source)}
+        for number, parts in enumerate(plan.shards):
+            if any(part.path in changed for part in parts):
+                (partial / f'{number:05d}.json').unlink(missing_ok=True)
+            elif read_record(directory, number, parts):
+                done.add(number)
         logging.info('Continuing the build in %s: %d of %d shards are done.', directory, len(done), len(plan.shards))
     else:
         if (partial / 'plan.json').exists():
@@ -185,32 +191,6 @@ def _work(facts: dict) -> tuple:
     """Returns the part of a plan.json that determines the content of shards. It omits paths and dates."""
     units = [[[kind, *part] for kind, _, *part in parts] for parts in facts['units']]
     return facts['identity'], units, facts['strict']
-
-
-def _find_finished_shards(
-    directory: pathlib.Path, plan: BuildPlan, old_inputs: list[list], log: LogFunction
-) -> set[int]:
-    """Returns the numbers of complete shards with unchanged text. Removes the records of shards with changed text."""
-    changed = {
-        source.path
-        for source, facts in zip(plan.sources, old_inputs, strict=True)
-        if tuple(facts) != identity.file_facts(source)
-    }
-    sources = {source.path: source for source in plan.sources}
-    done, compared = set(), []
-    for number, parts in enumerate(plan.shards):
-        record = read_record(directory, number, parts)
-        if record is not None:
-            done.add(number)
-            for part, (*_, digest) in zip(parts, record['inputs'], strict=True):
-                if part.path in changed:
-                    compared.append((number, part, digest))
-    ranges = [(sources[part.path], (part.begin, part.end)) for _, part, _ in compared]
-    for (number, _, digest), current in zip(compared, identity.hash_ranges(ranges, log), strict=True):
-        if current != digest:
-            done.discard(number)
-            (directory / 'partial' / f'{number:05d}.json').unlink(missing_ok=True)
-    return done
 
 
 def read_record(directory: pathlib.Path, shard: int, parts: Sequence[TextPart]) -> dict | None:

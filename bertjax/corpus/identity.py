@@ -122,30 +122,23 @@ def describe_difference(known: Sequence[KnownText], sources: Sequence[TextSource
         if text.facts[0] != source.size:
             return f'{source.name} has changed: {source.size:,} bytes in place of {text.facts[0]:,}'
     pairs = [pair for pair in zip(known, sources, strict=True) if pair[0].facts != file_facts(pair[1])]
-    rows = [(source, row) for text, source in pairs for row in text.digests]
-    digests = hash_ranges([(source, (begin, end)) for source, (begin, end, _) in rows], log)
-    changed = (source.name for (source, row), digest in zip(rows, digests, strict=True) if row[-1] != digest)
-    return next((f'{name} has changed' for name in changed), None)
-
-
-def hash_ranges(ranges: Sequence[tuple[TextSource, ByteRange]], log: LogFunction) -> list[str]:
-    """Returns the digests of ranges of files, read in parallel. Later calls reuse the digests of unchanged files."""
-    paths = list(dict.fromkeys(source.path for source, _ in ranges if source.kind == 'file'))
-    if paths:
-        others = f' and {len(paths) - 1:,} other files' if len(paths) > 1 else ''
-        log(f'{paths[0]}{others} may have changed (another date or inode): comparing the content')
+    if not pairs:
+        return None
+    others = f' and {len(pairs) - 1:,} other files' if len(pairs) > 1 else ''
+    log(f'{pairs[0][1].path}{others} may have changed (another date or inode): comparing the content')
+    ranges = [(source, row) for text, source in pairs for row in text.digests]
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
-        unique = list(dict.fromkeys(ranges))  # a shard has several strides of a file with equal ranges
-        digests = pool.map(lambda pair: _digest(pair[0].kind, pair[0].path, file_facts(pair[0]), *pair[1]), unique)
-        return list(map(dict(zip(unique, digests, strict=True)).__getitem__, ranges))
+        digests = pool.map(lambda pair: _digest(pair[0].path, file_facts(pair[0]), *pair[1][:2]), ranges)
+        changed = [source for (source, row), digest in zip(ranges, digests, strict=True) if row[-1] != digest]
+    return f'{changed[0].name} has changed' if changed else None
 
 
-@functools.lru_cache(maxsize=1 << 16)
-def _digest(kind: str, path: str, facts: tuple[int, str, int], begin: int, end: int) -> str:
-    """Returns the hash that `formats.read_events` computes for a range of a source. Reading stops at any damage."""
+@functools.lru_cache(maxsize=1 << 16)  # a run compares the text of its vocabulary and that of its store
+def _digest(path: str, facts: tuple[int, str, int], begin: int, end: int) -> str:
+    """Returns the hash that `formats.read_events` computes for a range of a file. Reading stops at any damage."""
     del facts  # part of the cache key
     digest = new_digest()
-    if kind != 'file' or begin == end:  # a dataset, an empty file, or a pipe (reading it would block)
+    if begin == end:  # an empty file, or a pipe, which would block
         return digest.hexdigest()
     try:
         with open_file(path) as file:
