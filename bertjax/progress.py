@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich import filesize
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Column
 from rich.text import Text
 
@@ -27,18 +37,23 @@ def make_bar(*columns: ProgressColumn, console: Console, **options: Any) -> Prog
 
 
 @contextlib.contextmanager
-def show_progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[Advance]:
+def show_progress(title: str, total: int | None, *, lines: bool = False, in_bytes: bool = False) -> Iterator[Advance]:
     """Shows a progress bar in a terminal or a notebook, once the work has taken two seconds.
 
     Args:
       title: The title of the bar; '' shows no bar.
       total: The number of items; None if it is unknown.
       lines: Whether to print a line every ten seconds where no bar can be drawn, for example in a log file.
+      in_bytes: Whether the items are bytes.
     """
+    columns = [MofNCompleteColumn()]
+    if in_bytes:
+        no_wrap = Column(no_wrap=True)
+        columns = [DownloadColumn(table_column=no_wrap), TransferSpeedColumn(table_column=no_wrap)]
     console = Console(stderr=True, force_jupyter=None)
     # In a notebook rich needs ipywidgets to draw a bar.
     has_bar = bool(title) and (console.is_terminal or (console.is_jupyter and find_spec('ipywidgets') is not None))
-    bar = make_bar(MofNCompleteColumn(), console=console, transient=True)
+    bar = make_bar(*columns, console=console, transient=True)
     task, start = bar.add_task(title, total=total), time.monotonic()
     last = start
 
@@ -50,8 +65,9 @@ def show_progress(title: str, total: int | None, *, lines: bool = False) -> Iter
         bar.advance(task, count)
         if lines and not has_bar and now - last > _LINE_INTERVAL:
             done, last = int(bar.tasks[0].completed), now
-            share = f' of {total:,} ({done / max(total, 1):.0%})' if total is not None else ''
-            print(f'{title}: {done:,}{share}, {done / (now - start):,.0f} a second', flush=True)
+            amount = filesize.decimal if in_bytes else '{:,}'.format
+            share = f' of {amount(total)} ({done / max(total, 1):.0%})' if total is not None else ''
+            print(f'{title}: {amount(done)}{share}, {amount(round(done / (now - start)))} a second', flush=True)
 
     try:
         yield advance

@@ -23,6 +23,7 @@ from bertjax.corpus.sources import CorpusOptions, TextSource
 from bertjax.errors import UserError
 from bertjax.files.atomic import lock_directory, write_atomic
 from bertjax.files.paths import is_remote
+from bertjax.progress import show_progress
 from bertjax.text.splitters import build_splitter, splitter_version
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, describe_fast_saving
@@ -146,13 +147,14 @@ def _build(
         saving = describe_fast_saving(workers.text_bytes(itertools.chain.from_iterable(remaining.values())))
         if saving and tokenizer.family == WordPieceTokenizer.family and not beam:
             log(f'{saving}: {INSTALL_FAST}')
-        with workers.Progress(total, enabled=progress, in_bytes=in_bytes) as bar:
+        title = 'reading the corpus' if progress else ''
+        with show_progress(title, total, lines=progress, in_bytes=in_bytes) as advance:
             if beam:
                 from bertjax.corpus.beam.store import encode_shards
 
-                encode_shards(beam, directory, remaining, tokenizer, bar)
+                encode_shards(beam, directory, remaining, tokenizer, advance)
             else:
-                workers.encode_shards(directory, remaining, tokenizer, options, bar)
+                workers.encode_shards(directory, remaining, tokenizer, options, advance)
     records = [read_record(directory, number, parts) for number, parts in enumerate(plan.shards)]
     if not any(record['documents'] for record in records):
         raise _no_document_error(records)

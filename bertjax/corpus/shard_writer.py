@@ -271,7 +271,7 @@ def encode_shard(
     parts: Sequence[TextPart],
     tokenizer: Tokenizer,
     options: CorpusOptions,
-    progress: Callable[[int, int], None],
+    progress: Callable[[int], object],
 ) -> dict:
     """Encodes one shard and writes its files.
 
@@ -281,7 +281,7 @@ def encode_shard(
       parts: The parts of the corpus that the shard reads, in order.
       tokenizer: The tokenizer of the store.
       options: The options of the store.
-      progress: A function of two counts: new documents, and new bytes (before decompression) or records.
+      progress: See `formats.read_events`.
 
     Returns:
       The record of the shard, as in partial/K.json.
@@ -291,8 +291,8 @@ def encode_shard(
     """
     writer, inputs = ShardWriter(directory, shard, tokenizer, options), []
     for part in parts:
-        digest, documents = new_digest(), 0
-        for event in read_events(part, options, progress=lambda count: progress(0, count), digest=digest):
+        digest = new_digest()
+        for event in read_events(part, options, progress=progress, digest=digest):
             if type(event) is str:
                 writer.add_paragraph(event)
             elif type(event) is SequenceSentence:
@@ -301,13 +301,9 @@ def encode_shard(
                 writer.start()
             elif event is Document.END:
                 writer.end()
-                documents += 1
-                if documents % 256 == 0:
-                    progress(256, 0)
             elif options.strict:
                 raise broken_error(part.path, event)
             else:
                 writer.add_broken(event.located_in(part.name), event)
-        progress(documents % 256, 0)
         inputs.append([part.name, part.begin, part.end, part.of, part.stride, digest.hexdigest()])
     return writer.close(inputs)

@@ -14,10 +14,11 @@ from bertjax.corpus.beam import check_beam
 from bertjax.corpus.identity import KnownText
 from bertjax.corpus.sources import AUTO, CorpusOptions, list_unweighted, parse_mixture, resolve_sources
 from bertjax.corpus.texts import iter_texts
-from bertjax.corpus.workers import Progress, text_bytes
+from bertjax.corpus.workers import text_bytes
 from bertjax.errors import UserError, printable
 from bertjax.files.atomic import write_atomic
 from bertjax.pretrain.settings import PretrainingSettings
+from bertjax.progress import show_progress
 from bertjax.remote.paths import user_path
 from bertjax.text.added_words import check_extensible, insert_words, rank_candidates, read_words
 from bertjax.text.sampling import iter_sentences, sample
@@ -69,8 +70,8 @@ def _show_reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[C
     if saving and settings.run == 'vocab' and settings.vocab.family == 'wordpiece':
         print(f'{saving}: {INSTALL_FAST}')
     total = sum(source.size for source in sources)
-    with Progress(total, enabled=True, in_bytes=in_bytes, title='reading the corpus for its vocabulary') as progress:
-        yield lambda count: progress.add(0, count)
+    with show_progress('reading the corpus for its vocabulary', total, lines=True, in_bytes=in_bytes) as advance:
+        yield advance
 
 
 class _TextStatistics:

@@ -11,54 +11,37 @@ from corpus_text import as_text, documents
 from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource
-from bertjax.corpus.workers import Progress, text_bytes
+from bertjax.corpus.workers import text_bytes
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.vocabulary import train_vocabulary
+from bertjax.progress import show_progress
 from bertjax.text import wordpiece
 
 
 def test_progress_without_a_terminal(tmp_path, vocabulary, monkeypatch, capsys):
-    """The lines count bytes of files, and records of a dataset. With FORCE_COLOR, rich sees a terminal everywhere."""
-    monkeypatch.delenv('JPY_PARENT_PID', raising=False)
-    monkeypatch.setenv('TERM', 'xterm')
-    monkeypatch.setenv('FORCE_COLOR', '1')
-    monkeypatch.setattr('bertjax.corpus.workers.LOG_EVERY', 0)
+    """The lines count bytes of files, and records of a dataset."""
+    monkeypatch.setattr('bertjax.progress._LINE_INTERVAL', 0)
     (tmp_path / 'a.txt').write_bytes(as_text(documents(1000)))
-    build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), CorpusOptions(workers=1))
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert re.fullmatch(
-        r'reading the corpus: 1,000 documents, 106.9 kB of 106.9 kB, [\d.]+ [kM]?B/s, about 0 s left', last
-    )
+    for number in (1, 2):
+        build_store(str(tmp_path / 'a.txt'), tmp_path / f'{number}', str(vocabulary), CorpusOptions(workers=number))
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert re.fullmatch(r'reading the corpus: 106.9 kB of 106.9 kB \(100%\), [\d.]+ [kM]?B a second', last)
     build_store('pydoc:', tmp_path / 'other', str(vocabulary), CorpusOptions(workers=1))
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert re.fullmatch(r'reading the corpus: (\d+) documents, \1 records of \1 records, [\d.,]+ records/s.*', last), (
-        last
-    )
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(r'reading the corpus: (\d+) of \1 \(100%\), [\d,]+ a second', last)
 
 
-def test_the_bar_of_a_terminal_counts_records_of_a_dataset(monkeypatch):
-    """pydoc has 79 documents, not 79 bytes."""
-    monkeypatch.delenv('JPY_PARENT_PID', raising=False)
-    monkeypatch.setenv('TERM', 'xterm')
-    text = re.sub(r'\x1b\[[\d;?]*[A-Za-z]', '', screen_with_progress(monkeypatch))
-    assert '79/79 records' in text and 'bytes' not in text
-
-
-def screen_with_progress(monkeypatch) -> str:
-    """Returns what a terminal receives."""
+@pytest.mark.parametrize(('in_bytes', 'shown'), [(True, '1.0/2.0 MB'), (False, '1000000/2000000')])
+def test_the_bar_of_a_terminal_counts_bytes_or_items(in_bytes, shown, monkeypatch):
     screen = io.StringIO()
     screen.isatty = lambda: True
     monkeypatch.setattr(sys, 'stderr', screen)
-    with Progress(79, enabled=True, in_bytes=False) as progress:
-        progress.add(79, 79)
-    return screen.getvalue()
-
-
-@pytest.mark.parametrize(('name', 'value'), [('JPY_PARENT_PID', '1'), ('TERM', 'dumb')])
-def test_a_notebook_and_a_dumb_terminal_get_lines(monkeypatch, name: str, value: str):
-    monkeypatch.setattr('bertjax.corpus.workers.LOG_EVERY', 0)
-    monkeypatch.setenv(name, value)
-    assert screen_with_progress(monkeypatch).startswith('reading the corpus: 79 documents, 79 records of 79 records, ')
+    monkeypatch.setattr('bertjax.progress._BAR_DELAY', -1)
+    monkeypatch.delenv('JPY_PARENT_PID', raising=False)
+    monkeypatch.setenv('TERM', 'xterm')
+    with show_progress('reading the corpus', 2_000_000, in_bytes=in_bytes) as advance:
+        advance(1_000_000)
+    assert shown in re.sub(r'\x1b\[[\d;?]*[A-Za-z]', '', screen.getvalue())
 
 
 def settings_of(path: pathlib.Path, **changes: str) -> PretrainingSettings:
@@ -68,13 +51,12 @@ def settings_of(path: pathlib.Path, **changes: str) -> PretrainingSettings:
 
 
 def test_the_training_of_a_vocabulary_shows_progress(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr('bertjax.corpus.workers.LOG_EVERY', 0)
+    monkeypatch.setattr('bertjax.progress._LINE_INTERVAL', 0)
     (tmp_path / 'a.txt').write_bytes(as_text(documents(60)))
     train_vocabulary(settings_of(tmp_path / 'a.txt'), tmp_path / 'run')
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert re.fullmatch(
-        r'reading the corpus for its vocabulary: (\d+\.\d kB) of \1, [\d.]+ [kM]?B/s, about 0 s left', last
-    )
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith('reading')]
+    expected = r'reading the corpus for its vocabulary: (\d+\.\d kB) of \1 \(100%\), [\d.]+ [kM]?B a second'
+    assert re.fullmatch(expected, lines[-1])
 
 
 @pytest.mark.parametrize('installed', [False, True])

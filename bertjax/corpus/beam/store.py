@@ -18,7 +18,8 @@ from bertjax.corpus.beam.job import Job, Step, missing_results_error, run_pipeli
 from bertjax.corpus.build_dir import read_record
 from bertjax.corpus.shard_writer import encode_shard
 from bertjax.corpus.sources import CorpusOptions, TextPart
-from bertjax.corpus.workers import Progress, load_saved_tokenizer
+from bertjax.corpus.workers import load_saved_tokenizer
+from bertjax.progress import Advance
 from bertjax.text.tokenizer import Tokenizer
 
 _POLL_SECONDS = 2.0  # the time between checks for finished shards
@@ -35,13 +36,8 @@ class _StoreJob(Job):
 def _encode(job: _StoreJob, number: int) -> Iterable:
     directory, parts = job.folder.parent, job.parts(number)
     if read_record(directory, number, parts) is None:  # else the runner has lost the result of another worker
-
-        def count(documents: int, size: int) -> None:
-            Metrics.counter('bertjax', 'documents').inc(documents)
-            Metrics.counter('bertjax', 'bytes').inc(size)
-
         options = CorpusOptions(**job.plan['identity']['settings'], strict=job.plan['strict'])
-        encode_shard(directory, number, parts, job.tokenizer, options, count)
+        encode_shard(directory, number, parts, job.tokenizer, options, Metrics.counter('bertjax', 'bytes').inc)
     return ()
 
 
@@ -50,7 +46,7 @@ def encode_shards(
     directory: pathlib.Path,
     shards: dict[int, list[TextPart]],
     tokenizer: Tokenizer,
-    progress: Progress,
+    advance: Advance,
 ) -> None:
     """Encodes the shards {number: parts} in a pipeline with `flags`, the value of config.beam.
 
@@ -60,7 +56,7 @@ def encode_shards(
     partial = directory / 'partial'
     tokenizer.save(partial / 'tokenizer')
     step = beam.ParDo(Step(_encode, functools.partial(_StoreJob, str(partial.resolve()), os.getcwd())))
-    with _report_progress(directory, shards, progress):
+    with _report_progress(directory, shards, advance):
         run_pipeline(flags, partial, shards, lambda numbers: numbers | 'encode' >> step)
     missing = [number for number, parts in shards.items() if read_record(directory, number, parts) is None]
     if missing:
@@ -68,20 +64,17 @@ def encode_shards(
 
 
 @contextlib.contextmanager
-def _report_progress(directory: pathlib.Path, shards: dict[int, list[TextPart]], progress: Progress) -> Iterator[None]:
-    """While the block runs, a thread reports the total documents and bytes (or records) of finished shards."""
+def _report_progress(directory: pathlib.Path, shards: dict[int, list[TextPart]], advance: Advance) -> Iterator[None]:
+    """While the block runs, a thread reports the bytes (or records) of finished shards."""
     done = threading.Event()
 
     def follow() -> None:
-        waiting, documents, size = dict(shards), 0, 0
+        waiting = dict(shards)
         while not done.wait(_POLL_SECONDS):
             names = {path.name for path in (directory / 'partial').glob('*.json')}
             for number in [number for number in waiting if f'{number:05d}.json' in names]:
-                record = read_record(directory, number, waiting[number])
-                if record is not None:
-                    documents += record['documents']
-                    size += sum(part.end - part.begin for part in waiting.pop(number))
-            progress.set_counts(documents, size)
+                if read_record(directory, number, waiting[number]):
+                    advance(sum(part.end - part.begin for part in waiting.pop(number)))
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
