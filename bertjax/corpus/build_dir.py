@@ -40,9 +40,7 @@ class BuildPlan:
 
     Attributes:
       store_identity: The values that determine the store's bytes and are known before the text is read.
-      sources: The sources of the text.
       shards: The parts of the sources that each shard reads.
-      strict: Whether broken input stops the build.
       readings: Lines that describe how the sources are read. They are not part of plan.json.
     """
 

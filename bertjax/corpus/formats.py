@@ -100,9 +100,7 @@ def _is_json(text: bytes) -> bool:
 class Picker:
     """Counts documents, and selects each document n for which n % `of` == `stride`.
 
-    Attributes:
-      inside: Whether a document is open.
-      selected: Whether the last opened document is selected.
+    `inside` is whether a document is open, and `selected` whether the last opened document is selected.
     """
 
     def __init__(self, of: int, stride: int):
@@ -264,13 +262,11 @@ def _dataset_events(part: TextPart, key: str, progress: OnProgress) -> Iterator[
 
 
 def read_events(part: TextPart, options: CorpusOptions, *, progress: OnProgress = None, digest=None) -> Iterator[Event]:
-    """Yields the events of a part of a source. See the module's docstring.
+    """Yields the events of a part of a source. Broken input gives a `Broken` event, whether or not `strict` is set.
 
     Args:
-      part: The part to read.
-      options: The options for reading. Broken input gives a `Broken` event, whether or not `strict` is set.
-      progress: A function that is called with the number of units read since its last call. The units are bytes of a
-        file, before decompression, or records of a dataset.
+      progress: A function that is called with the number of new bytes of a file, before decompression, or of new
+        records of a dataset.
       digest: A hash object that is updated with the bytes of a file, before decompression.
     """
     if part.kind == 'file':

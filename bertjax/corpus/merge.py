@@ -20,12 +20,9 @@ _DTYPES = {'documents': DOCUMENT, 'sentences': '<u4', 'segments': 'u1', 'lines':
 
 
 class Shard:
-    """A finished shard.
+    """A finished shard. `record` is its record (see `shard_writer`), and `directory` the directory of the store.
 
     Attributes:
-      number: The number of the shard.
-      record: The record of the shard; see `shard_writer`.
-      directory: The directory of the store.
       train, heldout: The token files of the training documents and of the held-out documents.
       rewritten_train: The train file that `merge_shards` writes.
     """
@@ -114,7 +111,6 @@ def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int
     """Decides whether each document is for training, is held out, or is dropped.
 
     Repeated held-out documents are always dropped. Repeated training documents are dropped if `drop` is True.
-    `repeats` comes from `find_repeats`, and `threshold` from `heldout_threshold`.
 
     Returns:
       For each shard, uint8 [documents]: TRAIN, HELDOUT or DROPPED for each document.
@@ -203,12 +199,6 @@ class _Split:
 
 def merge_shards(shards: list[Shard], directory: pathlib.Path, itemsize: int, destinations: list[np.ndarray]) -> dict:
     """Writes the held-out file, the offset and segment files, and the changed train files.
-
-    Args:
-      shards: All shards, in order.
-      directory: The directory of the store.
-      itemsize: The bytes of a token id.
-      destinations: The result of `choose_destinations`.
 
     Returns:
       The entry 'splits' of the manifest, {'train': …, 'heldout': …}.

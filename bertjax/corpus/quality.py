@@ -178,14 +178,12 @@ def _overlap(a: set[int], b: set[int]) -> float:
 def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
     """Measures the overlap of rare words between neighboring sentences, relative to other sentences.
 
-    Examples of the two returned ratios: Wikipedia has (28, 1.6), novels (8, 4.4), and novels cut into documents of 20
-    sentences (2.6, 1.5). Shuffled Wikipedia has (0.9, 1.0), and Wikipedia shuffled within each document (20, 1.0).
+    Wikipedia has (28, 1.6), novels (8, 4.4), and novels cut into documents of 20 sentences (2.6, 1.5). Shuffled
+    Wikipedia has (0.9, 1.0), and Wikipedia shuffled within each document (20, 1.0).
 
     Returns:
-      Two ratios. The first is the overlap of neighbors divided by the overlap of sentences of different documents; it
-      is about 1 if all sentences were shuffled. The second is the overlap of neighbors divided by the overlap of
-      distant sentences of the same document; it is about 1 if sentences were shuffled within documents. The second is
-      None if there are too few pairs for it. The result is None if there are too few pairs for the first.
+      The overlap of neighbors divided by the overlap of sentences of different documents, and divided by the overlap of
+      distant sentences of the same document. The second ratio, or the whole result, is None with too few pairs.
     """
     documents = [[set(ids.tolist()) for ids in document] for document in _sample(split)]
     counts = collections.Counter(token for document in documents for ids in document for token in ids)

@@ -30,10 +30,7 @@ def make_report(
 
     Most counts cover the documents of the store. `documents_read`, `characters`, `lines` and the duplicates cover all
     documents that are not broken or empty. A duplicate equals an earlier document or line, except for case and for the
-    amount of white space.
-
-    `destinations` comes from `merge.choose_destinations`, `splits` from `merge.merge_shards`, and `likeness` from
-    `quality.coherence`.
+    amount of white space. `likeness` comes from `quality.coherence`.
     """
     documents, sentences, tokens = (
         sum(split[name] for split in splits.values()) for name in ('documents', 'sentences', 'tokens')

@@ -102,10 +102,7 @@ def encode_sentence(
     """Returns the ids of a sentence, int32, one for each item.
 
     Args:
-      sentence: The sentence.
-      where: The file and line, for messages.
       vocabulary: {piece: id}.
-      unk_id: The id of symbols that the vocabulary lacks, if not `strict`.
       reserved: {id: piece} of the special tokens that a corpus must not contain.
       segments, strict: See `CorpusOptions`.
 

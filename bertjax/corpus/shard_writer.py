@@ -273,15 +273,7 @@ def encode_shard(
     options: CorpusOptions,
     progress: Callable[[int], object],
 ) -> dict:
-    """Encodes one shard and writes its files.
-
-    Args:
-      directory: The directory of the store.
-      shard: The number of the shard.
-      parts: The parts of the corpus that the shard reads, in order.
-      tokenizer: The tokenizer of the store.
-      options: The options of the store.
-      progress: See `formats.read_events`.
+    """Encodes shard number `shard`, which reads `parts`, and writes its files. For `progress`, see `read_events`.
 
     Returns:
       The record of the shard, as in partial/K.json.

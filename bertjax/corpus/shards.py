@@ -88,11 +88,8 @@ def _text_size(source: TextSource) -> float:
 def cut_shards(sources: list[TextSource], format: str, *, in_order: bool = False) -> list[list[TextPart]]:
     """Cuts a corpus into shards that are close to a target size, if possible. Returns the parts of each shard in order.
 
-    Args:
-      sources: The sources of the corpus.
-      format: The value of config.corpus_options.format.
-      in_order: Whether each shard is a contiguous piece of the text. Otherwise, large parts have separate shards, and
-        several shards may read different documents of the same compressed file.
+    With `in_order`, each shard is a contiguous piece of the text. Otherwise, large parts have separate shards, and
+    several shards may read different documents of the same compressed file.
     """
     # The estimated bytes of plain text that a shard should read.
     target = int(min(MAX_SHARD, max(MIN_SHARD, sum(map(_text_size, sources)) / TARGET_SHARDS)))

@@ -21,7 +21,7 @@ def iter_texts(
 ) -> Iterator[str]:
     """Yields the paragraphs of a corpus, including held-out documents.
 
-    If `options.strict` is False, broken input is skipped, because `build_store` reports it. Memory is bounded.
+    If `options.strict` is False, broken input is skipped, because `build_store` reports it.
 
     Args:
       spec, options: See `build.build_store`.

@@ -1,7 +1,6 @@
 """Memory-maps files, and explains SIGBUS.
 
-If a mapped file is truncated or its disk fails, a read of its memory raises no exception. Instead, the system sends the
-signal SIGBUS, which ends the process without a message.
+The system sends this signal after a read of a mapped file that was truncated, or whose disk fails.
 """
 
 import ctypes

@@ -122,9 +122,8 @@ def fetch_all(folder: RemoteFolder, targets: Mapping[RemoteObject, pathlib.Path]
 def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy: bool = True) -> None:
     """Fetches an object, or continues the partial file of a killed process.
 
-    If another process is fetching the same object, the function waits for it. On a file system without locks, each
-    process fetches the whole object. The result must have the size and the checksum of the object, which must not
-    change meanwhile. With `copy`, a checksum is written beside the file, so that other processes can verify the file.
+    If another process is fetching the same object, the function waits for it. With `copy`, a checksum is written beside
+    the file, so that other processes can verify the file.
 
     Raises:
       UserError: The object was removed, or it changed or did not match its checksum in both attempts. See also

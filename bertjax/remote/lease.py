@@ -26,11 +26,9 @@ class LostLeaseError(StoppedError):
 class Lease:
     """A lease on a workdir. A thread renews it from `take` to `release`.
 
-    The clocks of two machines are never compared. Instead, the lease of another process counts as expired if this
-    process has watched it for EXPIRES_AFTER seconds and has seen no change.
-
-    Every write names the version that it replaces, and the server refuses the write if the version has changed. On a
-    server without conditional writes, another process can take the lease between a read and a write.
+    The clocks of two machines are never compared: the lease of another process counts as expired if this process has
+    watched it for EXPIRES_AFTER seconds without a change. Every write names the version that it replaces. On a server
+    without conditional writes, another process can take the lease between a read and a write.
 
     Args:
       mirror: An identifier of the local mirror folder, which this process has locked.
@@ -73,8 +71,7 @@ class Lease:
         """Checks that the lease is held. Call this method before every request that changes the bucket.
 
         If the last renewal is older than EXPIRES_AFTER / 2, for example because the machine was suspended, the method
-        first renews the lease, to find out whether another process has taken over. With `wait=False`, it raises a
-        ConnectionError instead.
+        first renews the lease, to find out whether another process has taken over.
 
         Raises:
           LostLeaseError: Another process has taken over.
@@ -107,11 +104,8 @@ class Lease:
         return (_read(folder)[0] or {}).get('token') == self._token
 
     def _age(self) -> float:
-        """Returns the seconds since the last renewal: the larger of the values from two clocks.
-
-        A single clock could show too few seconds: the monotonic clock stops while a machine is suspended, and the wall
-        clock can be changed.
-        """
+        """Returns the seconds since the last renewal."""
+        # The monotonic clock stops while a machine is suspended, and the wall clock can be changed.
         return max(abs(now - then) for now, then in zip(_clocks(), self._renewed, strict=True))
 
     def _write(self, folder: RemoteFolder, version: str) -> bool:

@@ -115,11 +115,8 @@ class Mirror:
     def publish(self, *, everything: bool = False) -> tuple[int, int]:
         """Copies the changes of the folder to the bucket.
 
-        First, the markers of changed folders, and the files that these folders have lost, are removed from the bucket.
-        Then files are written, and after them markers. Finally, other deleted files and incomplete folders are removed.
-
-        A large file outside folders with markers, such as metrics or a ledger, is published only together with a
-        marker, for example of a checkpoint, or if `everything` is True.
+        Markers of changed folders are removed first and written last. A large file outside folders with markers, such
+        as a ledger, is published only together with a marker, for example of a checkpoint, or if `everything` is True.
 
         Returns:
           The number of published files, and their size in bytes.

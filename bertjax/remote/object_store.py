@@ -1,7 +1,7 @@
 """Lists, reads and writes the objects below an address gs://BUCKET/PATH or s3://BUCKET/PATH.
 
-gcsfs and s3fs implement the protocols. They find credentials and endpoints as Google's and Amazon's tools do, and retry
-each part of a large file for about half a minute. The module `retry` repeats whole requests for longer.
+gcsfs and s3fs implement the protocols, and retry each part of a large file for about half a minute. The module `retry`
+repeats whole requests for longer.
 """
 
 import base64
@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib
 import io
 import os
 import pathlib
@@ -21,7 +20,6 @@ import google_crc32c
 from bertjax.errors import UserError
 from bertjax.remote.retry import Requester, http_status
 
-PACKAGES = {'gs': 'gcsfs', 's3': 's3fs'}
 ONE_REQUEST = 32 << 20  # bytes; `upload` passes a larger file to `put_file`, which may divide it into parts
 PART = 50 << 20  # bytes
 PART_ATTEMPTS = 10  # attempts of s3fs per part, within half a minute; gcsfs makes 6
@@ -61,18 +59,8 @@ def content_checksum(data: bytes | pathlib.Path, kind: str) -> str:
     return f'{kind}:{digest.hexdigest() if kind == "md5" else base64.b64encode(digest.digest()).decode()}'
 
 
-def _file_system(scheme: str, where: str, attempts: int = 1) -> Any:
-    try:
-        importlib.import_module(PACKAGES[scheme])
-    except ImportError as error:
-        package = PACKAGES[scheme]
-        found = f'{scheme}:// without {package} ({error})'
-        raise UserError(where, found, f'the package {package}', f'pip install {package}') from None
-    return _connect(scheme, attempts)
-
-
 @functools.cache
-def _connect(scheme: str, attempts: int) -> Any:
+def _connect(scheme: str, attempts: int = 1) -> Any:
     if scheme == 's3':
         from s3fs import S3FileSystem
 
@@ -90,9 +78,8 @@ def _connect(scheme: str, attempts: int) -> Any:
 class RemoteFolder(Requester):
     """The objects below an address.
 
-    A request raises DeniedError if it is denied, and UnreachableError if the server does not answer in time. If the
-    bucket does not exist, `find`, `upload` and `write` raise UserError, but `write` with a version to replace raises
-    FileExistsError.
+    A request raises DeniedError if it is denied, and UnreachableError if the server does not answer in time. `find`,
+    `upload` and `write` raise UserError if the bucket does not exist.
 
     Args:
       url: gs://BUCKET/PATH or s3://BUCKET/PATH.
@@ -107,7 +94,12 @@ class RemoteFolder(Requester):
         self._root = f'{bucket}/{path}'.rstrip('/')
         url = f'{self._scheme}://{self._root}'
         super().__init__(url, f'{self._scheme}://{bucket}', where or url)
-        self._system = _file_system(self._scheme, self._where)
+        try:
+            self._system = _connect(self._scheme)
+        except ImportError as error:
+            package = 's3fs' if self._scheme == 's3' else 'gcsfs'
+            found = f'{self._scheme}:// without {package} ({error})'
+            raise UserError(self._where, found, f'the package {package}', f'pip install {package}') from None
 
     def __str__(self) -> str:
         return self.url
@@ -191,8 +183,8 @@ class RemoteFolder(Requester):
     def upload(self, name: str, file: pathlib.Path, *, grows: bool = False) -> RemoteObject:
         """Writes the current content of a local file atomically.
 
-        With `grows`, data may be appended meanwhile, so the file is read into memory first. The libraries send any
-        other large file in parts. A failed check (see `with_check`) stops such an upload between two parts.
+        With `grows`, data may be appended meanwhile, so the file is read into memory first. The upload of another large
+        file has parts, between which a failed check (see `with_check`) stops it.
 
         Raises:
           FileNotFoundError: The local file does not exist.
@@ -206,7 +198,7 @@ class RemoteFolder(Requester):
 
         def upload() -> RemoteObject:
             try:
-                system = _file_system(self._scheme, self._where, PART_ATTEMPTS)
+                system = _connect(self._scheme, PART_ATTEMPTS)
                 callback = Callback(hooks={'check': lambda size, value: self.check(False)})
                 # One part at a time, because s3fs removes a failed upload while other parts may still be in transit.
                 options = {'chunksize': PART, 'max_concurrency': 1, 'callback': callback}

@@ -64,10 +64,7 @@ def _format_seconds(seconds: float) -> str:
 
 
 class Requester:
-    """Makes requests for one address.
-
-    A request is retried for a limited time after its first failure, without a limit on the number of attempts. Each
-    piece of a long download is a separate request.
+    """Makes requests for one address. A request is retried for a limited time after its first failure.
 
     Args:
       url: The address.
@@ -81,11 +78,10 @@ class Requester:
         self._retries = True
 
     def with_check(self, check: Callable[[bool], None]) -> Self:
-        """Returns a copy of this requester that also runs a check.
+        """Returns a copy that calls `check(True)` before each attempt, and `check(False)` after each uploaded part.
 
-        Before each attempt, the copy calls `check(True)`, which may wait. After each uploaded part of a large file, it
-        calls `check(False)`, which must not wait. If the check raises a UserError or StoppedError, the request ends.
-        If the check raises another exception, the request is retried.
+        `check(False)` must not wait. If the check raises a UserError or StoppedError, the request ends. After any other
+        exception, it is retried.
         """
         other = copy.copy(self)
         other._checks = (*self._checks, check)
@@ -105,8 +101,7 @@ class Requester:
     def run_parallel(self, work: Callable[[Self, Item], Value], items: Iterable[Item]) -> list[Value]:
         """Calls `work(requester, item)` for each item, several in parallel, and returns the results in order.
 
-        `requester` is a copy of this requester. After an exception in a call, or after Ctrl-C, all further requests of
-        the copy fail, which ends the other calls.
+        After an exception in a call, or after Ctrl-C, all requests of `requester`, a copy of this requester, fail.
         """
         failed = threading.Event()
 

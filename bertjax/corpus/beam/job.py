@@ -26,11 +26,7 @@ _PLAN, _ERROR = 'plan.json', 'refused.json'
 
 
 class Job:
-    """The folder of a job, as a worker reads it.
-
-    Args:
-      folder: The absolute path of the folder.
-      root: The directory from which relative paths of text files start.
+    """The folder of a job, as a worker reads it. Relative paths of text files start from `root`.
 
     Attributes:
       plan: The content of plan.json.
@@ -59,11 +55,7 @@ class Job:
 class Step(beam.DoFn):
     """A step that calls `work(job, element)` and passes the results to the next step.
 
-    If `work` has raised a UserError in any worker, the step skips all further elements.
-
-    Args:
-      work: A module-level function, or a `functools.partial` of a module-level function.
-      job: A function that makes the job. It is called once for each copy of the step.
+    If `work`, a module-level function, has raised a UserError in any worker, the step skips all further elements.
     """
 
     def __init__(self, work: Callable[[Any, Any], Iterable], job: Callable[[], Job]):
@@ -92,13 +84,7 @@ def missing_results_error(folder: pathlib.Path, missing: int, total: int) -> Use
 def run_pipeline(
     flags: str, folder: pathlib.Path, numbers: Iterable[int], fill: Callable[[beam.PCollection], object]
 ) -> None:
-    """Runs a pipeline to its end.
-
-    Args:
-      flags: The value of config.beam.
-      folder: The folder of the job.
-      numbers: The numbers of the units of work to distribute to the workers.
-      fill: A function that adds the steps of the pipeline to the collection of `numbers`.
+    """Runs a pipeline to its end. `fill` adds its steps to the collection of `numbers`, the units of work.
 
     Raises:
       UserError: The flags are invalid, a step raised a UserError, or the pipeline failed.

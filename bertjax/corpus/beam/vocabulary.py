@@ -119,10 +119,8 @@ class BeamTextStatistics:
 
     Args:
       corpora: For each corpus, a list of specifications (see `spec` of `build.build_store`).
-      options: The options for reading text.
       flags: The value of config.beam.
-      folder: The folder of the job. `counts` and `sentences` remove the folder at the end. They also remove it at the
-        start, because a killed run may have left files.
+      folder: The folder of the job. `counts` and `sentences` remove it at their start and at their end.
 
     Raises:
       UserError: A specification has weights, or a source is invalid (see `resolve_sources`).
@@ -142,12 +140,8 @@ class BeamTextStatistics:
     ) -> tuple[list[dict[str, int]], list[KnownText]]:
         """Returns the counts of the `limit` most frequent words or symbols of each corpus, and the record of the text.
 
-        `text.vocabulary.count_words` drops the rarest words of a very large text. Here, it is called for each unit, so
-        the counts may differ from those without Beam.
-
-        Args:
-          count: A module-level function that counts the words or symbols of texts, or a `functools.partial` of one.
-          limit: The maximum number of words or symbols.
+        `count`, a module-level function or a `functools.partial` of one, counts the words or symbols of each unit.
+        `count_words` drops the rarest words of a very large text, so its counts may differ from those without Beam.
 
         Raises:
           UserError: A specification has no text, the input is broken (if strict), or the pipeline failed.
