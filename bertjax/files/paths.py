@@ -95,8 +95,7 @@ def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
     Raises:
       UserError: A folder cannot be listed.
     """
-    seen, repeated = set(), []
-    stack = [directory]
+    seen, stack = set(), [directory]
     while stack:
         path = stack.pop()
         if path != directory and not path.is_dir():
@@ -105,7 +104,7 @@ def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
         try:
             facts = os.stat(path)
             if (facts.st_dev, facts.st_ino) in seen:
-                repeated.append(path)
+                logging.warning('Skipped %s, which a link reaches a second time.', path)
                 continue
             seen.add((facts.st_dev, facts.st_ino))
             children = sorted(path.iterdir())
@@ -113,11 +112,6 @@ def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
             found, fix = (error.strerror or str(error)).lower(), 'check its permissions, or move it elsewhere'
             raise UserError(str(path), found, 'a folder that can be listed', fix) from None
         stack += [child for child in reversed(children) if not child.name.startswith(('.', '_'))]
-    if repeated:
-        logging.warning(
-            'Skipped folders that links reach a second time: %s%s',
-            repeated[0], f' and {len(repeated) - 1:,} more' if repeated[1:] else '',
-        )  # fmt: skip
 
 
 def split_pattern(pattern: str) -> tuple[str, list[str]]:
