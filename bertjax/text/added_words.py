@@ -46,11 +46,7 @@ def check_extensible(tokenizer: Tokenizer, key: str, fix: str) -> None:
 
 
 def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: str) -> tuple[WordPieceTokenizer, int]:
-    """Adds words to a tokenizer as pieces.
-
-    Args:
-      tokenizer: A WordPiece tokenizer with BERT's settings.
-      words: (line number, word) for each word of the file `where`.
+    """Adds the words of the file `where`, pairs of line number and word, to a tokenizer as pieces.
 
     Returns:
       The new tokenizer, and the number of words that were not pieces before.
@@ -95,17 +91,9 @@ def find_previous_ids(old_tokenizer: Tokenizer, new_tokenizer: Tokenizer) -> dic
 def rank_candidates(
     counts: Mapping[str, int], tokenizer: Tokenizer, max_words: int
 ) -> list[tuple[str, int, list[str]]]:
-    """Returns the words that would save the most pieces if they were added, the best first.
+    """Returns (word, count, current pieces) of the words that would save the most pieces as additions, the best first.
 
     Words that occur once are left out. If a word is now [UNK], each occurrence counts as one saved piece.
-
-    Args:
-      counts: The counts of the words of a text, from `vocabulary.count_words`.
-      tokenizer: The tokenizer to which the words could be added.
-      max_words: The maximum number of returned words.
-
-    Returns:
-      (word, count, current pieces) of each word.
     """
     words = [word for word, count in counts.items() if count > 1]
     ranked: list[tuple[int, str, int, Any]] = []

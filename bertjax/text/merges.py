@@ -21,7 +21,6 @@ def learn_merges(
     Args:
       words: {word: count}. Words with a character outside the alphabet become [UNK] and are ignored.
       start: The existing pieces, including the alphabet (`a`, `##a`).
-      max_new_pieces: The maximum number of pieces to add.
       min_frequency: The minimum count of a pair that is merged.
     """
     pieces, ids = list(start), {piece: index for index, piece in enumerate(start)}

@@ -22,20 +22,15 @@ _STEPS = 256
 class ModelSettings:
     """Settings of a SentencePiece model.
 
-    Attributes:
-      kind: The type of the model: UNIGRAM, BPE, or another value of TrainerSpec.ModelType.
-      byte_fallback: Whether unknown characters become bytes.
-      usual_spaces: Whether the model has the default treatment of spaces: a space is put before the text, repeated
-        spaces are removed, and each space becomes SPACE.
-      rule: The name of the normalization, such as 'nmt_nfkc'.
-      charsmap: The compiled character map of the normalization.
+    `usual_spaces` is whether the model has the default treatment of spaces: a space is put before the text, repeated
+    spaces are removed, and each space becomes SPACE.
     """
 
-    kind: int
-    byte_fallback: bool
+    kind: int  # UNIGRAM, BPE, or another value of TrainerSpec.ModelType
+    byte_fallback: bool  # whether unknown characters become bytes
     usual_spaces: bool
-    rule: str
-    charsmap: bytes
+    rule: str  # the name of the normalization, such as 'nmt_nfkc'
+    charsmap: bytes  # the compiled character map of the normalization
 
 
 def read_settings(model: bytes) -> ModelSettings:

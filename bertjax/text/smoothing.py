@@ -9,11 +9,9 @@ from fractions import Fraction
 
 
 def smoothed_shares(sizes: Sequence[float], power: float) -> list[float]:
-    """Returns the smoothed shares of corpora. Their sum is 1, and an empty corpus has the share 0.
+    """Returns the smoothed shares of corpora of `sizes`, not all 0. Their sum is 1.
 
-    Args:
-      sizes: The number of tokens, characters or sentences of each corpus; not all 0.
-      power: The exponent: 1 for shares by size, 0 for equal shares.
+    The `power` 1 gives shares by size, and 0 gives equal shares.
     """
     powers = [float(size) ** power if size else 0.0 for size in sizes]
     return [x / sum(powers) for x in powers]
@@ -24,10 +22,6 @@ def smoothed_counts(counts: Sequence[Mapping[str, int]], power: float) -> dict[s
 
     The shares of the corpora are the `smoothed_shares` of their numbers of characters. Counts only increase, so that
     none is rounded to 0. The corpus whose share shrinks most keeps its counts.
-
-    Args:
-      counts: {word: count} of each corpus.
-      power: See `smoothed_shares`.
     """
     sizes = [sum(len(word) * count for word, count in words.items()) for words in counts]
     shares = smoothed_shares(sizes, power)
@@ -45,17 +39,10 @@ def smoothed_counts(counts: Sequence[Mapping[str, int]], power: float) -> dict[s
 def smoothed_sample(
     samples: Sequence[Sequence[str]], sizes: Sequence[int], power: float, max_sentences: int
 ) -> list[str]:
-    """Returns a mixture of up to `max_sentences` sentences of several corpora.
+    """Returns a mixture of up to `max_sentences` sentences of several corpora. Rounding may add a few sentences.
 
-    The shares of the corpora are the `smoothed_shares` of their numbers of sentences. The sentences of a small corpus
-    may repeat.
-
-    Args:
-      samples: The sentences drawn from each corpus. A mixture that needs only some of a sample takes evenly spaced
-        sentences.
-      sizes: The number of sentences of each corpus.
-      power: See `smoothed_shares`.
-      max_sentences: The maximum number of sentences in the mixture. Rounding may add a few sentences.
+    The shares of the corpora are the `smoothed_shares` of their numbers of sentences, `sizes`. A mixture takes evenly
+    spaced sentences of a large sample, and repeats the sentences of a small one.
     """
     total = min(max_sentences, sum(map(len, samples)))
     mixed: list[str] = []

@@ -32,16 +32,10 @@ def is_unused(piece: str) -> bool:
 def check_pieces(
     pieces: Sequence[str], where: str, names: Mapping[str, str] | None = None, kind: str = ''
 ) -> dict[str, int]:
-    """Checks a vocabulary and finds its five special tokens.
+    """Checks a vocabulary, index = id, and returns the id of each of SPECIAL_TOKENS.
 
-    Args:
-      pieces: The vocabulary, index = id.
-      where: The file, for messages.
-      names: {BERT's name of a special token: a different name in the vocabulary}, e.g. {'[PAD]': '<pad>'}.
-      kind: The type of the model, such as 'BPE', for messages; '' for none.
-
-    Returns:
-      The id of each of SPECIAL_TOKENS.
+    `names` is {BERT's name of a special token: a different name in the vocabulary}, e.g. {'[PAD]': '<pad>'}. `where` is
+    the file and `kind` the type of the model, such as 'BPE', for messages.
 
     Raises:
       UserError: An entry is empty or occurs twice, or a special token is missing.

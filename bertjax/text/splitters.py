@@ -27,10 +27,7 @@ def check_splitter(name: str) -> None:
 
 
 def build_splitter(name: str) -> Splitter:
-    """Returns the function that splits a paragraph into sentences.
-
-    Args:
-      name: 'rules', 'pysbd' (English) or 'pysbd:LANGUAGE'.
+    """Returns the function that splits a paragraph into sentences. `name` is 'rules', 'pysbd' or 'pysbd:LANGUAGE'.
 
     Raises:
       UserError: pysbd is not installed or does not support the language.

@@ -67,10 +67,7 @@ def count_symbols(texts: Iterable[str]) -> dict[str, int]:
 def build_symbols(counts: Mapping[str, int], *, vocab_size: int, unused: int = 0) -> JsonTokenizer:
     """Makes a vocabulary of the special tokens, then the most frequent symbols, sorted by frequency.
 
-    Args:
-      counts: The result of `count_symbols`.
-      vocab_size: The maximum number of pieces, including special tokens and [unusedN] pieces.
-      unused: The number of [unusedN] pieces to reserve.
+    `vocab_size` is the maximum number of pieces, including special tokens and the `unused` [unusedN] pieces.
 
     Raises:
       UserError: There is no symbol, or `vocab_size` leaves no room for one.

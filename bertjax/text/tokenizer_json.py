@@ -39,10 +39,8 @@ class JsonTokenizer(Tokenizer):
     SentencePiece and similar models (XLM-RoBERTa's, Gemma's) mark the start of a word with U+2581. Byte-level BPE
     (RoBERTa's, ModernBERT's) marks it with Ġ. Other models may mark the pieces that continue a word with a prefix.
     Without any of these marks, each piece counts as a word. The pieces of a WordLevel model are symbols, separated by
-    white space (symbols.py). The ids equal those of transformers, so the name of a special token in a text becomes the
-    token. If the vocabulary has no unknown token, [MASK] serves as one.
-
-    The arguments are those of `Tokenizer`. RoBERTa's names of special tokens are recognized if BERT's are absent.
+    white space (symbols.py). The ids equal those of transformers. If the vocabulary has no unknown token, [MASK] serves
+    as one. The arguments are those of `Tokenizer`; RoBERTa's names of special tokens replace absent names of BERT.
 
     Raises:
       UserError: The model is of another type, its ids are damaged, or BERT's special tokens are missing. Or a WordLevel
@@ -158,7 +156,6 @@ def byte_bpe_settings(
       vocab: The ids of the pieces, including special tokens.
       merges: Pairs of pieces, by descending priority.
       names: {BERT's name of a special token: its name in the vocabulary}.
-      lowercase: Whether text is lower-cased first.
       prefix_space: Whether a space is put before the text, so that its first word has the same pieces as elsewhere.
       mask_takes_space: Whether a mask token in a text includes the space before it, as in RoBERTa.
       unused: The reserved pieces, such as '[unused0]'.

@@ -1,7 +1,4 @@
-"""Trains vocabularies. The same texts and arguments give the same vocabulary.
-
-Training WordPiece or SentencePiece needs a bounded amount of memory.
-"""
+"""Trains vocabularies. The same texts and arguments give the same vocabulary."""
 
 import collections
 import heapq
@@ -165,12 +162,8 @@ def train_sentencepiece(
 ) -> SentencePieceTokenizer:
     """Draws a sample of sentences from each corpus, and passes the samples to `build_sentencepiece`.
 
-    Args:
-      texts, *others: The texts of each corpus, read once.
-      seed: The seed of the samples.
-      sample_sentences: The maximum number of sentences of a sample. Unigram training needs 3 KB of memory for each
-        English sentence.
-      **options: Further arguments of `build_sentencepiece`.
+    Each corpus is read once. A sample has at most `sample_sentences` sentences; unigram training needs 3 KB of memory
+    for each English sentence.
     """
     drawn = [sample(iter_sentences(some), sample_sentences, seed) for some in (texts, *others)]
     return build_sentencepiece(drawn, sample_sentences=sample_sentences, **options)

@@ -43,9 +43,7 @@ class WordPieceTokenizer(Tokenizer):
     """Converts text to ids. Each word is split by greedy longest match, as in BERT.
 
     The ids equal the ids of transformers' fast tokenizers, so the name of a special token in a text, such as '[MASK]',
-    becomes this token. Published checkpoints were fine-tuned with this behavior.
-
-    The arguments are those of `Tokenizer`; `bert_settings.py` makes the settings.
+    becomes this token. The arguments are those of `Tokenizer`; `bert_settings.py` makes the settings.
 
     Attributes:
       added_ids: The ids of the added tokens in `settings`.
@@ -148,10 +146,7 @@ class WordPieceTokenizer(Tokenizer):
 
 
 def describe_fast_saving(size: float) -> str:
-    """Returns a line that compares the times of encoding `size` bytes with and without the extra `fast`.
-
-    Returns '' if the extra is installed or would save little.
-    """
+    """Compares the times of encoding `size` bytes with and without the extra `fast`; '' if it would save little."""
     if nanotoken is not None or size <= _MUCH_TEXT:
         return ''
     slow_time, fast_time = format_duration(size / _SLOW), format_duration(size / _FAST)
