@@ -2,7 +2,7 @@
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,16 +58,16 @@ class MaskedText:
             found = f'a mask after {self.positions[-1]} tokens'
             raise UserError(where, found, expected, 'shorten the text before the mask')
 
-    def fill(self, pieces: Sequence[int | None]) -> str:
-        """Returns the text with `pieces`, one per mask, in place of the masks. None keeps a mask."""
+    def fill(self, pieces: Mapping[int, int]) -> str:
+        """Returns the text with the piece ids in {index of a mask: id} in place of these masks."""
         text = self._parts[0]
-        for piece, written_mask, after in zip(pieces, self._written_masks, self._parts[1:], strict=True):
-            if piece is None:
+        for number, (written_mask, after) in enumerate(zip(self._written_masks, self._parts[1:], strict=True)):
+            if number not in pieces:
                 text += written_mask + after
                 continue
-            word = decode_piece(self._tokenizer, piece)
-            if self._tokenizer.continues_word[piece]:
-                text = text.rstrip()
+            word = self._tokenizer.decode([pieces[number]]).strip()
+            if self._tokenizer.continues_word[pieces[number]]:
+                text, word = text.rstrip(), word.removeprefix('##')
             elif _needs_space(text, word):
                 text += ' '
             text += word + (' ' if _needs_space(word, after) else '') + after
@@ -81,10 +81,7 @@ def _needs_space(before: str, after: str) -> bool:
 
 
 def _strip_added_space(tokenizer: Tokenizer, part: str, ids: list[int]) -> list[int]:
-    """Removes the space that SentencePiece and some byte-level BPE tokenizers add before a text that follows a mask.
-
-    A space of the text itself is kept.
-    """
+    """Removes the space that SentencePiece and some byte-level BPE tokenizers add before a text that has none."""
     first = tokenizer.pieces[ids[0]] if ids else ''
     if part[:1].isspace() or tokenizer.family not in _SPACES or not first.startswith(_SPACES[tokenizer.family]):
         return ids
@@ -92,12 +89,6 @@ def _strip_added_space(tokenizer: Tokenizer, part: str, ids: list[int]) -> list[
     if not bare:
         return ids[1:]
     return [tokenizer.pieces.index(bare), *ids[1:]] if bare in tokenizer.pieces else ids
-
-
-def decode_piece(tokenizer: Tokenizer, piece: int) -> str:
-    """Returns a piece as it appears in a text, such as 'ing' for '##ing'."""
-    text = tokenizer.decode([piece]).strip()
-    return text.removeprefix('##') if tokenizer.continues_word[piece] else text
 
 
 def fill_each(
@@ -114,10 +105,13 @@ def fill_each(
     results = []
     for text, (ids, scores) in zip(texts, predictions, strict=True):
         masks = []
-        for number, (row, probabilities) in enumerate(zip(ids.tolist(), np.exp(scores).tolist(), strict=True)):
-            filled = [text.fill([id if i == number else None for i in range(len(ids))]) for id in row]
-            candidates = zip(row, probabilities, filled, strict=True)
-            masks.append([{'token': pieces[id], 'probability': p, 'text': text} for id, p, text in candidates])
+        for number, candidates in enumerate(zip(ids.tolist(), np.exp(scores).tolist(), strict=True)):
+            masks.append(
+                [
+                    {'token': pieces[id], 'probability': probability, 'text': text.fill({number: id})}
+                    for id, probability in zip(*candidates, strict=True)
+                ]
+            )
         results.append(masks)
     return results
 
@@ -149,10 +143,9 @@ def fill_jointly(runner: Runner, texts: Sequence[MaskedText], advance: Advance |
                 total[row] += float(scores[most_probable, 0])
     pieces = runner.model.tokenizer.pieces
     results = []
-    for text, piece_of_mask, score in zip(texts, chosen, total, strict=True):
-        filling = [piece_of_mask[n] for n in range(len(text.positions))]
-        tokens = [pieces[id] for id in filling]
-        filled = {'text': text.fill(filling), 'tokens': tokens, 'order': list(piece_of_mask)}
+    for text, filling, score in zip(texts, chosen, total, strict=True):
+        tokens = [pieces[filling[mask]] for mask in sorted(filling)]
+        filled = {'text': text.fill(filling), 'tokens': tokens, 'order': list(filling)}
         results.append({**filled, 'log_probability': score})
     return results
 
@@ -168,12 +161,10 @@ def extend(
     max_length: int,
     advance: Advance | None = None,
 ) -> list[str]:
-    """Appends masks to each text and fills them from left to right, one per forward pass.
+    """Appends masks to each text and fills them from left to right (Wang and Cho 2019, arXiv 1902.04094).
 
-    The method follows Wang and Cho 2019 ("BERT has a Mouth, and It Must Speak", arXiv 1902.04094). If a text is too
-    long, the model does not read its beginning. The continuation of a text does not depend on the other texts.
-
-    See `masked_methods.MaskedMethods.extend` for the options.
+    If a text is too long, the model does not read its beginning. The continuation of a text does not depend on the
+    other texts. See `masked_methods.MaskedMethods.extend` for the options.
 
     Raises:
       UserError: `tokens` exceeds `max_length` - 2, the length without [CLS] and [SEP].
