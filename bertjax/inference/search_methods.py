@@ -32,9 +32,9 @@ class SearchMethods(EncodeMethods):
     """Methods that compare texts by the cosine of their vectors, or by a model that scores pairs.
 
     In place of texts, `similarity` and `search` also take vectors that `encode` returned. The dtype of the vectors
-    determines their precision. The cosine of binary vectors is 1 - 2 · (Hamming distance) / D. The ranges of int8
-    vectors come from `calibration` or `load_vectors`. With known ranges, int8 vectors are dequantized first, and can be
-    compared with texts and float32 vectors. Otherwise, they can only be compared with each other, as integers.
+    determines their precision. The cosine of binary vectors is 1 - 2 · (Hamming distance) / D. int8 vectors are
+    dequantized if `load_vectors` or `calibration` gives their ranges; otherwise, they are compared as integers, and
+    only with each other.
     """
 
     def similarity(
@@ -55,11 +55,11 @@ class SearchMethods(EncodeMethods):
         """
         x, y = (side if _is_vectors(side) else None for side in (a, b))
         ranges = _find_ranges(calibration, x, y)
-        x = self._vectors(a, y, (), ranges) if x is None else x
-        y = self._vectors(b, x, (), ranges) if y is None else y
-        x, y = (_decode_others(side, ranges) for side in (x, y))
-        _check_match('b', y, x, ranges)
-        cosines = cosine_similarity(*(jnp.atleast_2d(jnp.asarray(side)) for side in (x, y)), ranges)
+        x, y = (None if side is None else _decode(side, ranges) for side in (x, y))
+        x = self._vectors(a, y, ()) if x is None else x
+        y = self._vectors(b, x, ()) if y is None else y
+        _check_match('b', y, x)
+        cosines = cosine_similarity(*(jnp.atleast_2d(jnp.asarray(side)) for side in (x, y)))
         return np.asarray(cosines).reshape((*x.shape[:-1], *y.shape[:-1]))[()]
 
     @overload
@@ -106,10 +106,11 @@ class SearchMethods(EncodeMethods):
         top_k = check_value('top_k', top_k, integer(1, COUNT), 'for example top_k=10')
         texts = None if _is_vectors(corpus) else as_text_list(corpus, 'corpus')
         ranges = _find_ranges(calibration, *(side for side in (corpus, queries) if _is_vectors(side)))
-        documents = corpus if texts is None else self._vectors(texts, None, DOCUMENT, None)
+        documents = corpus if texts is None else self._vectors(texts, None, DOCUMENT)
         documents = documents[None] if len(documents.shape) == 1 else documents
-        vectors = queries if _is_vectors(queries) else self._vectors(queries, documents, QUERY, ranges)
-        vectors = _decode_others(vectors, ranges)
+        is_text = not _is_vectors(queries)
+        vectors = self._vectors(queries, documents, QUERY, ranges) if is_text else _decode(queries, ranges)
+        ranges = getattr(documents, 'ranges', ranges)
         _check_match('queries', vectors, documents, ranges)
         rows, found = np.atleast_2d(np.asarray(vectors)), []
         if len(rows) and len(documents):
@@ -144,7 +145,7 @@ class SearchMethods(EncodeMethods):
         return _hits(order, [scores[i] for i in order], texts)
 
     def _vectors(
-        self, texts: Texts, like: Vectors | None, prompts: Sequence[str], ranges: np.ndarray | None
+        self, texts: Texts, like: Vectors | None, prompts: Sequence[str], ranges: np.ndarray | None = None
     ) -> np.ndarray:
         """Encodes texts with the width of other vectors, and with their precision unless it is int8.
 
@@ -173,25 +174,19 @@ class SearchMethods(EncodeMethods):
 
 
 def _find_ranges(calibration: np.ndarray | None, *vectors: Vectors | None) -> np.ndarray | None:
-    """Returns the ranges of int8 vectors, float32 [2, D], or None if they are unknown."""
+    """Returns the ranges of int8 vectors that do not know their own, float32 [2, D]; None if they are unknown."""
     coded = [x for x in vectors if x is not None and _precision(x) == 'int8']
-    own = [x.ranges for x in coded if isinstance(x, VectorShards)]
     if calibration is None:
-        return own[0] if own else None
+        return next((x.ranges for x in coded if isinstance(x, VectorShards)), None)
     if not coded:
         raise UserError('calibration', 'vectors, but no int8 vectors to compare', 'None', 'leave it out')
-    ranges = calibrated_ranges('calibration', np.asarray(calibration), coded[0].shape[-1])
-    if any(not np.array_equal(ranges, x) for x in own):
-        raise UserError('calibration', 'other ranges than those of the vectors', 'None', 'leave it out')
-    return ranges
+    return calibrated_ranges('calibration', np.asarray(calibration), coded[0].shape[-1])
 
 
-def _decode_others(x: Vectors, ranges: np.ndarray | None) -> Vectors:
-    """Dequantizes int8 vectors whose own ranges differ from `ranges`. Other vectors do not change."""
-    own = x.ranges if isinstance(x, VectorShards) else None
-    if own is None or np.array_equal(own, ranges):
-        return x
-    return np.asarray(dequantize(jnp.asarray(x[:]), own))
+def _decode(x: Vectors, ranges: np.ndarray | None) -> Vectors:
+    """Dequantizes int8 vectors with their own ranges, or else with `ranges` unless these are None."""
+    ranges = getattr(x, 'ranges', ranges)
+    return x if ranges is None or _precision(x) != 'int8' else np.asarray(dequantize(jnp.asarray(x[:]), ranges))
 
 
 def _is_vectors(x: Any) -> bool:
@@ -206,7 +201,7 @@ def _precision(x: Vectors) -> str | None:
     return next((name for name, dtype in PRECISIONS.items() if x.dtype == dtype), None)
 
 
-def _check_match(name: str, x: Vectors, y: Vectors, ranges: np.ndarray | None) -> None:
+def _check_match(name: str, x: Vectors, y: Vectors, ranges: np.ndarray | None = None) -> None:
     for side in (x, y):
         if len(side.shape) not in (1, 2) or _precision(side) is None:
             raise UserError(name, f'{side.dtype} {list(side.shape)}', 'vectors [N, D]', 'pass what `encode` returns')
