@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile
 from bertjax.inference.encode import Encoding, build_sequences, encode, token_spans
@@ -53,9 +54,9 @@ class Extractor:
     def identity(self) -> bytes:
         """A hash of the model and the options that determine the features of a text."""
         model = self.runner.model
-        digest = hashlib.sha256(repr((_VERSION, self.encoding, self.max_length)).encode() + model.fingerprint)
-        if model.tokenizer.separators != 1:  # the fingerprint of a tokenizer does not depend on its separators
-            digest.update(b'%d separators' % model.tokenizer.separators)
+        # The fingerprint of a tokenizer does not depend on its separators.
+        options = (_VERSION, self.encoding, self.max_length, model.tokenizer.separators)
+        digest = hashlib.sha256(repr(options).encode() + model.fingerprint)
         for layer in self.encoding.dense:
             digest.update(layer.kernel.tobytes() + (b'' if layer.bias is None else layer.bias.tobytes()))
         return digest.digest()
@@ -123,8 +124,8 @@ def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.
 def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
     """Returns the columns that are written next to the features of an item.
 
-    There is a column for each text of the item, with the value None for a blank item. If the argument `id` names a
-    field of the records, the column `id` has the value of this field.
+    There is a column for each text of the item, None for a blank item, and if `id` is not '', the column `id` with the
+    field of this name.
 
     Raises:
       UserError: The field is missing, or its value cannot be written.
@@ -138,11 +139,9 @@ def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
         fix = 'omit config.extract.id: the rows are in the order of the texts'
         raise UserError(item.where, found, f'the field {id!r} of config.extract.id', fix)
     value, where = item.fields[id], f'{item.where}, field {quote_names([id])}'
-    if not isinstance(value, str | int | float | None):
-        fix = 'name another field in config.extract.id'
-        raise UserError(where, found=f'a {type(value).__name__}', expected='a string or a number', fix=fix)
     if isinstance(value, str):
         check_text(value, where)
-    if isinstance(value, float) and not math.isfinite(value):  # JSON has no NaN and no infinity
-        raise UserError(where, str(value), 'a string or a finite number', 'leave the field empty')
+    elif value is not None and not (isinstance(value, int | float) and math.isfinite(value)):
+        fix = 'name another field in config.extract.id, or leave the field empty'
+        raise UserError(where, format_value(value), 'a string or a finite number', fix)  # JSON has no NaN
     return {'id': value, **texts}

@@ -28,10 +28,10 @@ class Extraction:
     """Converts a file of texts to a file of features in constant memory.
 
     The input is read up to three times: to check it, to compute the features, and to write the other columns. The
-    features are computed in parts, which stay in a folder next to the target until the target is written. The name of a
-    part is derived from its texts, the model and the options. A run therefore reuses only identical parts of an earlier
-    run. The metadata file NAME.FORMAT.json records the input, so that a run does not replace the features of another
-    input. Until the features are written, input.json in the folder of the parts records the input.
+    features are computed in parts, which stay in a folder next to the target until the target is written. A run reuses
+    the parts of an earlier run with the same `Extractor.part_key`. The metadata file NAME.FORMAT.json records the
+    input, so that a run does not replace the features of another input; until it exists, input.json beside the parts
+    does.
 
     Attributes:
       source: The texts, in a file or spooled from standard input.
@@ -50,10 +50,10 @@ class Extraction:
         self._folder = self.target.parent / f'{self.source.name}.parts'
         self._input_path = self._folder / 'input.json'
         formats = [format for format in FEATURE_FORMATS if self.target.suffix != f'.{format}']
-        self._other_metadata_paths = [self.target.with_name(f'{self.target.stem}.{name}.json') for name in formats]
+        self._other_metadata_paths = [self.target.with_suffix(f'.{format}.json') for format in formats]
         self._parts: list[pathlib.Path] = []
         self._identity, self._origin, self._rows, self._blank = '', self.source.origin, 0, 0
-        self._files: list[pathlib.Path] = []  # the files to write
+        self._files: list[pathlib.Path] = []  # the files to write; the ids, if any, are the last
         self._vector_files: list[pathlib.Path] = []  # the .npy files of vectors, if there is one vector per text
         self._ranges_path = self.target.with_suffix(feature_files.RANGES)
         self._ranges = read_ranges(self.options.precision, self.options.calibration, self.extractor.width)
@@ -100,13 +100,11 @@ class Extraction:
 
     def is_done(self) -> bool:
         """Returns whether an earlier run has written the same output. If so, the parts are removed."""
-        recorded = read_json_or_none(self._metadata_path, lambda facts: (facts['identity'], facts[FILES]))
-        if not recorded or recorded[0] != self._identity:
-            return False
-        if not all(self.target.with_name(name).is_file() for name in recorded[1]):
-            return False
-        shutil.rmtree(self._folder, ignore_errors=True)
-        return True
+        identity = read_json_or_none(self._metadata_path, lambda facts: facts['identity'])
+        is_done = identity == self._identity and all(path.is_file() for path in self._files)
+        if is_done:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return is_done
 
     def check(self) -> None:
         """Raises a UserError if the run would replace complete or partial features of another input."""

@@ -3,7 +3,7 @@
 import itertools
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,19 +28,18 @@ def calibrated_ranges(key: str, x: np.ndarray, width: int) -> np.ndarray:
     return value_ranges(x)
 
 
-def _open_array(path: pathlib.Path, where: str, fix: str) -> np.ndarray:
+def _open_array(path: pathlib.Path, where: str = '', fix: str = _FIX) -> np.ndarray:
     try:
         return np.lib.format.open_memmap(path, mode='r')
     except (OSError, ValueError) as error:
-        raise UserError(where, f'{path} ({error})', 'a .npy file of vectors', fix) from None
+        raise UserError(where or str(path), f'{path} ({error})', 'a .npy file of vectors', fix) from None
 
 
 def read_ranges(precision: str, calibration: str, width: int) -> np.ndarray | None:
-    """Returns the ranges of the vectors in the file `calibration`, float32 [2, width], or None for ''.
+    """Returns `calibrated_ranges` of the file `calibration`, or None for ''.
 
     Raises:
-      UserError: The precision does not support the width, or the calibration file does not have two or more float
-        vectors of this width.
+      UserError: The precision does not support the width, or the file does not fit.
     """
     quantize(np.zeros((0, width), np.float32), precision, np.zeros((2, width)))  # checks the width
     if not calibration:
@@ -57,8 +56,8 @@ class VectorShards:
       ranges: float32 [2, D] for int8 vectors, None for others.
     """
 
-    def __init__(self, paths: Sequence[pathlib.Path], ranges: np.ndarray | None = None):
-        self._shards = [_open_array(path, str(path), _FIX) for path in paths]
+    def __init__(self, paths: Iterable[pathlib.Path], ranges: np.ndarray | None = None):
+        self._shards = list(map(_open_array, paths))
         *self._starts, count = itertools.accumulate(map(len, self._shards), initial=0)
         self.shape, self.dtype = (count, *self._shards[0].shape[1:]), self._shards[0].dtype
         self.ranges = ranges
@@ -78,7 +77,6 @@ class VectorShards:
         return np.concatenate(parts)[:: chosen.step]
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
-        del copy  # The result is always a copy.
         return self[:].astype(dtype or self.dtype, copy=False)
 
 
@@ -93,12 +91,7 @@ def load_vectors(path: str | os.PathLike) -> VectorShards:
         raise UserError('path', format_value(path), 'a path', fix)
     path = pathlib.Path(path).expanduser()
     facts = read_json_object(path, f'give the path NAME.npy.json, or {_FIX}')
-    names, ranges = facts.get('vectors'), facts.get('ranges')
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in [*names, ranges or '']):
+    if not facts.get('vectors'):
         raise UserError(str(path), 'no list of vectors', 'NAME.npy.json of run=extract, with pooling', _FIX)
-    ranges = path.with_name(ranges) if ranges else None
-    paths = [path.with_name(name) for name in names]
-    for file in (*paths, *filter(None, [ranges])):
-        if not file.is_file():
-            raise UserError(str(file), 'no such file', f'a file that {path.name} lists', _FIX)
-    return VectorShards(paths, ranges and _open_array(ranges, str(ranges), _FIX))
+    ranges = _open_array(path.with_name(facts['ranges'])) if 'ranges' in facts else None
+    return VectorShards(map(path.with_name, facts['vectors']), ranges)

@@ -148,7 +148,7 @@ def test_shards_are_read_as_one_array(extract, tmp_path):
     names = {path.name for path in (tmp_path / 'out').iterdir()}
     assert names == {'in-00000-of-00001.npy', 'in.npy.json'}  # The files of other options are removed.
     (tmp_path / 'out' / 'in-00000-of-00001.npy').unlink()
-    with pytest.raises(UserError, match=r'in-00000-of-00001\.npy: found no such file'):
+    with pytest.raises(UserError, match=r'in-00000-of-00001\.npy: found .*No such file'):
         load_vectors(tmp_path / 'out' / 'in.npy.json')
 
 
