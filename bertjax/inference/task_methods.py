@@ -6,7 +6,7 @@ from typing import Any, overload
 from bertjax.inference.answers import Answer, ChoiceAnswer, Label, TaggedWords
 from bertjax.inference.arguments import Texts, as_text_list, check_count, check_list, match_input
 from bertjax.inference.runner import Runner
-from bertjax.inference.tasks import answer_records, check_kind, choice_records, make_sentence, tag_records, text_records
+from bertjax.inference.tasks import answer_records, check_kind, choice_records, tag_sentences, text_records
 from bertjax.loading.load_model import LoadedModel
 from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.task import SquadTask
@@ -90,8 +90,7 @@ class TaskMethods:
         values = [sentences] if isinstance(sentences, str) else sentences
         check_list('sentences', values, 'a text or a list')
         check_kind(self.task, TaggingTask, self._model.where)
-        records = [make_sentence(f'sentences[{i}]', sentence, i) for i, sentence in enumerate(values)]
-        return match_input(sentences, tag_records(self._runner, records, aggregation_strategy))
+        return match_input(sentences, tag_sentences(self._runner, values, aggregation_strategy))
 
     @overload
     def choose(self, context: str, endings: Sequence[str]) -> ChoiceAnswer: ...

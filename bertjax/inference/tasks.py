@@ -50,14 +50,22 @@ def _outputs(runner: Runner, records: Sequence[Any]) -> tuple[Features, Outputs]
     return features, outputs
 
 
-def tag_records(runner: Runner, records: Sequence[Sentence], strategy: str) -> list[dict[str, Any]]:
-    """Returns rows like `answer_records`, but tags words by a strategy of tasks/tagging/predictions.py.
+def tag_sentences(runner: Runner, sentences: Sequence[str | Sequence[str]], strategy: str) -> list[dict[str, Any]]:
+    """Tags texts or lists of words by a strategy of tasks/tagging/predictions.py, and returns the rows of the task.
 
     The model does not read sentences without words. Their rows have empty lists.
 
     Raises:
-      UserError: The strategy is unknown, or is 'simple' for a list of words.
+      UserError: The strategy is unknown, or is 'simple' for a list of words, or a list has an entry that is not a text.
     """
+    records = []
+    for i, sentence in enumerate(sentences):
+        where = f'sentences[{i}]'
+        if isinstance(sentence, str):
+            words, offsets = split_words(sentence)
+            records.append(Sentence(where, words, None, document=i, text=sentence, offsets=offsets))
+        else:
+            records.append(Sentence(where, tuple(as_text_list(sentence, where)), None, document=i))
     if strategy not in STRATEGIES:
         expected = 'one of ' + ', '.join(STRATEGIES)
         raise UserError('aggregation_strategy', format_value(strategy), expected, "omit it for 'first'")
@@ -109,14 +117,6 @@ def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> l
     else:
         return None
     return [row['score'] for row in answer_records(runner, records)]
-
-
-def make_sentence(where: str, sentence: str | Sequence[str], document: int) -> Sentence:
-    """Makes the record of a sentence, which is a raw text or a list of words."""
-    if not isinstance(sentence, str):
-        return Sentence(where, tuple(as_text_list(sentence, where)), None, document=document)
-    words, offsets = split_words(sentence)
-    return Sentence(where, words, None, document=document, text=sentence, offsets=offsets)
 
 
 def choice_records(
