@@ -1,6 +1,5 @@
 """A fine-tuning run in its workdir: its examples, its model and its phases."""
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -10,7 +9,6 @@ import pathlib
 import jax
 from jax.sharding import Mesh
 
-from bertjax.checkpoint.checkpoints import Checkpoints
 from bertjax.config.plain import to_plain
 from bertjax.data.length_buckets import BucketedExamples
 from bertjax.files.small_files import read_json_or_none
@@ -27,6 +25,7 @@ from bertjax.training.settings import resolve_durations
 from bertjax.training.setup import Setup
 from bertjax.training.state import TrainState, without_aux
 from bertjax.training.vmapped_runs import VmappedRun
+from bertjax.workdir.lock import has_checkpoints
 
 
 class Finetuning(Experiment):
@@ -205,15 +204,9 @@ class Finetuning(Experiment):
 def _recorded_rows(folder: pathlib.Path) -> tuple[int, str]:
     """Returns config.max_padded_lengths and config.packing of the run in the workdir, or (0, '') without a checkpoint.
 
-    A resumed run must keep these values, because the order of its rows depends on them.
+    A resumed run must keep these values, because the order of its rows depends on them. (`fit` compares the fingerprint
+    of the batches with the checkpoint.)
     """
-    parse = lambda config: (int(config['max_padded_lengths']), str(config['packing']))  # noqa: E731
-    with contextlib.closing(Checkpoints(folder / 'checkpoints', keep=1, read_only=True)) as checkpoints:
-        if not checkpoints.steps():
-            return 0, ''
-        # The checkpoint also has the values, but takes longer to read.
-        if recorded := read_json_or_none(folder / 'config.json', parse):
-            return recorded
-        config = checkpoints.latest().config
-    # The config of a pre-training run may lack these keys; `fit` later refuses the workdir.
-    return config.get('max_padded_lengths', 0), config.get('packing', '')
+    parse = lambda config: (config['max_padded_lengths'], config['packing'])  # noqa: E731
+    recorded = read_json_or_none(folder / 'config.json', parse) if has_checkpoints(folder) else None
+    return recorded or (0, '')

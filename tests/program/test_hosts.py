@@ -146,7 +146,7 @@ def test_two_processes_distil_as_one_does(
         wait_for_exit(process)
     assert _losses(tmp_path / 'together') == pytest.approx(_losses(tmp_path / 'alone'), rel=1e-4)
     assert results(tmp_path / 'together')['splits'] == results(tmp_path / 'alone')['splits']
-    # Without config.json, the layout of the rows comes from the checkpoint, which the first process reads first.
+    # Without config.json, the layout of the rows comes from the flags and the data.
     (tmp_path / 'together' / 'config.json').unlink()
     for process in program.start_together(2, f'--workdir={tmp_path / "together"}', *flags, **recipe):
         wait_for_exit(process)

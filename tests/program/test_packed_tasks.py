@@ -92,7 +92,7 @@ def assert_same_losses(one: pathlib.Path, other: pathlib.Path) -> None:
 def test_a_run_resumed_within_an_epoch_ends_in_the_same_bits(packed, rte_run: pathlib.Path, tmp_path: pathlib.Path):
     stopped = copy_workdir(rte_run, tmp_path / 'stopped')
     rewind(stopped, step=3)
-    (stopped / 'config.json').unlink()  # the checkpoint also has the packing
+    (stopped / 'config.json').unlink()  # the flags have the packing
     assert 'continuing at step 3 of 5' in packed(stopped, 'configs/glue.py:rte', 'RTE', AVERAGE)
     paths = [workdir / 'export' / 'hf' / 'model.safetensors' for workdir in (rte_run, stopped)]
     assert paths[0].read_bytes() == paths[1].read_bytes()
