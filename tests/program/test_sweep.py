@@ -12,6 +12,7 @@ from running import GLUE, RUN, SWEEP, Program, copy_workdir, rows
 
 from bertjax.errors import PreemptedError
 from bertjax.finetune.sweep import TrialGroup
+from bertjax.finetune.trials import Trial
 from bertjax.training.health.interrupt import Interrupt
 
 
@@ -100,14 +101,10 @@ def test_a_run_and_a_sweep_do_not_share_a_folder(program: Program, tune, swept, 
     assert 'which has a sweep, expected another folder for a pre-training' in program.error(*pretrain)
 
 
-def test_trials_that_would_share_a_folder_are_refused(program: Program, tune, swept, tmp_path: pathlib.Path):
-    """This holds for one sweep and for a sweep that grows."""
-    for rates in ('(2e-5,2.0000001e-5)', '(3.0000001e-3,1e-5)'):
-        shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
-        flags = (*SWEEP, f'--config.sweep.learning_rate={rates}')
-        error = program.error(f'--workdir={tmp_path}', *tune, *flags, **GLUE)
-        assert 'config.sweep' in error and '0000001' in error
-        assert trials(tmp_path) == trials(swept)
+def test_different_trials_have_different_folders():
+    names = {Trial('all', 32, epochs, rate, 0).name for epochs in (3.0, 3.0000001) for rate in (2e-5, 2.0000001e-5)}
+    assert len(names) == 4 and 'all,batch=32,epochs=3,lr=2e-05,seed=0' in names
+    assert Trial('all', 32, 0.0, 1.0, 0).name == 'all,batch=32,lr=1,seed=0'
 
 
 def test_fewer_trials_keep_the_best_model_of_all(program: Program, tune, swept, tmp_path: pathlib.Path):
