@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from bertjax.config.inference import ExtractKeys, TextKeys, inference_settings, name_keys
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.inference.encode import check_encoding, resolve_encoding
+from bertjax.inference.encode import resolve_encoding
 from bertjax.inference.extract import Extractor, item_columns
 from bertjax.inference.extraction import Extraction
 from bertjax.inference.feature_files import format_json_rows, import_arrow
@@ -90,7 +90,6 @@ def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
         keys['prompt'] = None
     with name_keys('extract'):
         encoding = resolve_encoding(model, **keys)
-        check_encoding(model, encoding)
     prompts = model.sentence_modules.prompts if model.sentence_modules else {}
     if keys['prompt'] is None and encoding.pool != 'none' and not encoding.prompt and any(prompts.values()):
         names = ', '.join(name for name, prompt in prompts.items() if prompt)

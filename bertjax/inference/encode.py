@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from bertjax.inference.tasks import describe
 from bertjax.loading.load_model import LoadedModel
 from bertjax.model.config import BertConfig
 from bertjax.model.pooling import combine_layers, pool_tokens
+from bertjax.progress import Advance
 from bertjax.tasks.late_interaction.task import LateInteractionTask
 from bertjax.tasks.reranking.task import RerankTask
 from bertjax.tasks.sentence.features import text_features
@@ -84,20 +85,15 @@ def resolve_encoding(
     """Makes an Encoding from options and, with pool='auto', the `sentence_modules` of the model.
 
     Args:
-      pool: The pooling. 'auto' uses the pooling and the other settings of the modules, or 'mean' if the model has no
-        modules. With a value of `Encoding.pool`, the modules are ignored, except for the names of their prompts.
-      prompt: The name of one of the model's prompts, or a prefix of every text. None uses the default prompt of the
-        modules if `pool` is 'auto', else no prompt.
-      normalize: Whether to normalize. None uses the setting of the modules if `pool` is 'auto', else False.
+      pool, normalize, prompt: See `encode_methods.EncodeMethods.encode`; 'none' is one vector per token.
       **options: The fields `layers`, `combine`, `weights` and `truncate_dim` of the Encoding.
 
     Raises:
-      UserError: The modules are not supported or need other layers, the Encoding is invalid, `prompt` is a name in
-        QUERY or DOCUMENT but the model has no such prompt, or, with pool='auto', the model is a reranker or a
-        late-interaction model.
+      UserError: The modules are not supported or need other layers, the Encoding is invalid, the model lacks a layer or
+        the pooler, or its vectors are shorter than `truncate_dim`. `prompt` is a name in QUERY or DOCUMENT, but the
+        model has no such prompt. Or, with pool='auto', the model is a reranker or a late-interaction model.
     """
-    modules = model.sentence_modules if pool == 'auto' else None
-    prompts = model.sentence_modules.prompts if model.sentence_modules else {}
+    modules, prompts = model.sentence_modules if pool == 'auto' else None, _prompts(model)
     if prompt in {*QUERY, *DOCUMENT} - prompts.keys():
         found = f'{prompt!r}, which is not the name of a prompt of {model.where}'
         expected = f'one of {", ".join(prompts)}, or a prefix' if prompts else 'a prefix of every text'
@@ -108,7 +104,7 @@ def resolve_encoding(
             fix = "use rerank, or encode the texts with a pooling such as pool='mean'"
             raise UserError(model.where, f'a model for {describe(model.task)}', 'a model that embeds texts', fix)
         pool = 'mean' if pool == 'auto' else pool
-        return Encoding(pool=pool, normalize=bool(normalize), prompt=prompt or '', **options)
+        return _check(model, Encoding(pool=pool, normalize=bool(normalize), prompt=prompt or '', **options))
     if modules.refusal:
         raise modules.refusal
     if modules.lowercase and not model.tokenizer.lowercase:
@@ -137,7 +133,22 @@ def resolve_encoding(
     if prompt and not modules.include_prompt:
         fix = "encode the texts with prompt='', or with a pooling such as pool='mean'"
         raise UserError(model.where, 'a prompt that is excluded from pooling', 'a prompt that is pooled', fix)
-    return Encoding(pool=modules.pool, normalize=normalize, prompt=prompt, dense=dense, **options)
+    return _check(model, Encoding(pool=modules.pool, normalize=normalize, prompt=prompt, dense=dense, **options))
+
+
+def _check(model: LoadedModel, encoding: Encoding) -> Encoding:
+    """Returns the encoding. Raises a UserError if the model cannot compute it."""
+    width, count = dataclasses.replace(encoding, truncate_dim=0).width(model.config), model.config.num_layers
+    if encoding.truncate_dim > width:
+        expected = f"at most {width}, the width of the model's vectors"
+        raise UserError('truncate_dim', str(encoding.truncate_dim), expected, 'choose a smaller number')
+    for layer in encoding.layers:
+        if not -count - 1 <= layer <= count:
+            expected = f'0 (the embeddings) to {count} (the last block), or -1 to {-count - 1} from the end'
+            raise UserError('layers', str(layer), expected, 'choose a layer that the model has')
+    if encoding.pool == 'pooler':
+        model.require('pooler', "pool='pooler'")
+    return encoding
 
 
 def _dense_layers(model: LoadedModel, modules: SentenceModules) -> tuple[Dense, ...]:
@@ -154,8 +165,11 @@ def _dense_layers(model: LoadedModel, modules: SentenceModules) -> tuple[Dense, 
 
 def find_prompt(model: LoadedModel, names: Sequence[str]) -> str:
     """Returns the first of these names that is a prompt of the model, or '' (no prompt) if there is none."""
-    prompts = model.sentence_modules.prompts if model.sentence_modules else {}
-    return next((name for name in names if name in prompts), '')
+    return next((name for name in names if name in _prompts(model)), '')
+
+
+def _prompts(model: LoadedModel) -> Mapping[str, str]:
+    return model.sentence_modules.prompts if model.sentence_modules else {}
 
 
 def make_encode(module: nn.Module, encoding: Encoding) -> Forward:
@@ -217,33 +231,8 @@ def token_spans(
     return bounds[0], bounds[1]
 
 
-def check_encoding(model: LoadedModel, encoding: Encoding) -> None:
-    """Checks that the model can compute the encoding.
-
-    Raises:
-      UserError: The model lacks a layer or the pooler, or its vectors are shorter than `truncate_dim`.
-    """
-    width, count = dataclasses.replace(encoding, truncate_dim=0).width(model.config), model.config.num_layers
-    if encoding.truncate_dim > width:
-        expected = f"at most {width}, the width of the model's vectors"
-        raise UserError('truncate_dim', str(encoding.truncate_dim), expected, 'choose a smaller number')
-    for layer in encoding.layers:
-        if not -count - 1 <= layer <= count:
-            expected = f'0 (the embeddings) to {count} (the last block), or -1 to {-count - 1} from the end'
-            raise UserError('layers', str(layer), expected, 'choose a layer that the model has')
-    if encoding.pool == 'pooler':
-        model.require('pooler', "pool='pooler'")
-
-
-def encode(
-    runner: Runner, features: Features, encoding: Encoding, advance: Callable[[int], object] | None = None
-) -> list[np.ndarray]:
-    """Computes the features of each row: float32 [D'], or [S, D'] without pooling.
-
-    Raises:
-      UserError: The model cannot compute the encoding; see `check_encoding`.
-    """
-    check_encoding(runner.model, encoding)
+def encode(runner: Runner, features: Features, encoding: Encoding, advance: Advance | None = None) -> list[np.ndarray]:
+    """Computes the features of each row: float32 [D'], or [S, D'] without pooling."""
     per_token = ('features',) if encoding.pool == 'none' else ()
     # The compiled function gets texts with their prompt, and neither truncates nor applies Dense layers, so it is the
     # same for all values of `prompt` and `truncate_dim`.

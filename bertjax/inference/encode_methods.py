@@ -9,7 +9,7 @@ from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.inference.arguments import Texts, as_text_list, check_count, check_values, match_input, to_python
 from bertjax.inference.attention import Attention, compute_attention
-from bertjax.inference.encode import build_sequences, check_encoding, encode, resolve_encoding, token_spans
+from bertjax.inference.encode import build_sequences, encode, resolve_encoding, token_spans
 from bertjax.inference.runner import Runner
 from bertjax.inference.vector_files import calibrated_ranges
 from bertjax.loading.load_model import LoadedModel
@@ -114,7 +114,6 @@ class EncodeMethods:
         precision = values.pop('precision')
         _check_precision(precision, values['pool'], calibration)
         encoding = resolve_encoding(self._model, prompt=prompt, **values)
-        check_encoding(self._model, encoding)
         prompted = [encoding.prompt + text for text in as_text_list(texts)]
         rows = encode(self._runner, self._features(prompted, pairs), encoding) if prompted else []
         if encoding.pool == 'none':

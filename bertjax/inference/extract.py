@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,7 @@ class Extractor:
         texts = [item.values if isinstance(item, Row) else None for item in items]
         return hashlib.sha256(self.identity + json.dumps(texts).encode()).hexdigest()[:32]
 
-    def compute_part(self, items: Sequence[Item], advance: Callable[[int], object] | None = None) -> VectorPart:
+    def compute_part(self, items: Sequence[Item], advance: Advance | None = None) -> VectorPart:
         """Computes the features of items, in their order.
 
         `advance` is called with the numbers of finished non-blank items; None shows a progress bar.

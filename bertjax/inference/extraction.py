@@ -6,7 +6,7 @@ import itertools
 import json
 import pathlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from bertjax.inference.extract import PART_SIZE, TOKEN_PART_SIZE, Extractor, ite
 from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, split_chunks
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
 from bertjax.inference.vector_files import read_ranges
+from bertjax.progress import Advance
 from bertjax.tasks.reading.records import Row
 
 
@@ -116,7 +117,7 @@ class Extraction:
         """Returns the names of files that earlier runs wrote, or may have written, for this input and format."""
         return recorded_files([self._metadata_path, self._input_path])
 
-    def compute(self, advance: Callable[[int], object]) -> None:
+    def compute(self, advance: Advance) -> None:
         """Computes the missing parts, and removes the parts of other texts or another model.
 
         Raises:
