@@ -21,20 +21,22 @@ def best_length_count(
     max_length: int,
     max_count: int = MAX_LENGTHS,
     multiple: int = 4,
-) -> int:
-    """Returns the number of padded lengths, at most `max_count`, that minimizes the cost of computing and compiling.
+) -> tuple[int, float]:
+    """Returns the number of padded lengths that minimizes the cost of computing and compiling, and this cost.
 
     Args:
       lengths, max_length, multiple: See `choose_lengths`.
       cost: A function from a padded length to the total cost of one row over all epochs.
       compile_cost: The cost of compiling one more length, in the same unit.
+      max_count: The largest number to try.
     """
 
     def total(count: int) -> float:
         shapes = choose_lengths(lengths, count=count, max_length=max_length, multiple=multiple)
         return padded_cost(lengths, shapes, cost) + len(shapes) * compile_cost
 
-    return min(range(1, max_count + 1), key=total)
+    totals = {count: total(count) for count in range(1, max_count + 1)}
+    return min(totals.items(), key=lambda item: item[1])
 
 
 def choose_lengths(lengths: np.ndarray, *, count: int, max_length: int, multiple: int = 4) -> tuple[int, ...]:

@@ -1,24 +1,23 @@
 """Chooses packed or padded rows for a fine-tuning run, by their compute and compile cost."""
 
 import dataclasses
-import functools
 
 import numpy as np
 from jax.sharding import Mesh
 
 from bertjax.data.batch import count_batches
-from bertjax.data.length_buckets import MAX_LENGTHS, choose_lengths, padded_cost
+from bertjax.data.length_buckets import MAX_LENGTHS, best_length_count
 from bertjax.data.strata import choose_layout, layout_cost, slot_capacities
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
-from bertjax.finetune.task_data import COMPILE_TIME, FLOPS, TaskData, TaskSplit
+from bertjax.finetune.task_data import FLOPS, TaskData, TaskSplit, compile_cost
 from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.model.row_packing import PackedLayout
 from bertjax.parallel.mesh import is_cpu, row_shards
 
 # The values of config.model.attention that support several sequences in a row.
 _PACKED_ATTENTION = ('auto', 'dot_product', 'by_head_cpu')
-# The CPU seconds to compile attention for one more row length, per encoder block (compare COMPILE_TIME).
+# The CPU seconds to compile attention for one more row length, per encoder block (compare task_data.COMPILE_TIME).
 _GROUP_COMPILE_TIME = 0.25
 
 
@@ -43,7 +42,7 @@ def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, 
     """Decides whether rows are packed.
 
     With config.packing='auto', a resumed run keeps its choice. A new run packs rows if it runs on a CPU,
-    config.max_padded_lengths is 0, and packed rows cost less than padded rows.
+    config.max_padded_lengths is 0, and packed rows cost less than rows padded to the best number of lengths.
 
     Args:
       passes: The number of passes over the training rows.
@@ -68,7 +67,12 @@ def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, 
     layout, packed_cost = _choose_layout(data, train, mesh, passes)
     if packing == 'on' or recorded:
         return PackingChoice(layout, reason)
-    padded_cost = _padded_cost(data.encoder, train, passes)
+    _, padded_cost = best_length_count(
+        np.repeat(train.features.lengths, train.features.choices),
+        lambda length: passes * _row_cost(data.encoder, length),
+        compile_cost=compile_cost(data.encoder, training=True),
+        max_length=data.encoder.max_positions,
+    )
     reason = f'about {packed_cost / FLOPS:,.0f} CPU seconds packed, {padded_cost / FLOPS:,.0f} padded to a few lengths'
     return PackingChoice(layout if packed_cost < padded_cost else None, reason)
 
@@ -89,19 +93,7 @@ def _choose_layout(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) 
         shared=is_cpu(mesh) and settings.model.attention in _PACKED_ATTENTION,
     )
     packed = PackedLayout(layout.row_groups, layout.slots)
-    return packed, layout_cost(layout, cost, group_cost) + _compile_cost(encoder)
-
-
-def _padded_cost(encoder: BertConfig, train: TaskSplit, passes: float) -> float:
-    """Returns the cost of training and compilation, in FLOPs, if rows are padded to the best number of lengths."""
-    lengths = np.repeat(train.features.lengths, train.features.choices)
-
-    def cost(count: int) -> float:
-        shapes = choose_lengths(lengths, count=count, max_length=encoder.max_positions)
-        computed = padded_cost(lengths, shapes, functools.partial(_row_cost, encoder))
-        return passes * computed + len(shapes) * _compile_cost(encoder)
-
-    return min(map(cost, range(1, MAX_LENGTHS + 1)))
+    return packed, layout_cost(layout, cost, group_cost) + compile_cost(encoder, training=True)
 
 
 def _row_cost(encoder: BertConfig, length: int) -> float:
@@ -111,8 +103,3 @@ def _row_cost(encoder: BertConfig, length: int) -> float:
     """
     attention = 12 * encoder.num_layers * encoder.width * length**2
     return train_flops_per_sequence(encoder, length, 0) + 2 * attention
-
-
-def _compile_cost(encoder: BertConfig) -> float:
-    once, block = COMPILE_TIME[True]
-    return FLOPS * (once + block * encoder.num_layers)

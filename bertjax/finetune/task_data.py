@@ -176,14 +176,14 @@ class TaskData:
           training: Whether the passes are training steps; else they are forward passes.
         """
         encoder, choices = self.encoder, splits[0].features.choices
-        once, block = COMPILE_TIME[training]
         share = passes * choices * (1 if training else 1 / 3)  # the backward pass has two thirds of the FLOPs
-        return best_length_count(
+        count, _ = best_length_count(
             np.concatenate([split.features.lengths for split in splits]),
             lambda length: share * train_flops_per_sequence(encoder, length, 0),
-            compile_cost=FLOPS * (once + block * encoder.num_layers),
+            compile_cost=compile_cost(encoder, training=training),
             max_length=encoder.max_positions,
         )
+        return count
 
     def fingerprints(self) -> dict[str, str]:
         """Returns fingerprints of the encoder, tokenizer, labels and training data. A resumed run must keep them."""
@@ -202,6 +202,12 @@ class TaskData:
         return make_task_json(
             to_plain(self.settings.task), self.task, self.encoder, self.settings.seq_len, finished=finished
         )
+
+
+def compile_cost(encoder: BertConfig, *, training: bool) -> float:
+    """Returns the cost of compiling one more padded length, in FLOPs."""
+    once, block = COMPILE_TIME[training]
+    return FLOPS * (once + block * encoder.num_layers)
 
 
 def _adopted_state(settings: FinetuningSettings, task: Task, folder: pathlib.Path) -> Mapping[str, Any] | None:

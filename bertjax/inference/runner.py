@@ -15,7 +15,7 @@ from flax import linen as nn
 
 from bertjax.cores import available_cores
 from bertjax.data.features import INPUTS, Features
-from bertjax.data.length_buckets import best_length_count, choose_lengths, find_buckets
+from bertjax.data.length_buckets import best_length_count, choose_lengths, find_buckets, padded_cost
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.data.packing_plan import Cost, PackingPlan, choose_batch_rows, choose_plan, plan_single_rows
 from bertjax.loading.load_model import LoadedModel
@@ -122,13 +122,9 @@ class Runner:
         multiple = unit * (1 + int(lengths.max()) // (_MAX_CHOICES * unit))
         options = {'max_length': self.model.config.max_positions, 'multiple': multiple}
         row_cost = lambda length: length * (1 + cost.attention * length)  # noqa: E731
-        count = best_length_count(lengths, row_cost, compile_cost=cost.shape, max_count=_MAX_CHOSEN, **options)
-        chosen = choose_lengths(lengths, count=count, **options)
-
-        def total(shapes: tuple[int, ...]) -> float:
-            return row_cost(np.asarray(shapes)[find_buckets(lengths, shapes)]).sum()
-
-        return chosen if total(chosen) + len(chosen) * cost.shape < total(self.lengths) else ()
+        count, best = best_length_count(lengths, row_cost, compile_cost=cost.shape, max_count=_MAX_CHOSEN, **options)
+        is_better = best < padded_cost(lengths, self.lengths, row_cost)
+        return choose_lengths(lengths, count=count, **options) if is_better else ()
 
     def _plan(self, features: Features, max_rows: int, shapes: tuple[int, ...]) -> PackingPlan:
         """Plans the batches. Their sizes are multiples of the mesh's row shards."""
