@@ -17,8 +17,8 @@ from bertjax.pages.charts import BarChart
 from bertjax.pages.page import Section, render_page
 from bertjax.pretrain.chance_baselines import ChanceBaselines, compute_chance_baselines
 from bertjax.pretrain.examples import StoreExamples
+from bertjax.report import errors
 from bertjax.report.curves import curves_section
-from bertjax.report.errors import errors_section
 from bertjax.report.examples import pretraining_examples, task_examples
 from bertjax.report.fillings import fillings_section
 from bertjax.report.overview import overview_section, speed_section
@@ -113,14 +113,9 @@ def _task_sections(run: Run) -> list[Section | None]:
             members_section(run),
             curves_section(run, ChanceBaselines()),
         ]
-    try:
-        with quiet():
-            task = _task(run)
-    except UserError as error:
-        return [*sections, Section('errors', 'Errors', note=f'The task can no longer be read: {error}')]
-    sections.append(errors_section(run, task, folder, about))
+    sections.append(_or_note('errors', errors.TITLE, lambda: errors.errors_section(run, _task(run), folder, about)))
     if not run.is_evaluation:
-        sections.append(_or_note('examples', 'Rows', lambda: _rows(run, task)))
+        sections.append(_or_note('examples', 'Rows', lambda: _rows(run)))
     return sections
 
 
@@ -135,20 +130,20 @@ def _task(run: Run) -> Task:
     return task
 
 
-def _rows(run: Run, task: Task) -> Section:
-    with quiet():
-        tokenizer = load_tokenizer(str(run.folder / 'tokenizer'))
-        records = task.records('train')[:_MAX_TOKENIZED]
-        if not task.complete:
-            task.learn(task.records('train'))
-        features = task.features(records, tokenizer, training=True)
+def _rows(run: Run) -> Section:
+    task, tokenizer = _task(run), load_tokenizer(str(run.folder / 'tokenizer'))
+    records = task.records('train')
+    if not task.complete:
+        task.learn(records)
+    features = task.features(records[:_MAX_TOKENIZED], tokenizer, training=True)
     return task_examples(features, list(task.labels), tokenizer)
 
 
 def _or_note(name: str, title: str, build: Callable[[], Section]) -> Section:
     """Returns the section that `build` returns, or a section with only a note if `build` raises a UserError."""
     try:
-        return build()
+        with quiet():
+            return build()
     except UserError as error:
         return Section(name, title, note=f'Not shown: {error}')
 

@@ -1,7 +1,6 @@
 """The errors of a fine-tuned model: scores by class, a confusion table, and the worst errors with their texts."""
 
 import collections
-import functools
 import json
 import pathlib
 from collections.abc import Mapping
@@ -13,9 +12,10 @@ from bertjax.errors import UserError
 from bertjax.finetune.task_data import sample_records
 from bertjax.metrics.classification import scores_from_counts
 from bertjax.pages.page import Section, Token
-from bertjax.report.run_record import Run, quiet
+from bertjax.report.run_record import Run
 from bertjax.tasks.task import Task
 
+TITLE = 'Errors on dev'
 _WORST = 12
 _MATRIX = 20  # the maximum number of classes in a confusion table
 _NOTHING = '(nothing)'
@@ -28,29 +28,25 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
       task: The task with its learned labels.
       folder: The folder with predictions/: the workdir, or the folder of a trial of a sweep.
       about: A sentence about the trial that made the predictions; '' if `run` itself made them.
+
+    Raises:
+      UserError: The records cannot be read, or the predictions are damaged or for other records.
     """
-    section, path = functools.partial(Section, 'errors', 'Errors on dev'), folder / 'predictions' / 'dev.jsonl'
+    path = folder / 'predictions' / 'dev.jsonl'
     # Without results, the predictions may be from before an extension of the run, or of another checkpoint.
     has_results = folder != run.folder or 'dev' in (run.results() or {'splits': {}})['splits']
     if not path.exists() or not has_results:
-        return section(note='There are no results for dev yet: a finished run and run=evaluate write them.')
+        note = 'There are no results for dev yet: a finished run and run=evaluate write them.'
+        return Section('errors', TITLE, note=note)
+    records = sample_records(task.records('dev'), run.config['max_eval_records'])
+    expected, fix = f'the predictions for {len(records):,} records of dev', 'use run=evaluate to write them again'
     try:
-        with path.open(encoding='utf-8') as file:
-            rows = list(map(json.loads, file))
-    except (OSError, ValueError):
-        return section(note=f'{path} is damaged; run=evaluate writes it again.')
-    try:
-        with quiet():
-            records = sample_records(task.records('dev'), run.config['max_eval_records'])
-    except UserError as error:
-        return section(note=f'The records of dev can no longer be read: {error}')
+        rows = list(map(json.loads, path.read_text(encoding='utf-8').rstrip('\n').split('\n')))
+    except ValueError as error:
+        raise UserError(str(path), f'no JSON lines ({error})', expected, fix) from None
     if len(records) != len(rows):
-        counts = f'{len(rows):,} predictions for {len(records):,} records of dev'
-        return section(note=f'{counts}: the data or config.max_eval_records has changed.')
-    try:
-        judgments = list(task.judgments(records, rows))
-    except (LookupError, TypeError, ValueError):
-        return section(note='Another version wrote the predictions for dev; run=evaluate writes them again.')
+        raise UserError(str(path), f'{len(rows):,} lines', expected, f'{fix}, or restore config.max_eval_records')
+    judgments = list(task.judgments(records, rows))
     wrong = sorted((judgment for judgment in judgments if judgment.error > 0), key=lambda judgment: -judgment.error)
     counts = collections.Counter(pair for judgment in judgments for pair in judgment.classes)
     worst = [
@@ -58,7 +54,7 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
         for judgment in wrong[:_WORST]
     ]
     data = {**_classes(counts, task), 'records': len(judgments), 'wrong': len(wrong), 'worst': worst}
-    return section(data, about)
+    return Section('errors', TITLE, data, about)
 
 
 def _classes(counts: Mapping[tuple[str, str], int], task: Task) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.warm_start import initial_params
 from bertjax.report.examples import masked_row
-from bertjax.report.run_record import Run, quiet
+from bertjax.report.run_record import Run
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.training.step import make_forward
 from bertjax.workdir.lock import has_checkpoints
@@ -57,9 +57,8 @@ def fillings_section(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Secti
     """
     settings, batch = run.pretraining_settings(), heldout.batch(np.arange(_ROWS))
     claim_devices()
-    with quiet():
-        model, last_params, last_name = _last_params(run, settings)
-        first_params, first_name = _first_params(settings, model, tokenizer)
+    model, last_params, last_name = _last_params(run, settings)
+    first_params, first_name = _first_params(settings, model, tokenizer)
     forward = jax.jit(make_forward(BertForPreTraining(model), PRETRAINING))
     first, last = (_fill(forward, params, batch, tokenizer) for params in (first_params, last_params))
     is_mask = batch['masked_weights'] > 0

@@ -1,6 +1,5 @@
 """The results of a task: of one run, of the members of an ensemble, or of a sweep and its trials."""
 
-import contextlib
 import dataclasses
 import itertools
 import math
@@ -9,8 +8,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertjax.errors import UserError
-from bertjax.finetune.results import RESULTS
+from bertjax.finetune.results import RESULTS, results_table
 from bertjax.finetune.trials import Trial, dev_score, summarize, sweep_table
 from bertjax.pages.charts import COLORS, Chart, Curve
 from bertjax.pages.page import Section, link
@@ -30,14 +28,11 @@ def figures_section(run: Run) -> Section:
     results = run.results()
     if not results:
         return Section('figures', 'Figures', note='The run is not finished: there are no results yet.')
-    splits, parts = results['splits'], results.get('parts', {})
-    names = list(dict.fromkeys(name for values in splits.values() for name in values))
+    columns = results_table(results).columns
     table = {
-        'heads': ['', *(f'{split} ({parts[split]})' if split in parts else split for split in splits)],
-        'rows': [
-            (name.replace('_', ' '), *(format_value(values.get(name)) for values in splits.values())) for name in names
-        ],
-        'marked': [i for i, name in enumerate(names) if name == results.get('score')],
+        'heads': [column.header for column in columns],
+        'rows': zip(*(column.cells for column in columns), strict=True),
+        'marked': [i for i, name in enumerate(columns[0].cells) if name.endswith('*')],
     }
     return Section('figures', 'Figures', table, 'The marked row is the score of the run.')
 
@@ -65,13 +60,10 @@ def _linked(member: pathlib.Path, folder: pathlib.Path) -> str:
 
 
 def finished_trials(run: Run) -> Finished:
-    """Returns the finished trials of a sweep, each with its results. Trials with damaged results are omitted."""
-    trials = []
-    for path in (run.folder / TRIALS).glob(f'*/{RESULTS}'):
-        with contextlib.suppress(UserError, KeyError):
-            results = read_recorded_results(path)
-            dev_score(results)  # raises an error for damaged results
-            trials.append((Trial(**{field.name: results[field.name] for field in dataclasses.fields(Trial)}), results))
+    """Returns the finished trials of a sweep, each with its results."""
+    finished = [read_recorded_results(path) for path in (run.folder / TRIALS).glob(f'*/{RESULTS}')]
+    names = [field.name for field in dataclasses.fields(Trial)]
+    trials = [(Trial(**{name: results[name] for name in names}), results) for results in finished]
     return sorted(trials, key=lambda item: item[0])
 
 

@@ -97,12 +97,8 @@ class Run:
     def results(self) -> dict[str, Any] | None:
         """Returns the content of results.json; None if it is missing, damaged, or from before the run was extended."""
         steps = self.config.get('steps')
-
-        def parse(results: dict[str, Any]) -> dict[str, Any] | None:
-            is_valid = all(isinstance(values, dict) for values in results['splits'].values())
-            return results if is_valid and results.get('steps', steps) == steps else None
-
-        return read_json_or_none(self.folder / RESULTS, parse)
+        is_valid = lambda results: 'splits' in results and results.get('steps', steps) == steps  # noqa: E731
+        return read_json_or_none(self.folder / RESULTS, lambda results: results if is_valid(results) else None)
 
 
 def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:

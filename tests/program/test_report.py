@@ -158,7 +158,7 @@ def test_the_page_of_a_fine_tuning_shows_its_errors(
     (workdir / 'config.json').write_text(json.dumps(config | {'data': str(data)}))
     shutil.rmtree(data)
     text = report(program, workdir, **GLUE).read_text(encoding='utf-8')
-    assert 'can no longer be read' in text and 'id="figures"' in text
+    assert 'Not shown: config.data: ' in text and str(data) in text and 'id="figures"' in text
     facts = json.loads((workdir / 'task.json').read_text()) | {'learned': {'labels': 5}}
     (workdir / 'task.json').write_text(json.dumps(facts))
     assert 'task.json: learned.labels: found 5' in report(program, workdir, **GLUE).read_text(encoding='utf-8')

@@ -5,6 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
+from bertjax.errors import UserError
 from bertjax.finetune.results import json_lines
 from bertjax.report.errors import errors_section
 from bertjax.report.run_record import Run
@@ -45,12 +46,14 @@ def test_the_page_reads_the_predictions_of_a_run(tmp_path: pathlib.Path):
     def page_text(text: str) -> str:
         path.write_text(text, encoding='utf-8')
         section = errors_section(Run(tmp_path / 'sweep', 'recipe', {'max_eval_records': 0}, True, []), task, tmp_path)
-        return section.note or str(section.data)
+        return str(section.data)
 
     (row,) = task.rows(records, [Scores(np.array([0.0, 2.0]))])
     assert "'classes': [('yes\\u2028', '1.000', '1.000', '1.000', '1', '1')]" in page_text(json_lines([row]))
-    assert 'Another version wrote the predictions' in page_text(json_lines([row | {'probabilities': None}]))
-    assert 'dev.jsonl is damaged' in page_text('{')
+    with pytest.raises(UserError, match=r'dev\.jsonl: found 2 lines, expected the predictions for 1 records'):
+        page_text(json_lines([row, row]))
+    with pytest.raises(UserError, match=r'dev\.jsonl: found no JSON lines'):
+        page_text('{')
 
 
 def test_judgments_of_scores(tmp_path: pathlib.Path):
