@@ -14,9 +14,7 @@ _END = 0.25  # the final loss is the mean loss of the last quarter of the rows
 def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
     """Explains why a run gives nearly the same answer to every record, and proposes other settings.
 
-    Args:
-      rows: The rows of metrics.jsonl; only the training rows are used.
-      learning_rate: The peak learning rate.
+    `rows` are those of metrics.jsonl. Only the training rows are used.
     """
     rows = [row for row in rows if row['split'] == 'train']
     # The stages of a distillation have different losses, so only the rows of the last stage are compared.

@@ -35,8 +35,7 @@ def recipe_of_task(recipe: str, task: str) -> str:
 def parse_tasks(text: str, key: str = 'config.task.task') -> list[str]:
     """Parses a value of `key` ('all', or names separated by commas), and returns the names in the order of TASKS.
 
-    Raises:
-      UserError: A name is unknown.
+    Raises a UserError for an unknown name.
     """
     known = [name for name in TASKS if name != 'ax']
     names = [re.sub('[-_]', '', name.strip().lower()) for name in text.split(',')]
@@ -51,8 +50,7 @@ def parse_tasks(text: str, key: str = 'config.task.task') -> list[str]:
 def parse_task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Parses config.benchmark, such as 'rte:epochs=10,learning_rate=3e-5;cola:seeds=5', into {task: {key: value}}.
 
-    Raises:
-      UserError: The syntax is wrong, a task or a key is unknown or repeated, or a value is out of range.
+    Raises a UserError for a wrong syntax, an unknown or repeated task or key, and a value out of range.
     """
     form = "TASK:KEY=VALUE,KEY=VALUE;TASK:…, such as 'rte:epochs=10,learning_rate=3e-5;cola:seeds=5'"
     overrides: dict[str, dict[str, Any]] = {}
@@ -87,8 +85,7 @@ def parse_task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str,
 def order_tasks(overrides: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]) -> list[str]:
     """Returns the tasks in execution order. A task whose `init` is another task runs after that task.
 
-    Raises:
-      UserError: The dependencies have a cycle, or a task depends on a task that is not run.
+    Raises a UserError if the dependencies have a cycle, or a task depends on a task that is not run.
     """
     order: list[str] = []
     pending = list(tasks)
@@ -108,14 +105,9 @@ def order_tasks(overrides: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]
 def read_benchmark_data(tasks: Mapping[str, GlueTask], data: str) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Reads the files of all tasks that have data, so that a mistake in any file is reported before training.
 
-    `tasks` is {name: task}, and `data` is config.data, for error messages.
-
-    Returns:
-      {task: its existing splits that the GLUE server scores} for the tasks with training and dev data, and {task: a
-      description of the missing data} for the other tasks.
-
-    Raises:
-      UserError: No task has data, or a row is malformed.
+    Returns {task: its existing splits that the GLUE server scores} for the tasks with training and dev data, and {task:
+    a description of the missing data} for the other tasks. Raises a UserError if no task has data, or a row is
+    malformed.
     """
     missing_data = {name: missing for name, task in tasks.items() if (missing := task.describe_missing())}
     server_splits = {name: task.server_splits() for name, task in tasks.items() if name not in missing_data}
@@ -131,14 +123,11 @@ def read_benchmark_data(tasks: Mapping[str, GlueTask], data: str) -> tuple[dict[
 
 
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Records the config of each task, and returns the finished tasks that need not run again.
+    """Records the config of each task in the benchmark's workdir. Returns the finished tasks that need not run again.
 
     A finished sweep runs again if one of its sweep keys has changed, a single run if one of its OUTPUT keys has. The
-    old config stays recorded until `record_result` is called, so that a killed process does not hide the change.
-    `folder` is the benchmark's workdir.
-
-    Raises:
-      UserError: Any other key of a finished task has changed, except MACHINE and VERB keys.
+    old config stays recorded until `record_result` is called, so that a killed process does not hide the change. Raises
+    a UserError if any other key of a finished task has changed, except MACHINE and VERB keys.
     """
     path = folder / REQUEST
     recorded = read_json_object(path, 'restore the file, or give another --workdir') if path.exists() else {}

@@ -41,12 +41,8 @@ def read_task_results(folder: pathlib.Path) -> dict[str, Any]:
 def write_submission(folder: pathlib.Path, server_splits: Mapping[str, Sequence[str]]) -> list[str]:
     """Writes the predictions for the GLUE server, if there are any, to WORKDIR/submission.zip.
 
-    Args:
-      server_splits: {task of this run: the splits to include}. For a task of an earlier run, all existing predictions
-        are included if the task is finished.
-
-    Returns:
-      The names of the files that the server expects but the zip lacks.
+    `server_splits` has the splits to include for each task of this run. Of a finished task of an earlier run, all
+    existing predictions are included. Returns the names of the files that the server expects but the zip lacks.
     """
     server_files, texts = {}, {}
     for task, row in TASKS.items():
@@ -74,11 +70,9 @@ def write_summary(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tupl
 
 
 def summarize(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[dict[str, Any], list[list[str]]]:
-    """Summarizes the metrics of all finished tasks.
+    """Returns the content of results.json with all finished tasks, and a table row for each of the nine tasks.
 
-    Returns:
-      The content of results.json, and a table row for each of the nine tasks. A row has the title of the task, its
-      metrics, the names of the metrics, and its score.
+    A row has the title of the task, its metrics, the names of the metrics, and its score.
     """
     by_task = {task: read_task_results(folder / task) for task in glue.OFFICIAL if is_finished(folder / task)}
     figures = _figures(by_task)

@@ -26,11 +26,8 @@ EnsembleRequest = Sequence[tuple[FinetuningSettings, pathlib.Path]]  # the setti
 def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
     """Returns the workdirs that config.ensemble names by paths and globs, separated by commas.
 
-    The matches of a glob are sorted by name. `workdir` is the workdir for the results of the ensemble.
-
-    Raises:
-      UserError: There are fewer than two folders, or one of them does not exist, has no run, occurs twice or is
-        `workdir`.
+    The matches of a glob are sorted by name. Raises a UserError if there are fewer than two, or if one of them does not
+    exist, has no run, occurs twice or is `workdir`, which gets the results of the ensemble.
     """
     members: list[pathlib.Path] = []
     for item in filter(None, (item.strip() for item in ensemble.split(','))):
@@ -63,11 +60,8 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
 class Ensemble:
     """Several models of one task, with the interface of an `EvaluatedTask` for predictions.
 
-    Their encoders may differ. Their tokenizers may differ if `Task.same_rows` is True.
-
-    Attributes:
-      members: {workdir: model}. The task of the first member reads the records.
-      splits: {name: split}, the splits to evaluate on, with the features of the first member.
+    Their encoders may differ. Their tokenizers may differ if `Task.same_rows` is True. `members` is {workdir: model},
+    and `splits` are the {name: split} of the first member, whose task reads the records.
     """
 
     members: Mapping[pathlib.Path, EvaluatedTask]
@@ -121,9 +115,7 @@ def load_models(
     """Loads the model of one workdir, or an ensemble of the models of several workdirs.
 
     `splits_of` returns the splits of the first model; see `restore.load_task`. The other models get the same records.
-
-    Raises:
-      UserError: The models have different tasks or labels, or one of them cannot be loaded; see `restore.load_task`.
+    Raises a UserError if the models have different tasks or labels, or one of them cannot be loaded.
     """
     (settings, folder), *rest = request
     first = load_task(settings, folder, splits_of)

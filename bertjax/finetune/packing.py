@@ -23,11 +23,9 @@ _GROUP_COMPILE_TIME = 0.25
 
 @dataclasses.dataclass(frozen=True)
 class PackingChoice:
-    """The decision whether rows are packed, and their layout.
+    """The decision whether rows are packed, with the reason for the description of the run.
 
-    Attributes:
-      layout: The layout of the sequences that a device computes together; None for padded rows of one sequence each.
-      reason: The reason for the decision, which is printed in the description of the run.
+    `layout` is that of the sequences that a device computes together; None for padded rows of one sequence each.
     """
 
     layout: PackedLayout | None

@@ -49,11 +49,9 @@ _FILE_OPTIONS = [name for split in STEMS for name in (split, f'{split}_file')]
 def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys: Collection[str] = ()) -> ConfigDict:
     """Returns the recorded config of the run in the workdir, updated with the keys of `config` that may change.
 
-    If the workdir has no run, the result is `config`. `command_line_keys` are the config keys that the command line
-    sets, such as 'task.dev_file'.
-
-    Raises:
-      UserError: The recipe is for another kind of task, or the command line changes a key that must not change.
+    If the workdir has no run, the result is `config`. `command_line_keys` are the keys that the command line sets, such
+    as 'task.dev_file'. Raises a UserError if the recipe is for another kind of task, or if the command line changes a
+    key that must not change.
     """
     path = folder / 'config.json'
     if not path.exists():
@@ -96,10 +94,8 @@ def evaluation_settings(
 ) -> FinetuningSettings:
     """Returns the settings for the model in a workdir or, if it has no run, for the model in config.init.
 
-    Without a dev file, all records of a single file are dev if it cannot be the training file of the run.
-
-    Raises:
-      UserError: See `merge_run_config` and `merge_task_file`.
+    Without a dev file, all records of a single file are dev if it cannot be the training file of the run. Raises the
+    errors of `merge_run_config` and `merge_task_file`.
     """
     path = folder / 'config.json'
     if not path.exists():
@@ -133,11 +129,9 @@ def _may_be_training_file(file: epath.Path, recorded: Mapping[str, Any]) -> bool
 def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ()) -> ConfigDict:
     """Returns `config` with config.seq_len and the task options from the task.json of the model in config.init.
 
-    Keys that only name the data, and keys that the command line sets, keep their values. For each key on the command
-    line whose value differs from task.json, a line is printed.
-
-    Raises:
-      UserError: config.init names no model, or a model for another kind of task.
+    Keys that only name the data, and keys that the command line sets, keep their values; a line is printed for each
+    such value that differs from task.json. Raises a UserError if config.init names no model, or one for another kind of
+    task.
     """
     path = pathlib.Path(huggingface_directory(config.init)) / TASK_FILE
     facts = read_json_or_none(path, lambda facts: {'task': {**facts['task']}, 'seq_len': facts['seq_len']})
@@ -262,13 +256,10 @@ def _selects_final(settings: FinetuningSettings, folder: pathlib.Path) -> bool:
 
 
 def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, int | None]:
-    """Returns the parameters and the step of the checkpoint that config.step selects.
+    """Returns the parameters and the step of the checkpoint that config.step and config.use_checkpoint select.
 
-    config.step=0 selects the newest checkpoint or, with config.use_checkpoint='best', the best checkpoint on dev.
-    Without checkpoints, the parameters come from the export or from config.init, and the step is None.
-
-    Raises:
-      UserError: There is no such checkpoint, or the export or config.init lacks the head of the task.
+    Without checkpoints, the parameters come from the export or from config.init, and the step is None. Raises a
+    UserError if there is no such checkpoint, or if the export or config.init lacks the head of the task.
     """
     settings = data.settings
     if (folder / 'checkpoints').is_dir():

@@ -106,14 +106,11 @@ def finish_task(
 def evaluate_split(
     data: TaskData, outputs: Mapping[str, Outputs], folder: pathlib.Path
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Computes the metrics and predictions of labeled splits, and tunes the thresholds of the task on dev.
+    """Computes the metrics of labeled splits, tunes the task's thresholds on dev, and writes predictions to `folder`.
 
-    The predictions are also written to `folder`. `outputs` is {split: the outputs of the model}.
-
-    Returns:
-      A dict of results, and {split: predictions}. The results have 'splits', {split: metrics}. With a dev split, they
-      also have 'collapsed'; see `Task.collapsed`. If a split or train is a sample, they have 'parts'; see
-      `TaskData.parts`.
+    `outputs` is {split: the outputs of the model}. Returns a dict of results, and {split: predictions}. The results
+    have 'splits', {split: metrics}, and with a dev split 'collapsed', see `Task.collapsed`. If a split or train is a
+    sample, they have 'parts', see `TaskData.parts`.
     """
     task, evaluation, figures, predictions = data.task, {}, {}, {}
     for name, rows in outputs.items():
@@ -181,11 +178,8 @@ def export_task(
 def describe_other_data(settings: FinetuningSettings, folder: pathlib.Path, results: dict[str, Any]) -> str | None:
     """Describes the data and task options in `settings`; returns None if both are those of the run in `folder`.
 
-    If the workdir has no run, the description is compared with results['data'], which is set if it is missing.
-
-    Returns:
-      The path of the data, followed by the options of the task that differ from those of the run or, without a run,
-      from their defaults; None for the run's data and options.
+    The description is the path of the data and the options that differ from those of the run or, without a run, from
+    their defaults. Without a run, it is compared with results['data'], which is set if it is missing.
     """
     path = folder / 'config.json'
     recorded = read_recorded_config(path) if path.exists() else {'task': {}}

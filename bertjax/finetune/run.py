@@ -31,9 +31,8 @@ from bertjax.workdir.lock import has_checkpoints
 class Finetuning(Experiment):
     """A fine-tuning run in its workdir.
 
-    Attributes:
-      task_model, setup: The model of the task, and its setup in the first stage of the training.
-      files: {'task.json': its content before any threshold is tuned on dev}.
+    `task_model` and `setup` are the model of the task, and its setup in the first stage of the training. `files` has
+    the content of task.json before any threshold is tuned on dev.
     """
 
     def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh, distillation: Distillation | None = None):
@@ -100,8 +99,7 @@ class Finetuning(Experiment):
     def init_state(self) -> TrainState:
         """Returns the training state at step 0.
 
-        The parameters come from config.init. If config.init lacks the head, the head is random. A distillation may
-        start from other parameters, or from random ones.
+        The parameters come from config.init, with a random head if it has none, or from a distillation.
         """
         distillation, seed = self._distillation, self.settings.run_seeds.init
         if distillation is None:

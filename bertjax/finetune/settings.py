@@ -34,8 +34,7 @@ class FinetuningSettings(FinetuningKeys):
     def total_steps(self, batches: int) -> int:
         """Returns the length of the run in steps. `batches` is the number of batches in an epoch.
 
-        Raises:
-          UserError: The run is shorter than a step.
+        Raises a UserError if the run is shorter than a step.
         """
         key, length = ('steps', self.steps) if self.steps_decide else ('epochs', f'{self.epochs} epochs')
         steps = in_steps(length, key, steps_per_epoch=batches)
@@ -45,11 +44,7 @@ class FinetuningSettings(FinetuningKeys):
         return steps
 
     def build_task(self) -> Task:
-        """Builds the task of config.task with its options.
-
-        Raises:
-          UserError: The kind of task does not exist, or an option has an invalid value.
-        """
+        """Builds the task of config.task. Raises a UserError for an unknown kind or an invalid value."""
         return build_task(**self.task, data=self.data, seq_len=self.seq_len)
 
     def check_memory(self, encoder: BertConfig, mesh: Mesh, *, training: bool) -> None:
@@ -71,8 +66,7 @@ class FinetuningSettings(FinetuningKeys):
     def check(self) -> None:
         """Checks the settings without reading the data.
 
-        Raises:
-          UserError: The tracker, an option of the task or a combination of values is invalid. The error names a key.
+        Raises a UserError if the tracker, an option of the task or a combination of values is invalid.
         """
         if self.tracker:  # only the primary process sends metrics
             decide_on_primary(lambda: check_tracker(self.tracker) or 0)
@@ -101,8 +95,7 @@ class FinetuningSettings(FinetuningKeys):
 def finetuning_settings(config: Mapping[str, Any]) -> FinetuningSettings:
     """Returns the settings of a config. `FinetuningSettings.check` makes further checks.
 
-    Raises:
-      UserError: The recipe has no task, or a value is invalid. The error names its key.
+    Raises a UserError if the recipe has no task, or a value is invalid.
     """
     if 'task' not in config:
         fix = 'give a recipe of a task, such as glue:rte'

@@ -173,8 +173,7 @@ def _read_results(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
 class TrialGroup(Experiment):
     """A group of trials with the same `Trial.shape`, which are trained together.
 
-    Attributes:
-      total, epochs: The length of each trial, in steps and in epochs.
+    `total` and `epochs` are the length of each trial, in steps and in epochs.
     """
 
     values = staticmethod(task_values)
@@ -291,8 +290,8 @@ class TrialGroup(Experiment):
 def find_group_size(group: TrialGroup, count: int) -> int:
     """Returns the number of trials to train together: `count`, halved until they fit in the memory of a device.
 
-    The result is 1 if the device reports no memory limit, as a CPU does. On a CPU, training several trials together is
-    not faster. `group` consists of one of the trials.
+    The result is 1 if the device reports no memory limit, as a CPU does, where training several trials together is not
+    faster. `group` consists of one of the trials.
     """
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
     if not limit:

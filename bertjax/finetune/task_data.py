@@ -101,11 +101,7 @@ class TaskData:
         return [name for name in self.task.splits() if name != 'train']
 
     def learn(self) -> None:
-        """Lets the task learn its labels from the training records.
-
-        Raises:
-          UserError: Records are malformed, or the labels are implausible.
-        """
+        """Lets the task learn its labels from the training records. Raises a UserError if these are malformed."""
         self._records['train'] = self.task.records('train')
         self.task.learn(self._records['train'])
 
@@ -118,12 +114,8 @@ class TaskData:
     def split(self, name: str, *, training: bool = False, all_records: bool = False) -> TaskSplit:
         """Returns a split, which the first call reads and tokenizes. Later calls ignore all arguments but `name`.
 
-        The task must already know its labels.
-
-        Args:
-          training: Whether the split is trained on.
-          all_records: Whether to ignore config.max_train_records and config.max_eval_records, which limit the split to
-            a sample.
+        The task must already know its labels. `training` tells whether the split is trained on. Unless `all_records`,
+        config.max_train_records and config.max_eval_records limit the split to a sample.
         """
         if name not in self._splits:
             records = self._records.pop(name, None) or self.task.records(name)
@@ -171,9 +163,7 @@ class TaskData:
     def best_length_count(self, splits: Sequence[TaskSplit], passes: float, *, training: bool) -> int:
         """Returns the number of padded lengths that minimizes the cost of computation and compilation.
 
-        Args:
-          passes: The number of passes over the splits.
-          training: Whether the passes are training steps; else they are forward passes.
+        `passes` is the number of passes over the splits: training steps if `training`, else forward passes.
         """
         encoder, choices = self.encoder, splits[0].features.choices
         share = passes * choices * (1 if training else 1 / 3)  # the backward pass has two thirds of the FLOPs
@@ -228,8 +218,8 @@ def make_task_json(
 ) -> str:
     """Returns the text of task.json.
 
-    `options` are the options of the task, including its kind, as JSON values. `finished` tells whether the training is
-    finished; until then, the thresholds of the task are not final.
+    `options` are those of the task, including its kind, as JSON values. Until the training is `finished`, the
+    thresholds of the task are not final.
     """
     facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned_state()}
     facts |= {'encoder': dataclasses.asdict(encoder), 'seq_len': seq_len}
@@ -260,8 +250,7 @@ def read_encoder_config(settings: FinetuningSettings, source: str) -> BertConfig
 def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     """Returns the data of a new run. The encoder config comes from config.init, and the labels from training records.
 
-    Raises:
-      UserError: config.init does not exist, its encoder contradicts the settings, or records are malformed.
+    Raises a UserError if config.init does not exist, its encoder contradicts the settings, or records are malformed.
     """
     source = huggingface_directory(settings.init)
     # The config is read before the tokenizer, because `read_config` reports an unsupported model family.

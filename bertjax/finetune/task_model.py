@@ -33,8 +33,7 @@ class TaskModel:
     """The model of a task on a mesh, for training, evaluation and prediction.
 
     Args:
-      shapes: The padded lengths of batches, ascending. Packed training batches do not use them. With (), the model
-        cannot predict, but it still has a setup.
+      shapes: The padded lengths of batches, ascending; packed training batches do not use them. () for only a setup.
       layout: The layout of packed training batches; None for padded rows.
 
     Attributes:
@@ -74,10 +73,7 @@ class TaskModel:
         return BucketedExamples(features, shapes=self.shapes, **options)
 
     def predictor(self, members: int = 0) -> Predictor:
-        """Returns the predictor for `members` stacked models; 0 means a single model whose arrays are not stacked.
-
-        All splits share the predictor, so that each length is compiled once.
-        """
+        """Returns the predictor for `members` stacked models, or for a single model if 0. All splits share it."""
         if members not in self._predictors:
             objective = self.data.task.objective
             self._predictors[members] = Predictor(
@@ -184,12 +180,9 @@ def prepare(
       layout: See `TaskModel`.
       selection_key: The config key that selects a model by its dev score; '' for none.
 
-    Returns:
-      The training split and the model.
-
     Raises:
-      UserError: `selection_key` is set, but there is no dev split, or its score is undefined. Or the records or an
-        export format do not fit the model.
+      UserError: `selection_key` is set, but dev is missing or its score is undefined. Or the records or an export
+        format do not fit the model.
     """
     if 'dev' not in data.eval_splits and selection_key:
         raise UserError(selection_key, 'no dev split', 'a dev split', f'give {data.task.name} a dev file')

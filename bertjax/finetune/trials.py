@@ -45,8 +45,7 @@ class Trial:
 def make_trials(settings: FinetuningSettings) -> list[Trial]:
     """Returns all combinations of the values in config.sweep, or an empty list if there is no sweep.
 
-    Raises:
-      UserError: A value occurs twice, or the sweep has epochs although config.steps sets the length.
+    Raises a UserError if a value occurs twice, or if the sweep has epochs although config.steps sets the length.
     """
     sweep = settings.sweep
     if sweep.epochs and settings.steps_decide:
@@ -77,10 +76,8 @@ def dev_score(results: Mapping[str, Any]) -> float:
 def summarize(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> dict[str, Any]:
     """Summarizes finished runs as the content of sweep.json. `score` is the dev metric that ranks the runs.
 
-    Returns:
-      A dict with `score`, `settings`, `best`, the name of the best run, and `trials`, the names of all runs. `settings`
-      has an entry for each group of runs that differ only in their seed. An entry has the settings of the group, its
-      numbers of runs and of collapsed runs, and the median, mean, standard deviation and maximum of its defined scores.
+    `settings` has an entry for each group of runs that differ only in their seed, with the median, mean, standard
+    deviation and maximum of the defined scores. `best` is the name of the best run, and `trials` has all names.
     """
     lines = []
     ordered = sorted(runs, key=lambda run: run[0])

@@ -18,8 +18,7 @@ Texts = str | Sequence[str]
 def as_text_list(texts: Texts, name: str = 'texts') -> list[str]:
     """Returns a text or a list of texts as a list, with lone surrogates replaced.
 
-    Raises:
-      UserError: The argument is neither a text nor a list of texts. The message names the first wrong entry.
+    Raises a UserError that names the first entry that is not a text.
     """
     if isinstance(texts, str):
         texts = [texts]
@@ -31,11 +30,7 @@ def as_text_list(texts: Texts, name: str = 'texts') -> list[str]:
 
 
 def check_list(name: str, values: Any, expected: str = 'a list') -> None:
-    """Checks that `values` is a sequence, such as a list, a one-dimensional array or a column of a table.
-
-    Raises:
-      UserError: `values` has another type, such as a generator or a mapping, or is not one-dimensional.
-    """
+    """Raises a UserError unless `values` is a list, a one-dimensional array, a column of a table or similar."""
     is_list = isinstance(values, Sized) and hasattr(values, '__getitem__') and not isinstance(values, Mapping)
     if not is_list or getattr(values, 'ndim', 1) != 1:
         raise UserError(name, format_value(values), expected, 'convert it to a list')
@@ -71,15 +66,10 @@ def check_value(argument: str, value: Any, allowed: Range, fix: str) -> Any:
 
 
 def check_values(verb: str, values: Mapping[str, Any], **names: str) -> dict[str, Any]:
-    """Converts arguments to Python values, and checks them against the ranges of the keys config.VERB.NAME.
+    """Converts arguments to Python values. Raises a UserError for one outside the range of config.VERB.NAME.
 
     Args:
-      verb: The VERB of the config keys.
-      values: {argument: value}. NAME is the name of the argument, unless `names` gives another NAME for it.
-      **names: {argument: NAME}.
-
-    Raises:
-      UserError: A value is outside its range.
+      values: {argument: value}. NAME is the name of the argument, or the value of `names` for it.
     """
     checked, keys = {}, keys_of(INFERENCE_KEYS[verb])
     for argument, value in values.items():

@@ -212,13 +212,10 @@ def build_sequences(
 def token_spans(
     tokenizer: Tokenizer, features: Features, texts: Sequence[str], pairs: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the character span of each token in its text.
+    """Returns the first character of each token in its text, and the one after its last, as two int32 arrays [T].
 
-    `features`, with T tokens, is the result of `build_sequences` for the other arguments.
-
-    Returns:
-      Two arrays, int32 [T]: the index of each token's first character, and the index after its last character. Special
-      tokens have -1 in both.
+    `features`, with T tokens, is the result of `build_sequences` for the other arguments. Special tokens have -1 in
+    both.
     """
     encoded = tokenizer.encode_with_offsets([*texts, *(pairs or ())])
     bounds = np.full((2, len(features.tokens)), -1, np.int32)

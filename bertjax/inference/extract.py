@@ -30,11 +30,7 @@ _VERSION = 4  # increase this number when a code change alters the parts of the 
 
 @dataclasses.dataclass(frozen=True)
 class Extractor:
-    """Computes the features of texts, one part of a file at a time.
-
-    Attributes:
-      max_length: The maximum length in tokens. Longer texts are truncated.
-    """
+    """Computes the features of texts, truncated to `max_length` tokens, one part of a file at a time."""
 
     runner: Runner
     encoding: Encoding
@@ -103,10 +99,9 @@ class Extractor:
 
 
 def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.Path, advance: Advance) -> np.ndarray:
-    """Computes the vectors of N texts, float32 [N, D], in parts that are saved one by one.
+    """Computes one vector per text, float32 [N, D], in parts that are saved one by one.
 
     The name of a part in `folder` is its `part_key`, so a run reuses only identical parts of an earlier run.
-    `extractor` computes one vector per text.
     """
     vectors = np.empty((len(texts), extractor.width), np.float32)
     for begin in range(0, len(texts), PART_SIZE):
@@ -125,10 +120,7 @@ def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
     """Returns the columns that are written next to the features of an item.
 
     There is a column for each text of the item, None for a blank item, and if `id` is not '', the column `id` with the
-    field of this name.
-
-    Raises:
-      UserError: The field is missing, or its value cannot be written.
+    field of this name. Raises a UserError if the field is missing or its value cannot be written.
     """
     names = ('text', 'pair')[: len(source.columns)]
     texts = dict(zip(names, item.values if isinstance(item, Row) else (None, None), strict=False))

@@ -60,11 +60,7 @@ class Extraction:
         self._ranges = read_ranges(self.options.precision, self.options.calibration, self.extractor.width)
 
     def read(self) -> int:
-        """Reads all of the input and counts the texts.
-
-        Raises:
-          UserError: The input is malformed; the message names the file and the line.
-        """
+        """Reads all of the input and counts the texts. Raises a UserError with the file and the line of a mistake."""
         options = self.options
         ranges = self._ranges is not None and self._ranges.tolist()
         described = f'{self.target.name} {options.id!r} {options.precision} {options.shard} {ranges}'
@@ -120,8 +116,7 @@ class Extraction:
     def compute(self, advance: Advance) -> None:
         """Computes the missing parts, and removes the parts of other texts or another model.
 
-        Raises:
-          UserError: The input has changed since `read`.
+        Raises a UserError if the input has changed since `read`.
         """
         names = sorted(self._earlier_files() | {path.name for path in self._files})
         write_atomic(self._input_path, json.dumps({INPUT: self._origin, FILES: names}) + '\n')
@@ -145,8 +140,7 @@ class Extraction:
     def write(self, encoding: Mapping[str, Any]) -> Iterator[str]:
         """Writes the target, its accompanying files and its metadata, which include `encoding`, and removes the parts.
 
-        Yields:
-          Messages for the user.
+        Yields messages for the user.
         """
         stale = self._earlier_files() - {path.name for path in self._files} - recorded_files(self._other_metadata_paths)
         self._metadata_path.unlink(missing_ok=True)  # It describes an earlier file.

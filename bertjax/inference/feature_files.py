@@ -39,14 +39,9 @@ def write_vectors(
     precision: str,
     ranges: np.ndarray | None,
 ) -> None:
-    """Writes .npy files with one vector per text, in the dtype of the precision.
+    """Writes .npy files with one vector per text, in the dtype of the precision; see `model.quantization.quantize`.
 
-    Args:
-      paths: The files to write.
-      parts: The parts, in the order of the texts.
-      size: The number of vectors in each part but the last.
-      shard: The number of vectors in each file but the last.
-      precision, ranges: See `model.quantization.quantize`.
+    Each part but the last has `size` vectors, and each file but the last `shard`.
     """
     rows = _shapes(parts)['features'][0]
     empty = quantize(np.zeros((0, _shapes(parts[:1])['features'][1]), np.float32), precision, ranges)
@@ -116,11 +111,7 @@ def format_json_rows(part: VectorPart, labels: Sequence[Labels], pieces: Sequenc
 def write_parquet(
     path: pathlib.Path, parts: Sequence[pathlib.Path], labels: Iterable[Sequence[Labels]], pieces: Sequence[str]
 ) -> None:
-    """Writes NAME.parquet with the columns of `write_jsonl`. `id` is a string. Vectors are lists of fixed size.
-
-    Raises:
-      UserError: pyarrow is not installed.
-    """
+    """Writes NAME.parquet with the columns of `write_jsonl`. `id` is a string. Vectors are lists of fixed size."""
     pa, pq = import_arrow()
     width = _shapes(parts)['features'][1]
     vector = pa.list_(pa.float32(), width)

@@ -23,16 +23,11 @@ class MaskedText:
     """A tokenized text with masks. A mask is written as [MASK], <mask> or the tokenizer's mask token.
 
     Attributes:
-      ids: int32 [S], including [CLS] and [SEP].
+      ids: int32 [S], including [CLS] and [SEP], truncated at the end to `max_length`.
       positions: The positions of the masks in `ids`.
 
-    Args:
-      text: A text with at least one mask.
-      where: The name of the text, for error messages.
-      max_length: The maximum S. Longer texts are truncated at the end.
-
     Raises:
-      UserError: The text has no mask, or truncation would remove a mask.
+      UserError: The text, which messages call `where`, has no mask, or truncation would remove a mask.
     """
 
     def __init__(self, text: str, where: str, tokenizer: Tokenizer, max_length: int):

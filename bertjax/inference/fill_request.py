@@ -41,14 +41,7 @@ def check_options(options: FillKeys) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class FillRequest:
-    """A request of run=fill to a model.
-
-    Attributes:
-      max_length: The maximum length in tokens. Longer texts are truncated.
-
-    Raises:
-      UserError: The model lacks the head that the request needs.
-    """
+    """A request of run=fill. Raises a UserError if the model lacks the head that the request needs."""
 
     runner: Runner
     max_length: int

@@ -61,11 +61,7 @@ class InputSource:
         return str(pathlib.Path(self.path).expanduser().resolve())
 
     def check(self) -> None:
-        """Checks that the path is set, and that the file can be read more than once. '-' is allowed.
-
-        Raises:
-          UserError: The path is not set, or is a special file such as a pipe.
-        """
+        """Raises a UserError if the path is not set, or is a pipe or the like, which can be read only once."""
         if not self.path:
             raise UserError(self.key, 'nothing', "a file, or '-' for standard input", f'set --{self.key}=FILE')
         kind = self.path != STANDARD_INPUT and unusual_kind(user_path(self.path, self.key))
@@ -76,11 +72,8 @@ class InputSource:
     def items(self, *, quiet: bool = False) -> Iterator[Item]:
         """Yields the items in order, including blank items. Prints the detected format unless `quiet` is True.
 
-        Each item is yielded as soon as it is read, except in a .json file, which is read to its end first.
-
-        Raises:
-          UserError: The file does not exist or has no record, or a record is malformed. The message names the file and
-            the line.
+        Each item is yielded as soon as it is read, except in a .json file, which is read to its end first. Raises a
+        UserError with the file and the line if there is no file or no record, or if a record is malformed.
         """
         options = {'quiet': quiet, 'tabs': self.tabs}
         if self.path == STANDARD_INPUT:
@@ -124,12 +117,9 @@ def _blank_or_row(item: Item) -> Item:
 
 
 def make_columns(field: str, second: str, where: str) -> tuple[Column, ...]:
-    """Returns the columns of the texts.
+    """Returns the columns of the texts, from the values of config.VERB.field and config.VERB.pair_field ('' for none).
 
-    Args:
-      field: The value of config.VERB.field.
-      second: The value of config.VERB.pair_field; '' for single texts.
-      where: The prefix config.VERB of the two keys.
+    `where` is config.VERB.
     """
     pair = (Column((second,), key=f'{where}.pair_field'),) if second else ()
     return (Column((field,), key=f'{where}.field'), *pair)

@@ -83,14 +83,13 @@ def pseudo_log_likelihoods(
 ) -> list[np.ndarray]:
     """Computes the log-probability of each piece when only this piece is masked: float32 [S - 2] for each sequence.
 
-    The sum over a sequence is its pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring", arXiv
-    1910.14659, equation 1). A sequence has S - 2 masked copies. The copies are computed in the order of their length,
-    about _CHUNK tokens at a time.
+    The sum over a sequence is its pseudo-log-likelihood (Salazar et al. 2020, arXiv 1910.14659, equation 1). The masked
+    copies are computed in the order of their length, about _CHUNK tokens at a time.
 
     Args:
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
-      lengths: The padded lengths that `choose_score_lengths` returns; () for the lengths in `runner.LENGTHS`.
-      advance: A function that takes the approximate number of newly finished sequences; None shows a progress bar.
+      lengths: The result of `choose_score_lengths`; () for the lengths in `runner.LENGTHS`.
+      advance: A function of the approximate number of newly finished sequences; None shows a progress bar.
     """
     results = [np.zeros(0, np.float32)] * len(sequences)
     length = np.array([len(ids) for ids in sequences], np.int64)

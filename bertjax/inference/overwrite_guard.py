@@ -21,16 +21,13 @@ def recorded_files(facts: Iterable[pathlib.Path]) -> set[str]:
 def check_overwrite(
     facts: Iterable[pathlib.Path], origin: str, files: Collection[pathlib.Path], known: Collection[str]
 ) -> None:
-    """Checks that a run would not replace results of another input.
+    """Raises a UserError if a run would replace results of another input, or a file of unknown origin.
 
     Args:
       facts: The metadata files (JSON) of existing results, which record their input. A file may be missing.
       origin: The identity of this run's input, as recorded in the metadata.
       files: The paths of the files to write.
       known: The names of files that may be replaced.
-
-    Raises:
-      UserError: Results of another input exist, or a file to write exists and is of unknown origin.
     """
     fix = 'give another --workdir, or move the existing files'
     for path in facts:
@@ -45,8 +42,7 @@ def check_overwrite(
 class ResultFiles:
     """The result files of a command: FOLDER/NAME.jsonl, its metadata NAME.json, and the saved parts in NAME.parts.
 
-    Raises:
-      UserError: The results would replace the input file, or the results of another input (see `check_overwrite`).
+    Raises a UserError if the results would replace the input file, or the results of another input.
     """
 
     def __init__(self, folder: pathlib.Path, name: str, origin: str):

@@ -35,11 +35,9 @@ _CACHED_POSITIONS = 1536
 
 
 class Runner:
-    """Runs forward functions of a model on sequences.
+    """Runs forward functions of a model on sequences, in batches of up to `batch_size` rows.
 
-    Args:
-      batch_size: The maximum batch size, rounded up to a multiple of the mesh's row shards. A CPU computes long rows in
-        smaller batches.
+    The size is rounded up to a multiple of the mesh's row shards. A CPU computes long rows in smaller batches.
     """
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64):
@@ -112,8 +110,7 @@ class Runner:
     def choose_lengths(self, lengths: np.ndarray) -> tuple[int, ...]:
         """Chooses padded lengths for N sequences of lengths [N], if they save more time than their compilation takes.
 
-        Returns:
-          The lengths, ascending, or () if LENGTHS is cheaper. The lengths in LENGTHS count as already compiled.
+        Returns the lengths, ascending, or () if LENGTHS is cheaper. The lengths in LENGTHS count as already compiled.
         """
         if not len(lengths):
             return ()
@@ -160,10 +157,8 @@ class Runner:
 
         Args:
           name, features, inputs, advance: See `run`.
-          forward: A function (params, batch) -> {output name: sum over the rows of the batch}. Padding rows must not
-            contribute to the sums.
+          forward: A function (params, batch) -> {output name: sum over the rows of the batch, without padding rows}.
           max_rows: A function that returns the maximum batch size for a padded length.
-          params: The parameters for `forward`.
         """
         mesh = self.model.mesh
         sharding = batch_sharding(mesh)

@@ -23,13 +23,9 @@ _PART = 1024  # the number of pairs in a part; a part takes some seconds with a 
 def score_texts(
     runner: Runner, texts: Sequence[str], max_length: int, advance: Advance | None = None
 ) -> list[dict[str, Any]]:
-    """Computes pseudo-log-likelihoods by masking each piece in turn (Salazar et al. 2020, arXiv 1910.14659).
+    """Returns for each text, truncated to `max_length` tokens, the result of `masked_methods.MaskedMethods.score`.
 
-    Texts with more than `max_length` tokens, including [CLS] and [SEP], are truncated.
-
-    Returns:
-      For each text, the result of `masked_methods.MaskedMethods.score`. `tokens` is the number of pieces without [CLS]
-      and [SEP], and `words` is the number of whitespace-separated words that were read.
+    `tokens` does not count [CLS] and [SEP]; `words` counts the whitespace-separated words that were read.
     """
     if not texts:
         return []
@@ -74,9 +70,8 @@ def compute_scores(
 ) -> np.ndarray:
     """Computes the pseudo-log-likelihoods of N pairs, float64 [N, 2], in parts that are saved one by one.
 
-    `sequences` has the good and the bad sentence of each pair, see `tasks.minimal_pairs.encode_pairs`. A part is a file
-    in `folder`. The file name contains a hash of the sentences and the model, so a run reuses only identical parts of
-    an earlier run. `advance` counts pairs.
+    `sequences` is the result of `tasks.minimal_pairs.encode_pairs`. The name of a part in `folder` has a hash of the
+    sentences and the model, so a run reuses only identical parts of an earlier run. `advance` counts pairs.
     """
     scores, lengths = [], choose_score_lengths(runner, sequences)
     for start in range(0, len(sequences), 2 * _PART):

@@ -53,10 +53,8 @@ def _outputs(runner: Runner, records: Sequence[Any]) -> tuple[Features, Outputs]
 def tag_sentences(runner: Runner, sentences: Sequence[str | Sequence[str]], strategy: str) -> list[dict[str, Any]]:
     """Tags texts or lists of words by a strategy of tasks/tagging/predictions.py, and returns the rows of the task.
 
-    The model does not read sentences without words. Their rows have empty lists.
-
-    Raises:
-      UserError: The strategy is unknown, or is 'simple' for a list of words, or a list has an entry that is not a text.
+    The model does not read sentences without words; their rows have empty lists. Raises a UserError for an unknown
+    strategy, for 'simple' with a list of words, and for a word that is not a text.
     """
     records = []
     for i, sentence in enumerate(sentences):
@@ -84,9 +82,7 @@ def tag_sentences(runner: Runner, sentences: Sequence[str | Sequence[str]], stra
 def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Any]:
     """Makes records of texts or text pairs for classification or regression.
 
-    Raises:
-      UserError: The model is for another kind of task, needs pairs but gets single texts, or is a regression of single
-        texts but gets pairs.
+    Raises a UserError if the model is for another kind of task, or for pairs instead of single texts or vice versa.
     """
     task = check_kind(task, TextTask, where)
     if pairs is None and len(task.text_columns) == 2:
@@ -98,16 +94,11 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
 
 
 def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> list[float] | None:
-    """Scores N pairs with a reranker, a late-interaction model or a regression of pairs.
+    """Scores N pairs of a query and a text with a reranker, a late-interaction model or a regression of pairs.
 
-    `texts` contains the queries. `pairs` contains the text to score for each query.
-
-    Returns:
-      N scores, or None if the model does not score pairs. Higher is more relevant. The scores of rerankers
-      and late-interaction models equal those of CrossEncoder and MultiVectorEncoder in sentence-transformers.
-
-    Raises:
-      UserError: The model is a regression of single texts.
+    Returns N scores, higher for more relevant texts, or None if the model does not score pairs. The scores of rerankers
+    and late-interaction models equal those of CrossEncoder and MultiVectorEncoder in sentence-transformers. Raises a
+    UserError for a regression of single texts.
     """
     task = runner.model.task
     if isinstance(task, TextTask) and task.regression:
@@ -124,8 +115,7 @@ def choice_records(
 ) -> list[Any]:
     """Makes records of contexts with their endings.
 
-    Raises:
-      UserError: The model is for another kind of task, or a context has fewer than two endings.
+    Raises a UserError if the model is for another kind of task, or a context has fewer than two endings.
     """
     check_kind(task, MultipleChoiceTask, where)
     records = []
@@ -158,9 +148,7 @@ def describe(task: Task) -> str:
 def check_kind(task: Task | None, kind: type[Task], where: str) -> Any:
     """Returns the task if it is an instance of `kind`.
 
-    Raises:
-      UserError: The model `where` is not fine-tuned, or is for another kind of task. In the second case, the message
-        names the method for that task.
+    Otherwise, raises a UserError that names the method for the task, or says that the model is not fine-tuned.
     """
     if isinstance(task, kind):
         return task

@@ -19,8 +19,7 @@ _FIX = 'extract the vectors again'
 def calibrated_ranges(key: str, x: np.ndarray, width: int) -> np.ndarray:
     """Returns the minimum and the maximum of each dimension of calibration vectors, float32 [2, width].
 
-    Raises:
-      UserError: `x` has another width, fewer than two vectors or a non-floating dtype. The error names `key`.
+    Raises a UserError that names `key` if `x` has another width, fewer than two vectors or a non-floating dtype.
     """
     if x.ndim != 2 or x.shape[1] != width or len(x) < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
         expected, fix = f'float32 [2 or more, {width}]', 'give float32 vectors of the same model'
@@ -38,8 +37,7 @@ def _open_array(path: pathlib.Path, where: str = '', fix: str = _FIX) -> np.ndar
 def read_ranges(precision: str, calibration: str, width: int) -> np.ndarray | None:
     """Returns `calibrated_ranges` of the file `calibration`, or None for ''.
 
-    Raises:
-      UserError: The precision does not support the width, or the file does not fit.
+    Raises a UserError if the precision does not support the width, or the file does not fit.
     """
     quantize(np.zeros((0, width), np.float32), precision, np.zeros((2, width)))  # checks the width
     if not calibration:

@@ -24,13 +24,8 @@ _NOTHING = '(nothing)'
 def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') -> Section:
     """Returns the section that reviews a finished run's predictions for dev.
 
-    Args:
-      task: The task with its learned labels.
-      folder: The folder with predictions/: the workdir, or the folder of a trial of a sweep.
-      about: A sentence about the trial that made the predictions; '' if `run` itself made them.
-
-    Raises:
-      UserError: The records cannot be read, or the predictions are damaged or for other records.
+    `folder` has predictions/: it is the workdir, or the folder of a trial of a sweep, which `about` then describes.
+    Raises a UserError if the records cannot be read, or if the predictions are damaged or for other records.
     """
     path = folder / 'predictions' / 'dev.jsonl'
     # Without results, the predictions may be from before an extension of the run, or of another checkpoint.

@@ -50,10 +50,8 @@ class MaskPredictions:
 def fillings_section(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
     """Compares the predictions of the last checkpoint, or of the export, with those of the initial parameters.
 
-    The initial parameters are computed again, because the oldest checkpoint is usually near the end of the run.
-
-    Raises:
-      UserError: There is no model, or it cannot be loaded on this machine.
+    The initial parameters are computed again, because the oldest checkpoint is usually near the end of the run. Raises
+    a UserError if there is no model, or if it cannot be loaded on this machine.
     """
     settings, batch = run.pretraining_settings(), heldout.batch(np.arange(_ROWS))
     claim_devices()

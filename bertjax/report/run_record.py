@@ -104,9 +104,8 @@ class Run:
 def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
     """Reads the run in a workdir. A config in the workdir replaces `config`, which is in plain form.
 
-    Raises:
-      UserError: There is no run in the folder, or its files are damaged. Or the folder has only a corpus, but the
-        recipe has none. Or it has only an evaluation, but neither an ensemble member nor the recipe has a task.
+    Raises a UserError if there is no run in the folder, or if its files are damaged. A folder with only a corpus needs
+    a recipe with a corpus, and one with only an evaluation the config of an ensemble member or a recipe with a task.
     """
     path = folder / 'config.json'
     if path.exists():
