@@ -3,7 +3,6 @@
 import itertools
 import json
 import pathlib
-import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -34,7 +33,6 @@ from bertjax.writers.jsonl import read_rows
 
 _PREDICTED = ('label', 'labels', 'score', 'tags', 'prediction', 'answer')  # records may use these names for true labels
 _IGNORED_OPTIONS = ('input_format', 'normalize')  # options that do not affect the predictions of a split
-_SURROGATE = re.compile('[\ud800-\udfff]')
 RESULTS = 'results.json'
 # Keys of results.json.
 STEP = 'step'  # the step of the evaluated checkpoint; missing if the final model of the run was evaluated
@@ -229,35 +227,28 @@ def merge_answers(items: Iterable[Any], answers: Iterable[Mapping[str, Any]]) ->
     """Yields a row for each record or `Blank` in `items`. `answers` has an answer for each record.
 
     The row of a record has its fields and its answer. The row of a `Blank` has its fields, its kind and `where`. Fields
-    that are not finite, which JSON cannot represent, become null.
+    that are not finite, which JSON cannot represent, become null. A field NAME that is also a key of the answer becomes
+    input_NAME. If the two values are equal, the field is left out, except for true labels, so that all rows have the
+    same keys.
     """
     answers = iter(answers)
     for item in items:
         row = {'skipped': item.kind, 'where': item.where} if isinstance(item, Blank) else next(answers)
-        yield _merge_fields(finite_or_none(getattr(item, 'fields', None) or {}), row)
-
-
-def _merge_fields(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of a record, followed by its prediction `row`.
-
-    A field NAME that is also a key of `row` becomes input_NAME. If the two values are equal, the field is left out.
-    A true label is never left out, so that all rows have the same keys.
-    """
-    renamed = {}
-    for key, value in fields.items():
-        if key in row and key not in _PREDICTED and json.dumps(row[key]) == json.dumps(value):
-            continue
-        while key in row or key in renamed:
-            key = f'input_{key}'
-        renamed[key] = value
-    return {**renamed, **row}
+        fields = {}
+        for key, value in finite_or_none(getattr(item, 'fields', None) or {}).items():
+            if key in row and key not in _PREDICTED and json.dumps(row[key]) == json.dumps(value):
+                continue
+            while key in row or key in fields:
+                key = f'input_{key}'
+            fields[key] = value
+        yield {**fields, **row}
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
     """Returns a string with one line of JSON per row."""
-    lines = ((json.dumps(row, ensure_ascii=False), row) for row in rows)
-    # A lone surrogate in a field can only be written as a JSON escape.
-    return ''.join((json.dumps(row) if _SURROGATE.search(line) else line) + '\n' for line, row in lines)
+    text = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
+    # A lone surrogate in a field becomes a JSON escape, because UTF-8 cannot encode it.
+    return text.encode('utf-8', 'backslashreplace').decode('utf-8')
 
 
 def results_table(results: Mapping[str, Any]) -> Table:
