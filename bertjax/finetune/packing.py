@@ -36,21 +36,16 @@ class PackingChoice:
         return dataclasses.replace(settings, packing='off' if self.layout is None else 'on')
 
 
-def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, recorded: str = '') -> PackingChoice:
+def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, recorded: str = '') -> PackingChoice:
     """Decides whether rows are packed.
 
     With config.packing='auto', a resumed run keeps its choice. A new run packs rows if it runs on a CPU,
     config.max_padded_lengths is 0, and packed rows cost less than rows padded to the best number of lengths.
 
-    Args:
-      passes: The number of passes over the training rows.
-      recorded: config.packing of the run in the workdir; '' for a new run.
-
-    Raises:
-      UserError: config.packing is neither 'auto' nor the choice of the resumed run.
+    `recorded` is config.packing of the run in the workdir, or '' for a new run. Raises a UserError if config.packing is
+    neither 'auto' nor the choice of the resumed run.
     """
-    settings = data.settings
-    packing = settings.packing
+    settings, packing, passes = data.settings, data.settings.packing, train.passes(data.settings)
     if recorded and packing not in ('auto', recorded):
         fix = 'leave it out to continue, or start anew in another --workdir'
         raise UserError('config.packing', repr(packing), f'{recorded!r}, as at the start of the run', fix)

@@ -42,11 +42,10 @@ class Finetuning(Experiment):
         if settings.use_checkpoint == 'best':
             selection_key = 'config.use_checkpoint'
         train = data.split('train', training=True)
-        total = settings.total_steps(-(-len(train.features) // settings.batch_size))
-        passes = total * settings.batch_size / len(train.features)
+        passes = train.passes(settings)
         recorded_count, recorded_packing = _recorded_rows(folder)
         if distillation is None:
-            self.packing = decide_packing(data, train, mesh, passes, recorded_packing)
+            self.packing = decide_packing(data, train, mesh, recorded_packing)
         else:
             self.packing = PackingChoice(None, 'distillation does not support packed rows')
         is_padded, splits = self.packing.layout is None, [train]
@@ -65,6 +64,7 @@ class Finetuning(Experiment):
             self.values = functools.partial(distillation_values, factors=factors)
         self.setup = self._setups[0]
         self._examples = self.task_model.examples(self._train.features, settings.run_seeds.data)
+        total = settings.total_steps(self._examples.batches)
         self._stage_ends = [total]
         if len(self._setups) > 1:
             self._stage_ends = [distillation.first_stage_steps(total, self._examples.batches), total]

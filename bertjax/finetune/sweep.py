@@ -19,7 +19,6 @@ from bertjax.checkpoint.checkpoints import Checkpoints
 from bertjax.config.plain import dump, to_plain
 from bertjax.config.resume import changed_keys, place_of, without
 from bertjax.config.schema import MACHINE, VERB
-from bertjax.data.batch import count_batches
 from bertjax.data.length_buckets import MAX_LENGTHS
 from bertjax.errors import PreemptedError, UserError
 from bertjax.files.atomic import write_atomic
@@ -69,13 +68,14 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
     trials = make_trials(settings)
     with primary_first():
         split = data.split('train', training=True)
-        passes = [_passes(trial.settings(settings), split) for trial in trials]  # raises if a trial has no steps
+        for trial in trials:
+            split.passes(trial.settings(settings))  # raises if the trial has no steps
         # The first trial decides whether the rows of all trials are packed.
         first = data.with_settings(trials[0].settings(settings))
         recorded = ''
         if (folder / TRIALS).exists():  # if config.json is damaged, `_check_same_settings` reports it
             recorded = read_json_or_none(folder / 'config.json', lambda config: config['packing']) or ''
-        packing = decide_packing(first, split, mesh, passes[0], recorded)
+        packing = decide_packing(first, split, mesh, recorded)
         settings = packing.apply(settings)
         data = data.with_settings(settings)
         _check_same_settings(data, folder)
@@ -89,7 +89,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
         for shape, group in itertools.groupby(pending, key=lambda trial: trial.shape):
             members = list(group)
             group_data = data.with_settings(members[0].settings(settings))
-            layout = decide_packing(group_data, split, mesh, _passes(group_data.settings, split)).layout
+            layout = decide_packing(group_data, split, mesh).layout
             with primary_first():
                 train, task_model = prepare(
                     group_data, mesh, _length_count(settings), layout=layout, selection_key='config.sweep'
@@ -152,12 +152,6 @@ def _portable_init(init: str, folder: pathlib.Path) -> str:
     path = pathlib.Path(init)
     is_sibling = path.exists() and path.resolve().parent == folder.resolve().parent  # else a name on the Hub
     return f'../{path.name}' if is_sibling else init
-
-
-def _passes(settings: FinetuningSettings, train: TaskSplit) -> float:
-    """Returns the number of passes over the training rows."""
-    rows = len(train.features)
-    return settings.total_steps(count_batches(rows, settings.batch_size)) * settings.batch_size / rows
 
 
 def _length_count(settings: FinetuningSettings) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 
 from bertjax.config.plain import to_plain
 from bertjax.convert.load import read_config
+from bertjax.data.batch import count_batches
 from bertjax.data.features import Features, load_or_build
 from bertjax.data.hashing import Stream, hash_bits
 from bertjax.data.length_buckets import best_length_count, choose_lengths
@@ -48,6 +49,11 @@ class TaskSplit:
     features: Features
     population: int = 0
     is_stream: bool = False
+
+    def passes(self, settings: FinetuningSettings) -> float:
+        """Returns the number of passes of a training over the rows. Raises a UserError if it is shorter than a step."""
+        rows, batch_size = len(self.features), settings.batch_size
+        return settings.total_steps(count_batches(rows, batch_size)) * batch_size / rows
 
 
 class TaskData:
