@@ -32,8 +32,7 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
     members: list[pathlib.Path] = []
     for item in filter(None, (item.strip() for item in ensemble.split(','))):
         path = str(user_path(item, KEY, checkpoints=True)) if is_remote(item) else os.path.expanduser(item)
-        paths = sorted(map(pathlib.Path, glob.glob(path))) if glob.has_magic(path) else [pathlib.Path(path)]
-        folders = [folder for folder in paths if folder.is_dir()]
+        folders = [folder for folder in map(pathlib.Path, sorted(glob.glob(path))) if folder.is_dir()]
         if not folders:
             found = f'{item!r}, where there is no folder'
             raise UserError(KEY, found, 'workdirs of fine-tuning runs', 'check the path')

@@ -1,5 +1,6 @@
 """Loads the config and the model of a finished or unfinished fine-tuning run from its workdir."""
 
+import contextlib
 import dataclasses
 import filecmp
 import os
@@ -17,7 +18,6 @@ from bertjax.config.plain import flatten, from_plain
 from bertjax.config.resume import START_WEIGHTS
 from bertjax.config.schema import Trained
 from bertjax.convert.load import load_task_model
-from bertjax.data.length_buckets import MAX_LENGTHS
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote, real_path
 from bertjax.files.small_files import read_json_or_none
@@ -200,10 +200,7 @@ def load_task(
         settings.check_memory(data.encoder, mesh, training=False)
         splits = splits_of(data)
         rows = list(splits.values())
-        # The first batch of a stream says little about its lengths.
-        is_stream = any(split.is_stream for split in rows)
-        length_count = MAX_LENGTHS if is_stream else data.best_length_count(rows, 1, training=False)
-        length_count = settings.max_padded_lengths or length_count
+        length_count = settings.max_padded_lengths or data.best_length_count(rows, 1, training=False)
         shapes = data.padded_lengths(rows, length_count)
     task_model = TaskModel(data, mesh, shapes)
     params, step = _params(data, task_model.setup, folder)
@@ -225,8 +222,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     facts = read_recorded_task(task_file, settings.build_task()) if task_file else None
     if facts:
         check_kind(facts['task'], settings.task['kind'], task_file)
-        execution = fields_of(FieldKind.EXECUTION)
-        choices = {name: getattr(settings.model, name) for name in execution}
+        choices = {name: getattr(settings.model, name) for name in fields_of(FieldKind.EXECUTION)}
         encoder = BertConfig(**{**facts['encoder'], **choices})
     else:
         encoder = read_encoder_config(settings, huggingface_directory(settings.init) if has_model else str(source))
@@ -263,15 +259,11 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
     """
     settings = data.settings
     if (folder / 'checkpoints').is_dir():
-        checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, read_only=True)
-        try:
+        saved = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, read_only=True)
+        with contextlib.closing(saved) as checkpoints, mesh_context(setup.mesh):
             checkpoint = checkpoints.select(settings.step, best=settings.use_checkpoint == 'best')
             if checkpoint is not None:
-                with mesh_context(setup.mesh):
-                    params = checkpoints.restore_params(checkpoint, setup.state.params)
-                    return params, checkpoint.position.step
-        finally:
-            checkpoints.close()
+                return checkpoints.restore_params(checkpoint, setup.state.params), checkpoint.position.step
     elif settings.step:
         fix = 'leave config.step at 0'
         raise UserError('config.step', str(settings.step), f'0, because {folder} has no checkpoints', fix)

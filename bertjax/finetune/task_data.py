@@ -15,7 +15,7 @@ from bertjax.convert.load import read_config
 from bertjax.data.batch import count_batches
 from bertjax.data.features import Features, load_or_build
 from bertjax.data.hashing import Stream, hash_bits
-from bertjax.data.length_buckets import best_length_count, choose_lengths
+from bertjax.data.length_buckets import MAX_LENGTHS, best_length_count, choose_lengths
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.settings import FinetuningSettings
@@ -171,6 +171,8 @@ class TaskData:
 
         `passes` is the number of passes over the splits: training steps if `training`, else forward passes.
         """
+        if any(split.is_stream for split in splits):
+            return MAX_LENGTHS  # the first batch of a stream says little about its lengths
         encoder, choices = self.encoder, splits[0].features.choices
         share = passes * choices * (1 if training else 1 / 3)  # the backward pass has two thirds of the FLOPs
         count, _ = best_length_count(
