@@ -17,12 +17,11 @@ from bertjax.pages.charts import BarChart
 from bertjax.pages.page import Section, render_page
 from bertjax.pretrain.chance_baselines import ChanceBaselines, compute_chance_baselines
 from bertjax.pretrain.examples import StoreExamples
-from bertjax.report import errors
 from bertjax.report.curves import curves_section
 from bertjax.report.examples import pretraining_examples, task_examples
 from bertjax.report.fillings import fillings_section
 from bertjax.report.overview import overview_section, speed_section
-from bertjax.report.results import figures_section, finished_trials, members_section, sweep_section
+from bertjax.report.results import errors_section, figures_section, finished_trials, members_section, sweep_section
 from bertjax.report.run_record import Run, quiet
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import load_tokenizer
@@ -113,7 +112,7 @@ def _task_sections(run: Run) -> list[Section | None]:
             members_section(run),
             curves_section(run, ChanceBaselines()),
         ]
-    sections.append(_or_note('errors', errors.TITLE, lambda: errors.errors_section(run, _task(run), folder, about)))
+    sections.append(_or_note('errors', 'Errors on dev', lambda: errors_section(run, _task(run), folder, about)))
     if not run.is_evaluation:
         sections.append(_or_note('examples', 'Rows', lambda: _rows(run)))
     return sections

@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.finetune.results import json_lines
-from bertjax.report.errors import errors_section
+from bertjax.report.results import errors_section
 from bertjax.report.run_record import Run
 from bertjax.tasks.choice.files import ChoiceQuestion as Choice
 from bertjax.tasks.registry import build_task
