@@ -103,9 +103,9 @@ def write_jsonl(
 def format_json_rows(part: VectorPart, labels: Sequence[Labels], pieces: Sequence[str]) -> Iterator[str]:
     """Yields the lines of a part for `write_jsonl`."""
     for label, row in zip(labels, _rows(part, pieces), strict=True):
-        features = row.pop('features')
-        text = 'null' if features is None else _format_numbers(features)
-        yield f'{json.dumps({**label, **row}, ensure_ascii=False)[:-1]}, "features": {text}}}\n'
+        if row['features'] is not None:  # write the fewest digits that identify a float32 value
+            row['features'] = np.asarray(row['features']).astype(str).astype(float).tolist()
+        yield json.dumps({**label, **row}, ensure_ascii=False) + '\n'
 
 
 def write_parquet(
@@ -161,13 +161,6 @@ def _rows(part: VectorPart, pieces: Sequence[str]) -> Iterator[dict[str, Any]]:
         names = [pieces[id] for id in part['ids'][tokens].tolist()]
         columns = {name: part[name][tokens].tolist() for name in TOKEN[1:]}
         yield {'pieces': names, **columns, 'features': list(part['features'][tokens]) if length else None}
-
-
-def _format_numbers(features: np.ndarray | list[np.ndarray]) -> str:
-    """Formats numbers as JSON, each with the fewest digits that identify its float32 value."""
-    if isinstance(features, list):
-        return f'[{", ".join(map(_format_numbers, features))}]'
-    return f'[{", ".join(features.astype(str).tolist())}]'
 
 
 def _shapes(parts: Sequence[pathlib.Path]) -> dict[str, tuple[int, ...]]:
