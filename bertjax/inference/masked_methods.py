@@ -5,13 +5,38 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
-from bertjax.inference.answers import Filling, JointFilling, Score
 from bertjax.inference.arguments import Texts, as_text_list, check_count, check_values, match_input
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
 from bertjax.inference.masked_lm import next_sentence_probabilities
 from bertjax.inference.runner import Runner
 from bertjax.inference.score import score_texts
 from bertjax.loading.load_model import LoadedModel
+
+
+class Filling(TypedDict):
+    """A candidate for a mask: a piece, its probability, and the text with this piece in place of the mask."""
+
+    token: str
+    probability: float
+    text: str
+
+
+class JointFilling(TypedDict):
+    """A text with all its masks filled. `order` lists the indices of the masks in the order of filling."""
+
+    text: str
+    tokens: list[str]
+    order: list[int]
+    log_probability: float
+
+
+class Score(TypedDict):
+    """The pseudo-log-likelihood of a text in nats, its numbers of pieces and words, and its pseudo-perplexity."""
+
+    log_likelihood: float
+    tokens: int
+    words: int
+    perplexity: float | None
 
 
 class _ExtendOptions(TypedDict, total=False):

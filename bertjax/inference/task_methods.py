@@ -1,9 +1,8 @@
 """The methods of `api.Bert` that use a model fine-tuned on a task."""
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, NotRequired, TypedDict, overload
 
-from bertjax.inference.answers import Answer, ChoiceAnswer, Label, TaggedWords
 from bertjax.inference.arguments import Texts, as_text_list, check_count, check_list, match_input
 from bertjax.inference.runner import Runner
 from bertjax.inference.tasks import answer_records, check_kind, choice_records, tag_sentences, text_records
@@ -12,6 +11,72 @@ from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.task import SquadTask
 from bertjax.tasks.tagging.task import TaggingTask
 from bertjax.tasks.task import Task
+
+
+class Label(TypedDict, total=False):
+    """The result of a classification or a regression.
+
+    A single-label task sets `label`, and a multi-label task sets `labels`. Both also set `probabilities`. A regression
+    sets only `score`.
+    """
+
+    label: str
+    labels: list[str]
+    probabilities: dict[str, float]
+    score: float
+
+
+class Answer(TypedDict):
+    """An answer and its character span in the context.
+
+    `start` and `end` are None if there is no answer. `null_odds` exists only if the task has unanswerable questions.
+    """
+
+    id: str
+    question: str
+    answer: str
+    start: int | None
+    end: int | None
+    probability: float
+    null_odds: NotRequired[float]
+
+
+class TaggedEntity(TypedDict):
+    """An entity in a text or in a list of words.
+
+    The entity begins at `start` and ends before `end`. Both are character offsets in a text, or word indices in a list.
+    `score` is the mean probability of the entity's words.
+    """
+
+    type: str
+    start: int
+    end: int
+    text: str
+    score: float
+
+
+class TaggedWords(TypedDict):
+    """The tag of each word with its probability.
+
+    `entities` is present only if the tags follow a scheme such as BIO. `offsets` is present only for a text.
+    """
+
+    words: Sequence[str]
+    tags: Sequence[str]
+    probabilities: Sequence[float]
+    entities: NotRequired[list[TaggedEntity]]
+    offsets: NotRequired[Sequence[tuple[int, int]]]
+
+
+class ChoiceAnswer(TypedDict):
+    """The best ending for the context `prompt`. `prediction` is its index in `endings`. `start` is ''."""
+
+    prompt: str
+    start: str
+    endings: Sequence[str]
+    prediction: int
+    ending: str
+    probabilities: Sequence[float]
 
 
 class TaskMethods:

@@ -21,7 +21,8 @@ import bertjax
 from bertjax.convert.load import read_config
 from bertjax.errors import UserError
 from bertjax.finetune.task_data import make_task_json
-from bertjax.inference.answers import ChoiceAnswer, Filling, JointFilling, Score, TaggedWords
+from bertjax.inference.masked_methods import Filling, JointFilling, Score
+from bertjax.inference.task_methods import ChoiceAnswer, TaggedWords
 from bertjax.tasks.registry import options_with_kind
 from bertjax.tasks.relation.task import RelationTask
 
