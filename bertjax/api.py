@@ -15,12 +15,13 @@ Each batch uses all devices, and each batch shape is compiled once. A progress b
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from bertjax.config.inference import TextKeys
 from bertjax.config.ranges import format_value
@@ -31,7 +32,6 @@ from bertjax.data.features import INPUTS, Features
 from bertjax.data.length_buckets import find_buckets
 from bertjax.errors import UserError
 from bertjax.files.disk import explain_os_error
-from bertjax.inference.apply import make_apply
 from bertjax.inference.arguments import Texts, as_text_list, check_count, check_value
 from bertjax.inference.description import describe_model
 from bertjax.inference.masked_methods import MaskedMethods
@@ -42,7 +42,10 @@ from bertjax.inference.tasks import choice_records
 from bertjax.inference.vector_files import load_vectors
 from bertjax.loading.load_model import LoadedModel, load_model
 from bertjax.loading.save_model import save_model
+from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
+from bertjax.model.dropout import Dropout
+from bertjax.model.row_packing import BatchLayout
 from bertjax.parallel.partition import replicated
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.exported import with_seq_len
@@ -242,3 +245,39 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
 
     def __repr__(self) -> str:
         return describe_model(self._model)
+
+
+def make_apply(module: nn.Module) -> Callable[..., dict[str, jax.Array]]:
+    """Makes the function (params, batch, rngs=None) -> {output name: array}; see `Bert.apply`."""
+    is_task_model = not isinstance(module, BertForPreTraining)
+
+    def apply(
+        params: Any, batch: Mapping[str, jax.Array], rngs: Mapping[str, jax.Array] | None = None
+    ) -> dict[str, jax.Array]:
+        inputs = [batch[name] for name in INPUTS]
+        variables = {'params': params}
+        dropout = Dropout.from_key(rngs['dropout'], len(inputs[0])) if rngs else None
+        if is_task_model:
+            if unread := {'sequence_ids', 'causal'} & batch.keys():
+                raise ValueError(f'a model for a task does not read {sorted(unread)}')
+            return module.apply(variables, *inputs, dropout=dropout)
+        return module.apply(variables, inputs, batch, dropout, method=_pretraining_outputs)
+
+    return apply
+
+
+def _pretraining_outputs(
+    bert: BertForPreTraining, inputs: list[jax.Array], batch: Mapping[str, jax.Array], dropout: Dropout | None
+) -> dict[str, jax.Array]:
+    layout, causal = None, batch.get('causal')
+    if 'sequence_ids' in batch:
+        layout = BatchLayout(batch['sequence_ids'], batch['position_ids'], batch['cls_positions'])
+    hidden, _ = bert.encoder(*inputs, dropout=dropout, layout=layout, causal=causal)  # [B, S, D]
+    outputs = {'hidden': hidden}
+    if bert.config.nsp:
+        outputs['pooled'] = bert.pool(hidden, layout)
+        outputs['nsp_logits'] = bert.nsp(outputs['pooled'])
+    if 'masked_positions' in batch:
+        logits = bert.predict_tokens(hidden, batch['masked_positions'], causal)
+        outputs['mlm_logits'] = logits[..., : bert.config.vocab_size]
+    return outputs

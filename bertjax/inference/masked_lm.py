@@ -9,9 +9,9 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.data.features import INPUTS, FeatureBuilder, masked_copies
-from bertjax.inference.apply import make_apply
 from bertjax.inference.encode import build_sequences
 from bertjax.inference.runner import Runner
+from bertjax.model.bert import BertForPreTraining
 from bertjax.progress import Advance, ensure_progress, scale_progress
 from bertjax.training.predict import SCORE_INPUTS, Forward, make_token_scores
 
@@ -130,5 +130,11 @@ def next_sentence_probabilities(
 
 
 def _make_pairs(module: nn.Module) -> Forward:
-    apply = make_apply(module)
-    return lambda params, batch: {'probabilities': jax.nn.softmax(apply(params, batch)['nsp_logits'], axis=-1)[:, 0]}
+    def probabilities(bert: BertForPreTraining, *inputs: jax.Array) -> jax.Array:
+        return jax.nn.softmax(bert.nsp(bert.pool(bert.encoder(*inputs)[0])), axis=-1)[:, 0]
+
+    def forward(params, batch):
+        inputs = [batch[name] for name in INPUTS]
+        return {'probabilities': module.apply({'params': params}, *inputs, method=probabilities)}
+
+    return forward

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax.api import make_apply
 from bertjax.data.features import INPUTS
 from bertjax.errors import UserError
-from bertjax.inference.apply import make_apply
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.select import IMPLEMENTATIONS, attend, choose_attention
 from bertjax.model.bert import BertForPreTraining
