@@ -5,18 +5,19 @@ import dataclasses
 import itertools
 import os
 import pathlib
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from bertjax.errors import UserError
-from bertjax.files.atomic import AtomicFile
 from bertjax.files.paths import is_remote, unusual_kind
-from bertjax.files.streams import CHUNK, bare_suffix, has_compression_suffix
+from bertjax.files.streams import bare_suffix, has_compression_suffix
 from bertjax.remote.paths import user_path
 from bertjax.tasks.reading.layout import Column
 from bertjax.tasks.reading.records import Row, is_binary, read_records, select_columns
-from bertjax.tasks.reading.stream import open_standard_input, standard_input
-from bertjax.tasks.reading.texts import Blank, Line, read_lines, stream_lines
+from bertjax.tasks.reading.stream import open_standard_input
+from bertjax.tasks.reading.texts import Blank, read_lines, stream_lines
 from bertjax.tasks.sentence.input import read_input
 
 Item = Row | Blank
@@ -36,14 +37,14 @@ class InputSource:
       columns: The one or two record fields that contain the texts.
       tabs: Whether a tab in the first plain line makes all plain lines pairs, even if `columns` has one column.
       key: The config key of `path`, for messages.
-      spool: The path of a copy of standard input (see `spool_standard_input`); '' to read standard input directly.
+      spool: A copy of standard input (see `spool_standard_input`); None to read standard input directly.
     """
 
     path: str
     columns: tuple[Column, ...]
     tabs: bool = False
     key: str = 'config.input'
-    spool: str = ''
+    spool: IO[bytes] | None = None
 
     @property
     def name(self) -> str:
@@ -77,7 +78,9 @@ class InputSource:
         """
         options = {'quiet': quiet, 'tabs': self.tabs}
         if self.path == STANDARD_INPUT:
-            lines = _spooled_lines(self.spool) if self.spool else standard_input(_TITLE)
+            if self.spool:
+                self.spool.seek(0)
+            lines = stream_lines(self.spool or open_standard_input(), _TITLE)
             rows = read_input(lines, _TITLE, self.columns, **options)
         elif is_binary(user_path(self.path, self.key)):
             if not quiet:
@@ -90,24 +93,15 @@ class InputSource:
 
 @contextlib.contextmanager
 def spool_standard_input(source: InputSource, folder: pathlib.Path) -> Iterator[InputSource]:
-    """Copies standard input to a file in `folder`, so that it can be read repeatedly. The file is removed on exit."""
-    path = folder / f'{source.name}.input'
-    for partial in folder.glob(f'.{path.name}.tmp-*'):  # files of a killed run
-        partial.unlink()
+    """Copies standard input to a file without a name in `folder`, so that it can be read again from the start."""
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        with open_standard_input() as stream, AtomicFile(path) as file:
-            while data := stream.read(CHUNK):
-                file.write(data)
-        yield dataclasses.replace(source, spool=str(path))
+        with tempfile.TemporaryFile(dir=folder) as file:
+            shutil.copyfileobj(open_standard_input(), file)
+            yield dataclasses.replace(source, spool=file)
     finally:
-        path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # the folder may contain other files
+        with contextlib.suppress(OSError):  # the folder may contain files
             folder.rmdir()
-
-
-def _spooled_lines(path: str) -> Iterator[Line]:
-    with open(path, 'rb') as file:
-        yield from stream_lines(file, _TITLE)
 
 
 def _blank_or_row(item: Item) -> Item:
