@@ -12,10 +12,7 @@ _END = 0.25  # the final loss is the mean loss of the last quarter of the rows
 
 
 def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
-    """Explains why a run gives nearly the same answer to every record, and proposes other settings.
-
-    `rows` are those of metrics.jsonl. Only the training rows are used.
-    """
+    """Explains from the rows of metrics.jsonl why a run gives nearly the same answer to every record."""
     rows = [row for row in rows if row['split'] == 'train']
     # The stages of a distillation have different losses, so only the rows of the last stage are compared.
     earlier = [row for row in rows if row.get('phase') != rows[-1].get('phase')]

@@ -33,10 +33,7 @@ def recipe_of_task(recipe: str, task: str) -> str:
 
 
 def parse_tasks(text: str, key: str = 'config.task.task') -> list[str]:
-    """Parses a value of `key` ('all', or names separated by commas), and returns the names in the order of TASKS.
-
-    Raises a UserError for an unknown name.
-    """
+    """Parses 'all' or names such as 'rte,cola' into names in the order of TASKS; errors name `key`."""
     known = [name for name in TASKS if name != 'ax']
     names = [re.sub('[-_]', '', name.strip().lower()) for name in text.split(',')]
     names = known if names == [ALL] else names
@@ -83,7 +80,7 @@ def parse_task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str,
 
 
 def order_tasks(overrides: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]) -> list[str]:
-    """Returns the tasks in execution order. A task whose `init` is another task runs after that task.
+    """Returns the tasks in execution order: a task whose `init` is another task runs after that task.
 
     Raises a UserError if the dependencies have a cycle, or a task depends on a task that is not run.
     """

@@ -23,10 +23,7 @@ _GROUP_COMPILE_TIME = 0.25
 
 @dataclasses.dataclass(frozen=True)
 class PackingChoice:
-    """The decision whether rows are packed, with the reason for the description of the run.
-
-    `layout` is that of the sequences that a device computes together; None for padded rows of one sequence each.
-    """
+    """The layout of packed rows, or None for padded rows of one sequence each, and the reason to print."""
 
     layout: PackedLayout | None
     reason: str

@@ -97,10 +97,7 @@ class Finetuning(Experiment):
         return self.data.eval_fingerprints()
 
     def init_state(self) -> TrainState:
-        """Returns the training state at step 0.
-
-        The parameters come from config.init, with a random head if it has none, or from a distillation.
-        """
+        """Returns the state at step 0: from config.init, with a random head if it has none, or from a distillation."""
         distillation, seed = self._distillation, self.settings.run_seeds.init
         if distillation is None:
             return self._load_source()
@@ -202,8 +199,7 @@ class Finetuning(Experiment):
 def _recorded_rows(folder: pathlib.Path) -> tuple[int, str]:
     """Returns config.max_padded_lengths and config.packing of the run in the workdir, or (0, '') without a checkpoint.
 
-    A resumed run must keep these values, because the order of its rows depends on them. (`fit` compares the fingerprint
-    of the batches with the checkpoint.)
+    A resumed run must keep these values, because the order of its rows depends on them.
     """
     parse = lambda config: (config['max_padded_lengths'], config['packing'])  # noqa: E731
     recorded = read_json_or_none(folder / 'config.json', parse) if has_checkpoints(folder) else None

@@ -32,10 +32,7 @@ class FinetuningSettings(FinetuningKeys):
         return parse_duration(self.steps)[0] > 0
 
     def total_steps(self, batches: int) -> int:
-        """Returns the length of the run in steps. `batches` is the number of batches in an epoch.
-
-        Raises a UserError if the run is shorter than a step.
-        """
+        """Returns the length of the run in steps, for `batches` per epoch. Raises a UserError if it is below one."""
         key, length = ('steps', self.steps) if self.steps_decide else ('epochs', f'{self.epochs} epochs')
         steps = in_steps(length, key, steps_per_epoch=batches)
         if steps < 1:
@@ -64,10 +61,7 @@ class FinetuningSettings(FinetuningKeys):
             )
 
     def check(self) -> None:
-        """Checks the settings without reading the data.
-
-        Raises a UserError if the tracker, an option of the task or a combination of values is invalid.
-        """
+        """Raises a UserError if the tracker, an option of the task or a combination of values is invalid."""
         if self.tracker:  # only the primary process sends metrics
             decide_on_primary(lambda: check_tracker(self.tracker) or 0)
         if self.patience and not parse_duration(self.eval_every)[0]:
@@ -93,10 +87,7 @@ class FinetuningSettings(FinetuningKeys):
 
 
 def finetuning_settings(config: Mapping[str, Any]) -> FinetuningSettings:
-    """Returns the settings of a config. `FinetuningSettings.check` makes further checks.
-
-    Raises a UserError if the recipe has no task, or a value is invalid.
-    """
+    """Returns the settings of a config. Raises a UserError if the recipe has no task, or a value is invalid."""
     if 'task' not in config:
         fix = 'give a recipe of a task, such as glue:rte'
         raise UserError('--config', 'a recipe without config.task', 'a recipe for a task', fix)

@@ -165,10 +165,7 @@ def _read_results(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
 
 
 class TrialGroup(Experiment):
-    """A group of trials with the same `Trial.shape`, which are trained together.
-
-    `total` and `epochs` are the length of each trial, in steps and in epochs.
-    """
+    """Trials with the same `Trial.shape`, trained together for `total` steps, which are `epochs` epochs."""
 
     values = staticmethod(task_values)
 

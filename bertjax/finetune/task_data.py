@@ -224,11 +224,7 @@ def _adopted_state(settings: FinetuningSettings, task: Task, folder: pathlib.Pat
 def make_task_json(
     options: Mapping[str, Any], task: Task, encoder: BertConfig, seq_len: int, *, finished: bool = True
 ) -> str:
-    """Returns the text of task.json.
-
-    `options` are those of the task, including its kind, as JSON values. Until the training is `finished`, the
-    thresholds of the task are not final.
-    """
+    """Returns the text of task.json. Until the training is `finished`, the thresholds are not final."""
     facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned_state()}
     facts |= {'encoder': dataclasses.asdict(encoder), 'seq_len': seq_len}
     if not finished:

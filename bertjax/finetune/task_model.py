@@ -140,10 +140,7 @@ class TaskModel:
         )
 
     def fresh_state(self, seed: int) -> tuple[TrainState, ImportedModel]:
-        """Returns the training state at step 0, and the model imported from `data.source`.
-
-        Parameters that the source lacks are initialized at random from `seed`.
-        """
+        """Returns the state at step 0 and the model of `data.source`; `seed` is for the parameters that it lacks."""
         task, labels = self.data.task, self.data.task.huggingface().get('id2label')
         imported = load_task_model(self.data.source, self.setup.module, task.head, id2label=labels, seed=seed)
         return self.setup.create_from(imported.params, seed), imported
@@ -160,10 +157,7 @@ class TaskEvaluator:
     def run(
         self, params: Any, on_compile: OnCompile = contextlib.nullcontext
     ) -> tuple[dict[str, float | None], float | None]:
-        """Returns all metrics of the task, and the negated score, which selects the best checkpoint.
-
-        The second value is None if the score is undefined.
-        """
+        """Returns all metrics, and the negated score, which selects the best checkpoint (None if undefined)."""
         predictions = self._task_model.predictions(params, self._split, on_compile)
         values = self._task.metrics(self._split.records, predictions)
         score = values[self._task.score]

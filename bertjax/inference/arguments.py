@@ -16,10 +16,7 @@ Texts = str | Sequence[str]
 
 
 def as_text_list(texts: Texts, name: str = 'texts') -> list[str]:
-    """Returns a text or a list of texts as a list, with lone surrogates replaced.
-
-    Raises a UserError that names the first entry that is not a text.
-    """
+    """Returns a list of texts without lone surrogates. Raises a UserError that names an entry that is not a text."""
     if isinstance(texts, str):
         texts = [texts]
     check_list(name, texts, 'a text or a list of texts')

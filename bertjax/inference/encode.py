@@ -32,15 +32,10 @@ QUERY, DOCUMENT = ('query',), ('document', 'passage', 'corpus')
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """The definition of a text's features.
+    """The definition of a text's features; see `encode_methods.EncodeMethods.encode` for the other fields.
 
     Attributes:
-      layers: The hidden states to use: 0 is the embeddings, 1 to L are the blocks, -1 is the last block.
-      combine: The method that combines several layers: 'mean', 'sum', 'concat', or 'weighted', the sum with `weights`.
-      weights: One weight per layer.
-      pool: A method in `model.pooling.POOL`, such as 'mean' over all tokens including [CLS] and [SEP]. 'pooler' is the
-        output of the pooler for [CLS] in the last layer. 'none' means one vector per token.
-      normalize: Whether to divide each vector by its Euclidean norm.
+      pool: A method in `model.pooling.POOL`; 'none' means one vector per token.
       prompt: A prefix of every text.
       dense: Dense layers applied to the pooled vectors before normalization.
       truncate_dim: The number of leading dimensions to keep; 0 for all.
@@ -214,8 +209,7 @@ def token_spans(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first character of each token in its text, and the one after its last, as two int32 arrays [T].
 
-    `features`, with T tokens, is the result of `build_sequences` for the other arguments. Special tokens have -1 in
-    both.
+    `features`, with T tokens, is the result of `build_sequences`. Special tokens have -1 in both.
     """
     encoded = tokenizer.encode_with_offsets([*texts, *(pairs or ())])
     bounds = np.full((2, len(features.tokens)), -1, np.int32)

@@ -99,10 +99,7 @@ class Extractor:
 
 
 def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.Path, advance: Advance) -> np.ndarray:
-    """Computes one vector per text, float32 [N, D], in parts that are saved one by one.
-
-    The name of a part in `folder` is its `part_key`, so a run reuses only identical parts of an earlier run.
-    """
+    """Computes vectors of texts, float32 [N, D]. Parts are saved in `folder` by their `part_key`, and reused."""
     vectors = np.empty((len(texts), extractor.width), np.float32)
     for begin in range(0, len(texts), PART_SIZE):
         items = [Row('', (text,)) for text in texts[begin : begin + PART_SIZE]]

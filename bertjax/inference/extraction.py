@@ -114,10 +114,7 @@ class Extraction:
         return recorded_files([self._metadata_path, self._input_path])
 
     def compute(self, advance: Advance) -> None:
-        """Computes the missing parts, and removes the parts of other texts or another model.
-
-        Raises a UserError if the input has changed since `read`.
-        """
+        """Computes the missing parts and removes others. Raises a UserError if the input has changed since `read`."""
         names = sorted(self._earlier_files() | {path.name for path in self._files})
         write_atomic(self._input_path, json.dumps({INPUT: self._origin, FILES: names}) + '\n')
         required = {path.name for path in self._parts}
@@ -138,10 +135,7 @@ class Extraction:
             advance(sum(not isinstance(item, Row) for item in items))
 
     def write(self, encoding: Mapping[str, Any]) -> Iterator[str]:
-        """Writes the target, its accompanying files and its metadata, which include `encoding`, and removes the parts.
-
-        Yields messages for the user.
-        """
+        """Writes the target, the files beside it and the metadata, with `encoding`. Yields messages for the user."""
         stale = self._earlier_files() - {path.name for path in self._files} - recorded_files(self._other_metadata_paths)
         self._metadata_path.unlink(missing_ok=True)  # It describes an earlier file.
         for path in self.target.parent.glob('.*.tmp-*'):  # A killed run left these; no other run uses the workdir.

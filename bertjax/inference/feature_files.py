@@ -39,7 +39,7 @@ def write_vectors(
     precision: str,
     ranges: np.ndarray | None,
 ) -> None:
-    """Writes .npy files with one vector per text, in the dtype of the precision; see `model.quantization.quantize`.
+    """Writes .npy files with one vector per text; see `model.quantization.quantize`.
 
     Each part but the last has `size` vectors, and each file but the last `shard`.
     """
@@ -73,10 +73,7 @@ def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
 
 
 def write_safetensors(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
-    """Writes NAME.safetensors with the array `features`, float32 [N, D].
-
-    With one vector per token, `features` is [T, D], and the file also has `offsets` and the arrays in TOKEN.
-    """
+    """Writes NAME.safetensors: `features`, float32 [N, D], or [T, D] with `offsets` and the arrays in TOKEN."""
     shapes = _shapes(parts)
     tensors: dict[str, Tensor] = {}
     if 'ids' in shapes:

@@ -111,10 +111,7 @@ def _blank_or_row(item: Item) -> Item:
 
 
 def make_columns(field: str, second: str, where: str) -> tuple[Column, ...]:
-    """Returns the columns of the texts, from the values of config.VERB.field and config.VERB.pair_field ('' for none).
-
-    `where` is config.VERB.
-    """
+    """Returns the columns for the values of the keys config.VERB.field and pair_field; `where` is config.VERB."""
     pair = (Column((second,), key=f'{where}.pair_field'),) if second else ()
     return (Column((field,), key=f'{where}.field'), *pair)
 
@@ -122,7 +119,7 @@ def make_columns(field: str, second: str, where: str) -> tuple[Column, ...]:
 def nonblank_texts(items: Sequence[Item]) -> tuple[list[int], list[str], list[str] | None]:
     """Returns the indices, the first texts and the second texts of the non-blank items.
 
-    The second texts are None if the items are single texts, or if all items are blank.
+    The second texts are None for single texts, or if all items are blank.
     """
     numbers = [number for number, item in enumerate(items) if isinstance(item, Row)]
     first = [items[number].values[0] for number in numbers]

@@ -120,10 +120,7 @@ def choose_score_lengths(runner: Runner, sequences: Sequence[np.ndarray]) -> tup
 def next_sentence_probabilities(
     runner: Runner, first: Sequence[str], second: Sequence[str], max_length: int, advance: Advance | None = None
 ) -> np.ndarray:
-    """Computes the probability that the second text of each pair follows the first text, float64 [N].
-
-    See `masked_methods.MaskedMethods.next_sentence` for models trained on sentence order.
-    """
+    """Computes `masked_methods.MaskedMethods.next_sentence` for N pairs, float64 [N]."""
     features = build_sequences(runner.model.tokenizer, first, second, max_length)
     outputs = runner.run('pairs', _make_pairs, features, title='pairs', advance=advance)
     return np.array(outputs['probabilities'], np.float64)

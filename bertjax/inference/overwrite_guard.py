@@ -40,7 +40,7 @@ def check_overwrite(
 
 
 class ResultFiles:
-    """The result files of a command: FOLDER/NAME.jsonl, its metadata NAME.json, and the saved parts in NAME.parts.
+    """The result files FOLDER/NAME.jsonl, its metadata NAME.json, and the saved parts in NAME.parts.
 
     Raises a UserError if the results would replace the input file, or the results of another input.
     """

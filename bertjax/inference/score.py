@@ -92,10 +92,7 @@ def compute_scores(
 def score_minimal_pairs(
     runner: Runner, sequences: Sequence[np.ndarray], lengths: tuple[int, ...], advance: Advance
 ) -> np.ndarray:
-    """Computes the pseudo-log-likelihoods of N pairs, float64 [N, 2]. Equal sentences are scored only once.
-
-    `lengths` is the result of `choose_score_lengths`. For the other arguments, see `compute_scores`.
-    """
+    """Computes the scores of a part of `compute_scores`. Equal sentences are scored only once."""
     distinct, index = deduplicate(sequences)
     step = scale_progress(advance, len(sequences) // 2, len(distinct))
     scores = pseudo_log_likelihoods(runner, distinct, lengths, step)

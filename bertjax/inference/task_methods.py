@@ -14,11 +14,7 @@ from bertjax.tasks.task import Task
 
 
 class Label(TypedDict, total=False):
-    """The result of a classification or a regression.
-
-    A single-label task sets `label`, and a multi-label task sets `labels`. Both also set `probabilities`. A regression
-    sets only `score`.
-    """
+    """The result of a classification. A regression sets only `score`; several labels set `labels`, not `label`."""
 
     label: str
     labels: list[str]
@@ -27,10 +23,7 @@ class Label(TypedDict, total=False):
 
 
 class Answer(TypedDict):
-    """An answer and its character span in the context.
-
-    `start` and `end` are None if there is no answer. `null_odds` exists only if the task has unanswerable questions.
-    """
+    """An answer and its characters in the context, None for no answer. SQuAD 2.0's models also have `null_odds`."""
 
     id: str
     question: str
@@ -42,9 +35,8 @@ class Answer(TypedDict):
 
 
 class TaggedEntity(TypedDict):
-    """An entity in a text or in a list of words.
+    """An entity from character `start` to `end` of a text, or from word to word of a list.
 
-    The entity begins at `start` and ends before `end`. Both are character offsets in a text, or word indices in a list.
     `score` is the mean probability of the entity's words.
     """
 
@@ -56,10 +48,7 @@ class TaggedEntity(TypedDict):
 
 
 class TaggedWords(TypedDict):
-    """The tag of each word with its probability.
-
-    `entities` is present only if the tags follow a scheme such as BIO. `offsets` is present only for a text.
-    """
+    """The tags of words. `entities` needs a scheme such as BIO, and `offsets` a text."""
 
     words: Sequence[str]
     tags: Sequence[str]

@@ -80,10 +80,7 @@ def tag_sentences(runner: Runner, sentences: Sequence[str | Sequence[str]], stra
 
 
 def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Any]:
-    """Makes records of texts or text pairs for classification or regression.
-
-    Raises a UserError if the model is for another kind of task, or for pairs instead of single texts or vice versa.
-    """
+    """Makes records of texts or pairs. Raises a UserError if the model is for another kind of task or of texts."""
     task = check_kind(task, TextTask, where)
     if pairs is None and len(task.text_columns) == 2:
         raise UserError(where, 'single texts', f'pairs, as in {task.name}', 'pass the second texts too')
@@ -113,10 +110,7 @@ def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> l
 def choice_records(
     task: Task | None, where: str, contexts: Sequence[str], endings: Sequence[Sequence[str]]
 ) -> list[Any]:
-    """Makes records of contexts with their endings.
-
-    Raises a UserError if the model is for another kind of task, or a context has fewer than two endings.
-    """
+    """Makes records of contexts and endings. Raises a UserError for another kind of task, or for a single ending."""
     check_kind(task, MultipleChoiceTask, where)
     records = []
     for i, (context, choices) in enumerate(zip(contexts, endings, strict=True)):
@@ -146,10 +140,7 @@ def describe(task: Task) -> str:
 
 
 def check_kind(task: Task | None, kind: type[Task], where: str) -> Any:
-    """Returns the task if it is an instance of `kind`.
-
-    Otherwise, raises a UserError that names the method for the task, or says that the model is not fine-tuned.
-    """
+    """Returns the task if it is an instance of `kind`, else raises a UserError that names the task's method."""
     if isinstance(task, kind):
         return task
     method, result = next((method, words) for known, method, words in _KINDS if known is kind)

@@ -84,11 +84,7 @@ class Chart:
 
 @dataclasses.dataclass(frozen=True)
 class BarChart:
-    """Horizontal bars.
-
-    Attributes:
-      bars: {name: (length, text at the end of the bar)}.
-    """
+    """Horizontal bars, {name: (length, text at the end of the bar)}."""
 
     title: str
     bars: Mapping[str, tuple[float, str]]
