@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax.config.distillation import TaskDistillationKeys
 from bertjax.config.ranges import COUNT, MANY, duration, integer, list_of, number, one_of, text, word
-from bertjax.config.run import ANY_RECIPE, EPOCHS, RATE, ROWS, SEED, TEXT, RunKeys
+from bertjax.config.run import EPOCHS, RATE, ROWS, SEED, TEXT, RunKeys, of_verbs
 from bertjax.config.schema import (
     COMMAND_LINE,
     MACHINE,
@@ -37,10 +37,7 @@ class SweepKeys:
     learning_rate: tuple = key((), list_of(RATE), 'values of `learning_rate`')
     seeds: tuple = key((), list_of(SEED), 'values of `seed`')
     together: int = key(
-        0,
-        integer(0, 1000),
-        'the maximal number of runs in one train step; 0: all that fit (one on a CPU)',
-        change=MACHINE,
+        0, integer(0, 1000), 'the maximal number of runs per step; 0: all that fit (1 on CPUs)', MACHINE
     )
 
 
@@ -57,18 +54,12 @@ class FinetuningKeys(RunKeys):
 
     run: str = override(RunKeys, 'run', 'finetune')
     task: Mapping[str, Any]
-    data: str = override(
-        RunKeys,
-        'data',
-        about="the folder of the task's files; empty: a dataset of tensorflow-datasets, if the task has one",
-    )
-    max_train_records: int = key(
-        0, integer(0, COUNT), 'train on a fixed random sample of at most this many records; 0: all records'
-    )
+    data: str = override(RunKeys, 'data', about="the folder of the task's files; empty: from tensorflow-datasets")
+    max_train_records: int = key(0, integer(0, COUNT), 'train on a fixed random sample of at most this size; 0: all')
     max_eval_records: int = key(
         0,
         integer(0, COUNT),
-        'evaluate on a fixed random sample of at most this many records of a split; 0: all records',
+        'evaluate on a fixed random sample of a split of at most this size; 0: all',
         trained=RECIPE,
     )
 
@@ -76,27 +67,18 @@ class FinetuningKeys(RunKeys):
     model: Any = group(
         subset(BertConfig, lambda field: field.metadata['kind'] is not FieldKind.ARCHITECTURE, scan_layers=False)
     )
-    trainable: str = key('all', _TRAINABLE, 'the part to train; `last_K`: the head and the last K blocks', change=STATE)
-    layer_decay: float = key(
-        1.0, _DECAY, 'the learning rate of a block, divided by the learning rate of the next block', change=TRAINING
-    )
+    trainable: str = key('all', _TRAINABLE, 'the part to train; `last_K`: the head and the last K blocks', STATE)
+    layer_decay: float = key(1.0, _DECAY, 'the ratio of the learning rates of a block and the next block', TRAINING)
 
-    seq_len: int = key(128, integer(4, MANY), 'the maximal number of pieces of a row', change=TRAINING, trained=SAME)
+    seq_len: int = key(128, integer(4, MANY), 'the maximal number of pieces of a row', TRAINING, SAME)
     max_padded_lengths: int = key(
-        0,
-        integer(0, 1000),
-        'pad rows to at most this many lengths; 0: the best number up to 8; in sweeps 8',
-        trained=RECIPE,
+        0, integer(0, 1000), 'pad rows to at most this many lengths; 0: the best up to 8; in sweeps 8', trained=RECIPE
     )
-    packing: str = key(
-        'auto', one_of(('auto', 'on', 'off')), 'whether to pack rows; `auto`: on CPUs, if faster', change=STATE
-    )
-    batch_size: int = key(32, ROWS, 'the number of rows per update, over all devices', change=STATE)
-    eval_batch_size: int = key(64, ROWS, 'the number of rows per batch in evaluation', change=MACHINE, trained=RECIPE)
+    packing: str = key('auto', one_of(('auto', 'on', 'off')), 'whether to pack rows; `auto`: on CPUs, if faster', STATE)
+    batch_size: int = key(32, ROWS, 'the number of rows per update, over all devices', STATE)
+    eval_batch_size: int = key(64, ROWS, 'the number of rows per batch in evaluation', MACHINE, RECIPE)
     epochs: float = key(3.0, EPOCHS, 'the number of passes over the training rows')
-    steps: int | str = key(
-        0, duration('epochs'), 'the length of the run, such as `2epochs`; 0: the length that `epochs` gives'
-    )
+    steps: int | str = key(0, duration('epochs'), 'the length of the run, such as `2epochs`; 0: from `epochs`')
     learning_rate: float = override(RunKeys, 'learning_rate', 2e-5)
 
     log_every: int = override(RunKeys, 'log_every', 20)
@@ -112,31 +94,13 @@ class FinetuningKeys(RunKeys):
     use_checkpoint: str = key(
         'last', one_of(('last', 'best')), 'the checkpoint to evaluate and export', trained=COMMAND_LINE
     )
-    patience: int = key(
-        0, integer(0, COUNT), 'stop after this many evaluations in a row without a better score on dev; 0: never'
-    )
+    patience: int = key(0, integer(0, COUNT), 'stop after this many evaluations without a new best on dev; 0: never')
 
     split: str = key(
-        'dev',
-        _NAMES,
-        '`evaluate`, `predict`: splits, separated by commas',
-        change=VERB,
-        trained=RECIPE,
-        used_with=('run', 'evaluate', 'predict', *ANY_RECIPE),
+        'dev', _NAMES, '`evaluate`, `predict`: splits, separated by commas', **of_verbs('evaluate', 'predict')
     )
-    input: str = key(
-        '',
-        TEXT,
-        '`predict`: a file, or `-` (standard input), instead of a split',
-        change=VERB,
-        trained=RECIPE,
-        used_with=('run', 'predict', *ANY_RECIPE),
-    )
+    input: str = key('', TEXT, '`predict`: a file, or `-` (standard input), instead of a split', **of_verbs('predict'))
     sweep: SweepKeys = group(SweepKeys())
-    benchmark: str = key(
-        '', TEXT, '`benchmark`: keys for single tasks, such as `rte:epochs=10,seeds=5;cola:…`', change=VERB
-    )
-    ensemble: str = key(
-        '', TEXT, '`evaluate`, `predict`: workdirs whose models form an ensemble', change=VERB, trained=RECIPE
-    )
+    benchmark: str = key('', TEXT, '`benchmark`: keys for single tasks, such as `rte:epochs=10,seeds=5;cola:…`', VERB)
+    ensemble: str = key('', TEXT, '`evaluate`, `predict`: workdirs whose models form an ensemble', VERB, RECIPE)
     distill: TaskDistillationKeys | None = group(None, record=TaskDistillationKeys, change=TRAINING)

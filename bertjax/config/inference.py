@@ -18,6 +18,7 @@ ASK = ('masks', 'score', 'pairs', 'continue')
 _FIELD = text(empty=False)
 _LENGTH = either(integer(4, MANY), special(0, "the model's default"))
 _MARGIN = either(number(0, 2), special(None, 'no margin'))
+_PROMPT = either(TEXT, special(None, "the model's default"))
 _NORMALIZE = either(FLAG, special(None, "the model's setting"))
 
 
@@ -26,14 +27,8 @@ class ModelKeys:
     """The keys of every verb that uses a finished model."""
 
     run: str = key('', _FIELD, 'the verb, see --help')
-    init: str = key(
-        '', TEXT, "a workdir, a model's directory or `org/name` on the hub; empty: the model of `--workdir`"
-    )
-    step: int = key(
-        0,
-        integer(0, COUNT),
-        'the step of a checkpoint of a workdir; 0: the export if it exists, else the newest or best',
-    )
+    init: str = key('', TEXT, "a workdir, a model's directory or `org/name` on the hub; empty: that of `--workdir`")
+    step: int = key(0, integer(0, COUNT), 'the step of a checkpoint; 0: the export if any, else the newest or best')
 
     dtype = 'float32'  # the dtype of `convert`, which lacks this key
 
@@ -48,9 +43,7 @@ class InputKeys(ModelKeys):
     """The keys of every verb that computes on an input file."""
 
     input: str = key('', TEXT, 'a file, or `-` for standard input')
-    dtype: str = key(
-        'float32', one_of(DTYPES), 'the dtype of the computation; `bfloat16` is several times faster on TPUs and GPUs'
-    )
+    dtype: str = key('float32', one_of(DTYPES), 'the dtype of the computation; `bfloat16` is faster on TPUs and GPUs')
     batch_size: int = key(64, ROWS, 'the number of texts per batch')
 
 
@@ -87,44 +80,28 @@ class ExtractKeys:
     """The group config.extract."""
 
     field: str = key('text', _FIELD, 'records: the field with the text')
-    pair_field: str = key(
-        '', TEXT, 'the field with the second text; for plain lines, any name means two texts per line'
-    )
+    pair_field: str = key('', TEXT, 'the field with the second text; in plain lines, any name means two texts')
     id: str = key('', TEXT, 'records: the field with an identifier, which is copied to the output')
     layers: tuple = key(
-        (-1,),
-        list_of(integer(-MANY, MANY)),
-        'the layers whose hidden states are used; 0: the embeddings, 1: the first block, -1: the last block',
+        (-1,), list_of(integer(-MANY, MANY)), 'the layers; 0: the embeddings, 1: the first block, -1: the last block'
     )
     combine: str = key('mean', one_of(COMBINE), 'how several layers are combined')
     weights: tuple = key((), list_of(number(-1e6, 1e6)), '`combine=weighted`: one weight per layer')
     pool: str = key(
-        'auto',
-        one_of(('auto', *POOL)),
-        'the pooling of the tokens; `auto`: the pooling of a sentence-transformers folder, else `mean`',
+        'auto', one_of(('auto', *POOL)), 'the pooling; `auto`: that of a sentence-transformers folder, else `mean`'
     )
     normalize: bool | None = key(
         None, _NORMALIZE, "whether to scale vectors to length 1; `None`: the model's setting if `pool=auto`, else no"
     )
-    prompt: str | None = key(
-        None,
-        either(TEXT, special(None, "the model's default")),
-        'the name of a prompt of the model, such as `query`, or a prefix of every text',
-    )
+    prompt: str | None = key(None, _PROMPT, "a prompt's name, such as `query`, or a prefix of every text")
     truncate_dim: int = key(
         0,
         integer(0, MANY),
-        "the number of leading dimensions to keep, before scaling; 0: the model's default if `pool=auto`, else all",
+        "keep this many dimensions, before scaling; 0: the model's default if `pool=auto`, else all",
     )
-    precision: str = key(
-        'float32', one_of(PRECISIONS), '`npy`: the precision; `int8` has a byte per dimension, `binary` a bit'
-    )
-    calibration: str = key(
-        '', TEXT, '`int8`: a `.npy` file of float vectors whose ranges are used; empty: the ranges of this run'
-    )
-    format: str = key(
-        '', one_of(('', *FEATURE_FORMATS)), 'the format of the output; empty: `npy`, or JSON lines if `input` is `-`'
-    )
+    precision: str = key('float32', one_of(PRECISIONS), '`npy`: the precision of a dimension; `binary` is one bit')
+    calibration: str = key('', TEXT, '`int8`: a `.npy` file of vectors that give the ranges; empty: this run')
+    format: str = key('', one_of(('', *FEATURE_FORMATS)), 'the format; empty: `npy`, or JSON lines if `input` is `-`')
     part: int = key(0, integer(0, MANY), 'the number of texts in memory at once; 0: 4096, or 256 with `pool=none`')
     shard: int = key(0, integer(0, COUNT), '`npy`: the number of texts per file of the output; 0: a single file')
 
@@ -139,13 +116,9 @@ class FillKeys:
     field: str = key('text', _FIELD, 'records: the field with the text')
     pair_field: str = key('pair', _FIELD, '`pairs`, records: the field with the second text')
     top_k: int = key(5, integer(1, 1000), '`masks`: the number of predictions per mask')
-    jointly: bool = key(
-        False, about='`masks`: fill one mask at a time, most certain first, given the pieces filled so far'
-    )
+    jointly: bool = key(False, about='`masks`: fill one mask at a time, most certain first, given the filled ones')
     tokens: int = key(20, integer(1, MANY), '`continue`: the number of pieces to append')
-    temperature: float = key(
-        1.0, number(0, 100), '`continue`: the temperature of sampling; 0: always the most probable piece'
-    )
+    temperature: float = key(1.0, number(0, 100), '`continue`: the temperature of sampling; 0: the most probable piece')
     sample: int = key(50, integer(1, 1000), '`continue`: the number of most probable pieces to sample from')
     seed: int = key(0, SEED, '`continue`: the seed of sampling')
 
@@ -167,17 +140,13 @@ class MineNegativesKeys:
     anchor: str = key('anchor', _FIELD, 'the field with the anchor of a pair')
     positive: str = key('positive', _FIELD, 'the field with the positive of a pair')
     negative: str = key(
-        'negative',
-        _FIELD,
-        'the field of known negatives, which join the corpus; in the output, the field of mined negatives',
+        'negative', _FIELD, 'the field of known negatives, which join the corpus, and of mined negatives'
     )
     corpus: str = key('', TEXT, 'a file of further texts to choose negatives from')
     field: str = key('text', _FIELD, 'the field of a record of `corpus` that holds the text')
     num_negatives: int = key(3, integer(1, 1000), 'the maximal number of negatives per pair, most similar first')
     range_min: int = key(0, integer(0, MANY), 'the number of most similar texts to skip')
-    range_max: int = key(
-        100, integer(1, MANY), 'the number of most similar texts to choose from, including the skipped ones'
-    )
+    range_max: int = key(100, integer(1, MANY), 'choose from this many most similar texts, including the skipped ones')
     absolute_margin: float | None = key(None, _MARGIN, "the minimal value of the positive's score minus the negative's")
     relative_margin: float | None = key(
         None, _MARGIN, '`absolute_margin` as a fraction of the score of the positive, such as 0.05 (arXiv 2407.15831)'
@@ -191,13 +160,9 @@ class AttentionKeys:
     field: str = key('text', _FIELD, 'records: the field with the text')
     pair_field: str = key('', TEXT, 'records: the field with the second text of a pair')
     texts: tuple = key(
-        (),
-        list_of(_FIELD),
-        'the texts on the page; a text with a tab is a pair; without `input`, the statistics cover them too',
+        (), list_of(_FIELD), 'the texts on the page; a tab makes a pair; without `input`, also those of the statistics'
     )
-    show: int = key(
-        12, integer(0, 1000), 'if `texts` is empty, the number of texts on the page, from the start of `input`'
-    )
+    show: int = key(12, integer(0, 1000), 'without `texts`, the number of texts on the page, from the start of `input`')
     unit: str = key('piece', one_of(('piece', 'word')), 'the unit of the statistics and the page')
     compare: str = key('', TEXT, 'a model to compare with: the same encoder before its fine-tuning')
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from bertjax.config.distillation import DistillationKeys
 from bertjax.config.ranges import COUNT, MANY, Range, duration, either, integer, number, one_of, special, word
-from bertjax.config.run import ANY_RECIPE, BELOW_ONE, EPOCHS, FRACTION, RATE, ROWS, TEXT, Optimizer, RunKeys
+from bertjax.config.run import BELOW_ONE, EPOCHS, FRACTION, RATE, ROWS, TEXT, Optimizer, RunKeys, of_verbs
 from bertjax.config.schema import STATE, TRAINING, VERB, group, key, override, subset
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.data.masking import MASK_RATE, MaskOptions
@@ -15,7 +15,7 @@ from bertjax.optim.schedules import SCHEDULES
 
 _LENGTH = integer(8, MANY)
 _BUDGET = word(r'|\d+(\.\d+)?([smhd]|e\d{1,2})', 'text: a time such as 25m, operations such as 3e15, or empty')
-_COMPILE = {'change': VERB, 'used_with': ('run', 'compile', *ANY_RECIPE)}  # for keys of run=compile
+_COMPILE = of_verbs('compile')
 _SENTENCEPIECE = ('family', 'sentencepiece')  # see `used_with` in schema.Key
 _FAMILIES = ('wordpiece', 'sentencepiece', 'bpe', 'symbols')
 
@@ -24,25 +24,16 @@ _FAMILIES = ('wordpiece', 'sentencepiece', 'bpe', 'symbols')
 class Vocab:
     """The group config.vocab."""
 
-    family: str = key(
-        'wordpiece', one_of(_FAMILIES), 'the kind of tokenizer; `bpe` is byte-level; `symbols` has a piece per symbol'
-    )
+    family: str = key('wordpiece', one_of(_FAMILIES), 'the tokenizer; `bpe`: byte-level; `symbols`: a piece per symbol')
     size: int = key(30522, integer(8, 10_000_000), 'the maximal number of pieces of a trained vocabulary')
     lowercase: bool = key(True, about='lower-case the text')
     unused: int = key(0, integer(0, MANY), 'the number of pieces `[unusedN]`, reserved for words that you add later')
-    model_type: str = key(
-        'unigram', one_of(('unigram', 'bpe')), '`sentencepiece`: the kind of model', used_with=_SENTENCEPIECE
-    )
+    model_type: str = key('unigram', one_of(('unigram', 'bpe')), '`sentencepiece`: the model', used_with=_SENTENCEPIECE)
     sample_sentences: int = key(
-        1_000_000,
-        integer(1, COUNT),
-        '`sentencepiece`: the maximal number of sentences to train on',
-        used_with=_SENTENCEPIECE,
+        1_000_000, integer(1, COUNT), '`sentencepiece`: train on at most this many sentences', used_with=_SENTENCEPIECE
     )
     add: str = key('', TEXT, 'a file with one word per line; the words become pieces of an existing vocabulary')
-    candidates: int = key(
-        0, integer(0, MANY), '`run=vocab`: list at most this many words for `vocab.add`, and train nothing'
-    )
+    candidates: int = key(0, integer(0, MANY), '`run=vocab`: only list at most this many words for `vocab.add`')
 
 
 def _inherited(allowed: Range, unset: Any, run_key: str = '') -> Any:
@@ -58,21 +49,14 @@ def _inherited(allowed: Range, unset: Any, run_key: str = '') -> Any:
 class PhaseKeys:
     """An entry of config.phases."""
 
-    steps: int | str = key(
-        '100%', duration('%'), 'the length in steps, or as a percentage of the run; the phases add up to 100%'
-    )
+    steps: int | str = key('100%', duration('%'), 'the length in steps or in percent of the run; all add up to 100%')
     reset_optimizer: bool = key(False, about='reset the moments of the optimizer at the start')
     seq_len: int = _inherited(_LENGTH, 0)
     max_predictions: int = _inherited(ROWS, 0)
     batch_size: int = _inherited(ROWS, 0)
-    batch_ramp: float = key(
-        0.0, BELOW_ONE, 'the fraction of the phase in which the batch grows to `batch_size` rows', run_key=None
-    )
+    batch_ramp: float = key(0.0, BELOW_ONE, 'the fraction of the phase in which the batch grows', run_key=None)
     batch_size_start: int = key(
-        0,
-        either(ROWS, special(0, 'no `batch_ramp`')),
-        'the number of rows per update at the start of `batch_ramp`',
-        run_key=None,
+        0, either(ROWS, special(0, 'no `batch_ramp`')), 'the rows per update at the start of `batch_ramp`', run_key=None
     )
     grad_accum_steps: int = _inherited(ROWS, 0)
     learning_rate: float = _inherited(RATE, 0.0)
@@ -111,9 +95,7 @@ class PretrainingKeys(RunKeys):
         'the text: files, globs, a mixture `A=0.7,B=0.3` by weight or `A=auto,B=auto` by size, `tfds:NAME`, `pydoc:`',
     )
     corpus_options: CorpusOptions = group(CorpusOptions())
-    beam: str = key(
-        '', TEXT, 'read the text with Apache Beam and these flags, such as `--runner=DirectRunner`', change=VERB
-    )
+    beam: str = key('', TEXT, 'read the text with Apache Beam and these flags, such as `--runner=DirectRunner`', VERB)
     data: str = override(RunKeys, 'data', about='a finished token store; empty: `WORKDIR/store`, built from `corpus`')
     tokenizer: str = override(RunKeys, 'tokenizer', about='a vocabulary; empty: the vocabulary of `init`, or a new one')
     vocab: Vocab = group(Vocab())
@@ -124,12 +106,8 @@ class PretrainingKeys(RunKeys):
         'a dtype and a batch for `budget`',
     )
     embeddings: str = key('', TEXT, 'a .npy or .safetensors file with the initial token embeddings')
-    heldout_texts: str = key(
-        '', TEXT, 'further texts to evaluate on, `NAME=PATH,NAME=PATH`; `each` adds the held-out part of each corpus'
-    )
-    heldout_pairs: str = key(
-        '', TEXT, 'a file of minimal pairs as for `run=minimal_pairs`; evaluations use at most `eval_examples` pairs'
-    )
+    heldout_texts: str = key('', TEXT, 'texts to evaluate on, `NAME=PATH,…`; `each`: the held-out part of each corpus')
+    heldout_pairs: str = key('', TEXT, 'a file as for `run=minimal_pairs`; at most `eval_examples` pairs are used')
 
     # The tokenizer decides `vocab_size`, and config.pairs.mode decides `nsp`. `param_dtype` is always float32: in
     # bfloat16, small updates would be lost, and the second moment would not decay, because 0.999 is rounded to 1.
@@ -138,41 +116,22 @@ class PretrainingKeys(RunKeys):
     pair_plans: int = override(PairOptions, 'plans', change=TRAINING)
     masking: MaskOptions = group(MaskOptions(), change=TRAINING)
 
-    seq_len: int = key(128, _LENGTH, 'the number of positions per sequence', change=TRAINING)
-    max_predictions: int = key(
-        20, ROWS, 'the maximal number of predicted positions per sequence (per row if packed)', change=TRAINING
-    )
-    z_loss: float = key(
-        0.0,
-        number(0, 1),
-        'the weight of the z-loss, (log of the softmax normalizer)², which keeps logits small',
-        change=TRAINING,
-    )
+    seq_len: int = key(128, _LENGTH, 'the number of positions per sequence', TRAINING)
+    max_predictions: int = key(20, ROWS, 'the maximal number of predictions per sequence (row if packed)', TRAINING)
+    z_loss: float = key(0.0, number(0, 1), 'the weight of the z-loss, (log of the softmax normalizer)²', TRAINING)
     packing: bool = key(False, about='pack several examples into a row, for less padding', change=STATE)
-    batch_size: int = key(
-        256, ROWS, 'the number of sequences (rows if packed) per update, over all devices', change=TRAINING
-    )
+    batch_size: int = key(256, ROWS, 'the number of sequences (rows if packed) per update, over all devices', TRAINING)
     steps: int | str = key(1_000_000, duration('epochs'), 'the length of the run', used_with=('epochs', 0))
     epochs: float = key(0.0, EPOCHS, 'the length of the run in passes over the corpus, instead of `steps`; 0: `steps`')
-    budget: str = key(
-        '', _BUDGET, 'the wall time or the floating-point operations of the run, instead of `steps`', change=STATE
-    )
-    replay: str = key(
-        '', TEXT, 'the workdir of a finished run with the same `budget`, to repeat its decisions', change=VERB
-    )
+    budget: str = key('', _BUDGET, 'the wall time or floating-point operations of the run, instead of `steps`', STATE)
+    replay: str = key('', TEXT, 'the workdir of a finished run with the same `budget`, to repeat its decisions', VERB)
     warmup_fraction: float = override(RunKeys, 'warmup_fraction', 0.01)
     optimizer: Optimizer = group(Optimizer(name='bert_adam'), change=TRAINING)
-    phases: tuple[PhaseKeys, ...] = group(
-        (), entry=PhaseKeys, about='the phases of the run, see below', change=TRAINING
-    )
+    phases: tuple[PhaseKeys, ...] = group((), entry=PhaseKeys, about='the phases, see below', change=TRAINING)
 
     eval_examples: int = key(4096, integer(1, COUNT), 'the maximal number of held-out examples per evaluation')
-    topology: str = key(
-        '', TEXT, '`compile`, `doctor`: the machine, such as `v5e:4x4`, `2*v5e:16x16` or `h200:8`', **_COMPILE
-    )
-    find_batch: bool = key(
-        False, about='`compile`: double the batch while it fits, or halve it until it fits', **_COMPILE
-    )
+    topology: str = key('', TEXT, '`compile`, `doctor`: a machine like `v5e:4x4`, `2*v5e:16x16`, `h200:8`', **_COMPILE)
+    find_batch: bool = key(False, about='`compile`: double the batch while it fits, else halve it', **_COMPILE)
     distill: DistillationKeys | None = group(None, record=DistillationKeys, change=TRAINING)
 
     @property

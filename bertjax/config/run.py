@@ -1,6 +1,7 @@
 """The config keys that pre-training and fine-tuning share."""
 
 import dataclasses
+from typing import Any
 
 from bertjax.config.ranges import COUNT, MANY, duration, either, integer, number, one_of, special, text, word
 from bertjax.config.schema import COMMAND_LINE, MACHINE, OUTPUT, RECIPE, SAME, STATE, TRAINING, VERB, group, key
@@ -34,7 +35,13 @@ _STEP = 'the step of the checkpoint for `evaluate`, `predict` and `export`; 0: t
 _FORMAT = 'hf|orbax|google|stablehlo|onnx'
 _MUON, _WSD = ('name', 'muon'), ('name', 'wsd')  # see `used_with` in schema.Key
 _COMMAND = {'change': VERB, 'trained': RECIPE}  # for keys of a single command; no training depends on them
+_TRACKER = {'change': VERB, 'used_with': ('tracker',)}
 FORMATS = word(f'({_FORMAT})(,({_FORMAT}))*', 'some of hf, orbax, google, stablehlo, onnx, separated by commas')
+
+
+def of_verbs(*verbs: str) -> dict[str, Any]:
+    """Returns the arguments of `schema.key` for a key that only these verbs use."""
+    return {**_COMMAND, 'used_with': ('run', *verbs, *ANY_RECIPE)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,24 +58,16 @@ class ScheduleKeys:
     """The group config.schedule."""
 
     name: str = key('linear', one_of(SCHEDULES), 'how the learning rate falls after the warm-up')
-    power: float = key(
-        1.0, number(0, 100), 'the exponent of the schedule `polynomial`', used_with=('name', 'polynomial')
-    )
-    decay: str = key(
-        'sqrt', one_of(DECAYS), '`wsd`: the form of the decay; `sqrt` is 1 - √x with x from 0 to 1', used_with=_WSD
-    )
-    decay_fraction: float = key(
-        0.1, FRACTION, '`wsd`: the fraction of a phase in which the rate decays', used_with=_WSD
-    )
+    power: float = key(1.0, number(0, 100), '`polynomial`: the exponent', used_with=('name', 'polynomial'))
+    decay: str = key('sqrt', one_of(DECAYS), '`wsd`: the decay, such as `sqrt`, 1 - √x for x in [0, 1]', used_with=_WSD)
+    decay_fraction: float = key(0.1, FRACTION, '`wsd`: the fraction of a phase in which it decays', used_with=_WSD)
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
     """The group config.optimizer: the keyword arguments of `optim.optimizers.make_optimizer`."""
 
-    name: str = key(
-        'adamw', one_of(OPTIMIZERS), "the optimizer; `bert_adam` is BERT's Adam without bias correction", change=STATE
-    )
+    name: str = key('adamw', one_of(OPTIMIZERS), 'the optimizer; `bert_adam` lacks bias correction, as in BERT', STATE)
     b1: float = key(0.9, _BETA, 'the decay of the first moment')
     b2: float = key(0.999, _BETA, 'the decay of the second moment')
     # `eps` must not be 0, because the update of a parameter without a gradient would be 0 / 0.
@@ -76,9 +75,7 @@ class Optimizer:
     weight_decay: float = key(0.01, number(0, 10), 'the decoupled weight decay; biases and LayerNorm do not decay')
     clip_norm: float = key(1.0, number(0, 1e12), 'the largest global norm of the gradient; 0: no clipping')
     momentum: float = key(0.95, BELOW_ONE, '`muon`: the momentum for the matrices of the blocks', used_with=_MUON)
-    adam_lr_ratio: float = key(
-        0.3, _RATIO, '`muon`: the learning rate of other parameters, divided by `learning_rate`', used_with=_MUON
-    )
+    adam_lr_ratio: float = key(0.3, _RATIO, '`muon`: the factor of the rate of other parameters', used_with=_MUON)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,69 +106,41 @@ class RunKeys:
     data: str = key('')
     init: str = key('', TEXT, "a workdir, a model's directory or `org/name` on the hub to start from", trained=SAME)
     tokenizer: str = key('', TEXT, 'a vocabulary file or a directory; empty: the vocabulary of `init`', trained=SAME)
-    seed: int = key(0, SEED, 'the seed for each -1 in `seeds`, and for SentencePiece training', change=TRAINING)
+    seed: int = key(0, SEED, 'the seed for each -1 in `seeds`, and for SentencePiece training', TRAINING)
     seeds: Seeds = group(Seeds(), change=TRAINING)
 
-    grad_accum_steps: int = key(
-        1, ROWS, 'the number of micro-batches per update, a divisor of `batch_size`', change=TRAINING
-    )
-    learning_rate: float = key(1e-4, RATE, 'the peak learning rate', change=TRAINING)
-    warmup_fraction: float = key(
-        0.1, BELOW_ONE, 'the fraction of a phase in which the rate rises to its peak', change=TRAINING
-    )
+    grad_accum_steps: int = key(1, ROWS, 'the number of micro-batches per update, a divisor of `batch_size`', TRAINING)
+    learning_rate: float = key(1e-4, RATE, 'the peak learning rate', TRAINING)
+    warmup_fraction: float = key(0.1, BELOW_ONE, 'the fraction of a phase in which the rate rises', TRAINING)
     schedule: ScheduleKeys = group(ScheduleKeys(), change=TRAINING)
     optimizer: Optimizer = group(Optimizer(), change=TRAINING)
 
     ema_decay: float = key(
-        0.0,
-        BELOW_ONE,
-        'the decay of a moving average of the weights, used in evaluation and export; 0: no average',
-        change=STATE,
+        0.0, BELOW_ONE, 'the decay of a moving average of the weights for evaluation and export; 0: no average', STATE
     )
 
-    log_every: int = key(100, integer(1, COUNT), 'the number of steps between logged rows of training', change=MACHINE)
+    log_every: int = key(100, integer(1, COUNT), 'the number of steps between logged rows of training', MACHINE)
     eval_every: int | str = key('1%', duration('%'), 'the interval between evaluations; 0: only at the start and end')
     checkpoint_every: int | str = key('1%', duration('%'), 'the interval between checkpoints; 0: only at the end')
-    checkpoint_minutes: float = key(
-        0.0, MINUTES, 'also save this many minutes after the last checkpoint; 0: never', change=MACHINE
-    )
-    checkpoint_keep: int = key(
-        3, integer(1, MANY), 'the number of newest checkpoints to keep, besides the best', change=MACHINE
-    )
-    step: int = key(
-        0, integer(0, COUNT), _STEP, **_COMMAND, used_with=('run', 'evaluate', 'predict', 'export', *ANY_RECIPE)
-    )
-    profile: str = key('', _PROFILE, 'trace the steps FIRST to END - 1 into `WORKDIR/profile`', change=VERB)
-    hang_minutes: float = key(
-        30.0, MINUTES, 'stop the run after this many minutes without progress; 0: never', change=VERB
-    )
+    checkpoint_minutes: float = key(0.0, MINUTES, 'the maximal minutes between checkpoints; 0: no limit', MACHINE)
+    checkpoint_keep: int = key(3, integer(1, MANY), 'keep this many newest checkpoints, besides the best', MACHINE)
+    step: int = key(0, integer(0, COUNT), _STEP, **of_verbs('evaluate', 'predict', 'export'))
+    profile: str = key('', _PROFILE, 'trace the steps FIRST to END - 1 into `WORKDIR/profile`', VERB)
+    hang_minutes: float = key(30.0, MINUTES, 'stop the run after this many minutes without progress; 0: never', VERB)
 
     mesh: MeshKeys = group(MeshKeys(), change=MACHINE, trained=RECIPE)
     zero1: str = key(
-        'auto',
-        one_of(ZERO1),
-        'whether `mesh.data` splits the moments (and the parameters, if `fsdp` and `tensor` are 1)',
-        change=MACHINE,
+        'auto', one_of(ZERO1), 'whether `mesh.data` splits moments (and parameters, if it is the only axis)', MACHINE
     )
 
     export: bool = key(True, about='export the model to `WORKDIR/export` at the end', change=OUTPUT, trained=RECIPE)
-    export_formats: str = key('hf,orbax', FORMATS, 'the formats of the export', change=OUTPUT, trained=RECIPE)
+    export_formats: str = key('hf,orbax', FORMATS, 'the formats of the export', OUTPUT, RECIPE)
     push_to: str = key('', _REPOSITORY, 'the repository to which `export/hf` is pushed', **_COMMAND)
-    push_private: bool = key(
-        False, about='create a private repository for `push_to`', **_COMMAND, used_with=('push_to',)
-    )
+    push_private: bool = key(False, about='whether a new `push_to` is private', **_COMMAND, used_with=('push_to',))
     card: Card = group(Card(), change=VERB, trained=COMMAND_LINE)
-    tracker: str = key('', one_of(('', *SERVICES)), 'an experiment tracker that also receives the metrics', change=VERB)
-    tracker_project: str = key(
-        'bertjax', text(empty=False), 'the project of the run in the tracker', change=VERB, used_with=('tracker',)
-    )
-    tracker_run: str = key(
-        '',
-        TEXT,
-        'the name of the run in the tracker; empty: the name of the workdir',
-        change=VERB,
-        used_with=('tracker',),
-    )
+    tracker: str = key('', one_of(('', *SERVICES)), 'an experiment tracker that also receives the metrics', VERB)
+    tracker_project: str = key('bertjax', text(empty=False), 'the project of the run in the tracker', **_TRACKER)
+    tracker_run: str = key('', TEXT, 'the name of the run in the tracker; empty: the name of the workdir', **_TRACKER)
 
     @property
     def run_seeds(self) -> Seeds:

@@ -1,6 +1,6 @@
 """Declares config keys as fields of dataclasses.
 
-    batch_size: int = key(32, ROWS, 'rows per update, over all devices', change=TRAINING)
+    batch_size: int = key(32, ROWS, 'rows per update, over all devices', TRAINING)
 
 `recipes.as_config` converts such a dataclass to the ConfigDict of a recipe, and `from_config` converts a config to the
 frozen settings of a run. Value checks, the rules for resuming, --help and docs/keys.md get the keys from `keys_of`.
@@ -71,9 +71,9 @@ def key(
     default: Any,
     allowed: Range | None = None,
     about: str = '',
-    *,
     change: Change | None = None,
     trained: Trained | None = None,
+    *,
     used_with: tuple[Any, ...] = (),
     **metadata: Any,
 ) -> Any:
