@@ -48,22 +48,35 @@ def _phases(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(match[0] for match in map(re.compile(r'phases\[\d+\]').match, names) if match))
 
 
-def check_ranges(config: Mapping[str, Any]) -> None:
+def check_ranges(config: Mapping[str, Any], *, computed: bool = False) -> None:
     """Raises a UserError for the first key that is unknown or outside its range, or else for the first missing key.
 
-    The settings classes check combinations of keys later.
+    The settings classes check combinations of keys later. `computed` allows COMPUTED_KEYS.
     """
     values, known = flatten(config), config_keys(config)
     for name, value in values.items():
-        if name not in known:
-            if below := _keys_below(name, known):
-                raise UserError(f'config.{name}', format_value(value), f'keys such as {below[0]}', 'see docs/keys.md')
+        if name in known:
+            check_value(name, value, known[name].allowed, known[name].default)
+        elif below := _keys_below(name, known):
+            raise UserError(f'config.{name}', format_value(value), f'keys such as {below[0]}', 'see docs/keys.md')
+        elif not (computed and name.startswith(COMPUTED_KEYS)):
             raise unknown_key_error(name, known)
-        check_value(name, value, known[name].allowed, known[name].default)
     for name, key in known.items():
         if name not in values:
             fix = 'make the config with a function of bertjax.config.recipes'
-            raise UserError(f'config.{name}', 'no such key in the recipe', key.allowed.words, fix)
+            raise UserError(f'config.{name}', 'no such key', key.allowed.words, fix)
+
+
+def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
+    """Makes the checks of `check_ranges` for a config that a run recorded, which may have COMPUTED_KEYS.
+
+    `where` is the path of the file, and `fix` is the advice of the error.
+    """
+    try:
+        check_ranges(config, computed=True)
+    except UserError as error:
+        key = error.where.removeprefix('--').removeprefix('config.')
+        raise UserError(f'{where}: {key}', error.found, error.expected, fix) from None
 
 
 def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
@@ -98,27 +111,6 @@ def _check_used_by_a_phase(name: str, values: Mapping[str, Any], flag_keys: Coll
         if names and all(values.get(own, UNSET[key]) != UNSET[key] and own not in flag_keys for own in names):
             fix = f'set --config.phases[0].{key}, and the same key of every other phase'
             raise UserError(f'config.{name}', 'a value', 'none, because every phase has its own value', fix)
-
-
-def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
-    """Checks a config that a run recorded. The config must have all keys of its kind, and may have COMPUTED_KEYS.
-
-    `where` is the path of the file, and `fix` is the advice of the error.
-
-    Raises:
-      UserError: A key is missing, unknown or outside its range.
-    """
-    known, values = config_keys(config), flatten(config)
-    for name, value in values.items():
-        if name in known and not known[name].allowed.contains(value):
-            raise UserError(f'{where}: {name}', format_value(value), known[name].allowed.words, fix)
-        if name not in known and not name.startswith(COMPUTED_KEYS):
-            below = _keys_below(name, known)
-            expected = f'keys such as {below[0]}' if below else 'no key of this name'
-            raise UserError(f'{where}: {name}', format_value(value), expected, fix)
-    missing = sorted(known.keys() - values.keys())
-    if missing:
-        raise UserError(where, f'no key {missing[0]}', 'the config of a run', fix)
 
 
 def _keys_below(group: str, known: Iterable[str]) -> list[str]:

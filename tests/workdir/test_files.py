@@ -101,13 +101,13 @@ def test_a_damaged_config_of_a_pre_training_is_valid_or_an_error(tmp_path: pathl
     ('change', 'message'),
     [
         ({'seeds': 3}, r'config\.json: seeds: found 3, expected keys such as seeds\.init; restore the file'),
-        ({'steps': {}}, r'config\.json: found no key steps, expected the config of a run; restore'),
+        ({'steps': {}}, r'config\.json: steps: found no such key, expected a number of steps.*; restore'),
         ({'steps': None}, r'config\.json: steps: found None, expected a number of steps'),
         ({'phases': [3]}, r'config\.json: phases: found \[3\], expected a list of dicts'),
         ({'phases': [{'seq_len': []}]}, r'config\.json: phases\[0\]\.seq_len: found \[\], expected a whole number'),
-        ({'phases': [{'steps': '100%'}]}, r'config\.json: found no key phases\[0\]\.batch_ramp'),
+        ({'phases': [{'steps': '100%'}]}, r'config\.json: phases\[0\]\.reset_optimizer: found no such key'),
         ({'phases': [{'seq_len': -3}]}, r'config\.json: phases\[0\]\.seq_len: found -3'),
-        ({'vocab': {'pieces': 3}}, r'config\.json: vocab\.pieces: found 3, expected no key of this name'),
+        ({'vocab': {'pieces': 3}}, r'config\.json: vocab\.pieces: found an unknown config key'),
         ({'task': {'kind': 'glue'}}, r"config\.json: found the key 'task', expected the config of a pre-training"),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_value_of_another_type_is_an_error(change: dict, message: str, recipe:
 @pytest.mark.parametrize('key', ['task', 'data', 'init', 'tokenizer', 'seq_len', 'layer_decay'])
 def test_a_missing_key_is_an_error(key: str, recipe: ConfigDict, tmp_path: pathlib.Path):
     (tmp_path / 'config.json').write_text(json.dumps({k: v for k, v in to_plain(recipe).items() if k != key}))
-    with pytest.raises(UserError, match=rf'config\.json: found no key {key}, expected'):
+    with pytest.raises(UserError, match=rf'config\.json: (found no key task|{key}: found no such key), expected'):
         merge_run_config(recipe, tmp_path)
 
 
