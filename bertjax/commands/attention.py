@@ -16,13 +16,13 @@ from bertjax.attention_analysis.findings import PAGE, check_replaceable, describ
 from bertjax.attention_analysis.heads import MEASURES
 from bertjax.attention_analysis.relations import MIN_WORDS, best_heads_accuracy
 from bertjax.attention_analysis.shown_texts import make_shown_texts
-from bertjax.config.inference import TextKeys, inference_settings
+from bertjax.config.inference import inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.paths import unusual_kind
 from bertjax.inference.input import STANDARD_INPUT, InputSource, make_columns
 from bertjax.inference.runner import Runner
-from bertjax.loading.load_model import LoadedModel, load_model, load_requested_model
+from bertjax.loading.load_model import load_model, load_requested_model
 from bertjax.pages.charts import check_plotly
 from bertjax.progress import show_progress
 from bertjax.remote.paths import user_path
@@ -36,13 +36,11 @@ _PLAIN = {'box': None, 'padding': (0, 1)}  # the style of the tables
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Measures the attention of the model of config.init, or of the workdir's model if config.init is empty.
-
-    The statistics cover the texts of config.input, or config.attention.texts if config.input is empty.
+    """Measures the attention in the texts of config.input, or of config.attention.texts if config.input is empty.
 
     Raises:
-      UserError: There is no model or no text, a file is malformed, all trees are too long, or WORKDIR/attention has
-        files of the user. Or the model to compare with has another shape or tokenizer. Or Plotly is missing.
+      UserError: There is no model or no text, a file is malformed, all trees are too long, WORKDIR/attention has files
+        of the user, the model to compare with has another shape or tokenizer, or Plotly is missing.
     """
     settings, folder = inference_settings(config, 'attention'), pathlib.Path(workdir)
     options, path = settings.options, settings.input
@@ -50,10 +48,6 @@ def run(config: ConfigDict, workdir: str) -> None:
     if not path and not texts:
         fix = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'
         raise UserError('config.input', 'nothing', 'texts to analyze', fix)
-    if texts and not path and (options.field != 'text' or options.pair_field):
-        where, found = 'config.attention.field, pair_field', 'names of fields'
-        expected = 'the defaults, because config.attention.texts has no fields'
-        raise UserError(where, found, expected, 'leave the names out, or set config.input to a file with these fields')
     check_replaceable(folder / 'attention', path)
     if options.compare:
         check_plotly()
@@ -62,20 +56,17 @@ def run(config: ConfigDict, workdir: str) -> None:
     with lock_workdir(folder, results_only=True):
         model = load_requested_model(settings, folder)
         longest = settings.truncation_length(model.config, model.max_length)
-        reference = _load_reference(settings, model)
+        reference = None
+        if options.compare:
+            reference = load_model(options.compare, dtype=settings.dtype, key='config.attention.compare')
+            print(reference.summary)
+            check_comparable(reference, model)
         runner = Runner(model, batch_size=settings.batch_size)
         parts = read_chunks(source, _CHUNK, quiet=count is not None) if path else iter(texts)
         first = next(parts)
         with show_progress('texts', count, lines=True) as advance:
-            findings = measure(
-                runner,
-                itertools.chain([first], parts),
-                unit=options.unit,
-                max_length=longest,
-                relations=relations,
-                before=reference,
-                advance=advance,
-            )
+            how = {'unit': options.unit, 'max_length': longest, 'relations': relations, 'before': reference}
+            findings = measure(runner, itertools.chain([first], parts), **how, advance=advance)
         if findings is None:
             found = f'only sentences of more than {longest} tokens'
             raise UserError(path, found, 'shorter sentences', 'raise config.max_length, or give other sentences')
@@ -83,7 +74,13 @@ def run(config: ConfigDict, workdir: str) -> None:
         examples = make_shown_texts(runner, part, relations, options.unit, count)
         name = '/'.join(pathlib.Path(settings.init or workdir).parts[-2:])
         write_findings(folder / 'attention', findings, examples, f'Attention in {name}')
-    _print_findings(findings)
+    print(describe_findings(findings))
+    console = Console()
+    console.print(_extremes_table(findings))
+    if findings.relations:
+        console.print(_relations_table(findings.relations))
+    if findings.changes:
+        console.print(_changes_table(findings))
     print(folder / 'attention' / PAGE)
 
 
@@ -103,26 +100,6 @@ def _inspect(source: InputSource, num_texts: int) -> tuple[list[str], int | None
     return relations, count
 
 
-def _load_reference(settings: TextKeys, model: LoadedModel) -> LoadedModel | None:
-    path = settings.options.compare
-    if not path:
-        return None
-    reference = load_model(path, dtype=settings.dtype, key='config.attention.compare')
-    print(reference.summary)
-    check_comparable(reference, model)
-    return reference
-
-
-def _print_findings(findings: Findings) -> None:
-    print(describe_findings(findings))
-    console = Console()
-    console.print(_extremes_table(findings))
-    if findings.relations:
-        console.print(_relations_table(findings.relations))
-    if findings.changes:
-        console.print(_changes_table(findings))
-
-
 def _extremes_table(findings: Findings) -> Table:
     table = make_table('the most pronounced heads', 'looks at', 'mean of all', 'most', 'by head', **_PLAIN)
     for name, (title, _, unit) in MEASURES.items():
@@ -138,15 +115,9 @@ def _relations_table(rows: Sequence[dict]) -> Table:
     table = make_table('heads that find the syntactic head', *names, **_PLAIN)
     frequent = [row for row in rows if row['words'] >= MIN_WORDS] or rows
     for row in frequent:
-        offset, head = f'{row["offset"]:+d}', f'{row["layer"]}-{row["head"]}'
-        table.add_row(
-            escape(row['relation']),
-            f'{row["words"]:,}',
-            head,
-            f'{row["accuracy"]:.1%}',
-            offset,
-            f'{row["baseline"]:.1%}',
-        )
+        best_head = (f'{row["layer"]}-{row["head"]}', f'{row["accuracy"]:.1%}')
+        best_offset = (f'{row["offset"]:+d}', f'{row["baseline"]:.1%}')
+        table.add_row(escape(row['relation']), f'{row["words"]:,}', *best_head, *best_offset)
     table.caption = f'each relation by its best head: {best_heads_accuracy(rows):.1%}'
     table.caption_justify = 'left'
     return table

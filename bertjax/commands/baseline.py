@@ -30,9 +30,8 @@ BASELINES = 'baseline.json'
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
     """Trains simple methods on the training records, and scores them on every other labeled split.
 
-    The metrics are written to WORKDIR/baseline.json, and printed in a table per split. If results.json has metrics of
-    the workdir's model on these data, the tables show them too. The verb needs neither a model nor config.init. The
-    workdir may contain a fine-tuning run or be new.
+    The metrics are written to WORKDIR/baseline.json, and printed together with those of the workdir's model on these
+    data, if results.json has any. The workdir may also be new.
 
     Raises:
       UserError: Records are malformed, only the training split has labels, the kind of task has no baselines, or
@@ -74,17 +73,13 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 
 
 def _model_figures(results: Mapping[str, Any], name: str) -> dict[str, Mapping[str, Any]]:
-    """Returns {title: metrics} of the workdir's model on the split `name`; {} if no metrics are recorded.
-
-    If the metrics are of a sample of the split, the title says so.
-    """
+    """Returns {title: metrics} of the workdir's model on the split `name`; {} if no metrics are recorded."""
     part = results.get('parts', {}).get(name)
     figures = results.get('splits', {}).get(name)
     return {'this model' + (f' ({part})' if part else ''): figures} if figures else {}
 
 
 def _table(title: str, score: str, rows: Mapping[str, Mapping[str, float | None]]) -> Table:
-    """Returns a table with a row for each method and a column for each metric."""
     names = list(next(iter(rows.values())))
     table = make_table(title, '', *(f'{name} *' if name == score else name for name in names))
     for row, figures in rows.items():

@@ -26,13 +26,9 @@ VERB = Verb(needs='corpus', teacher=False, bucket='look')
 def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> None:
     """Compiles the train step of every phase, and writes WORKDIR/compile.json.
 
-    The file has the results of each phase. Its top level repeats the results of the phase that needs the most memory.
-    Only `fits` differs: at the top level it tells whether all phases fit. Phases without steps are skipped.
-
-    With config.find_batch the verb doubles the batch of a phase while the phase fits. If the first batch does not fit,
-    the verb halves the batch until the phase fits or the batch cannot be halved.
-
-    If no tried batch of a phase fits, the verb also compiles other ways to compute the step.
+    The file has the results of each phase that has steps. Its top level repeats the results of the phase that needs the
+    most memory, except that `fits` tells whether all phases fit. If no tried batch of a phase fits, the verb also
+    compiles other ways to compute the step. For config.find_batch see `MemorySearch.batches`.
 
     Raises:
       UserError: The topology is empty or unknown, its compiler is missing, or the number of chips does not fit the
@@ -76,13 +72,8 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
         results.append(result)
     # A phase whose memory the compiler does not report counts as the worst.
     worst = max(results, key=lambda result: result['hbm_bytes_per_chip'] or math.inf)
-    report = {
-        'topology': settings.topology,
-        'chips': len(search.devices),
-        **worst,
-        'fits': not errors,
-        'phases': results,
-    }
+    report = {'topology': settings.topology, 'chips': len(search.devices), **worst}
+    report |= {'fits': not errors, 'phases': results}
     path = pathlib.Path(workdir) / 'compile.json'
     write_atomic(path, json.dumps(report, indent=2) + '\n')
     console.print(f'written to {display_path(path)}', markup=False)

@@ -39,7 +39,6 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _check_target(folder: pathlib.Path, formats: tuple[str, ...], has_init: bool) -> None:
-    """Raises a UserError if an export would be replaced, or if `has_init` and the workdir already has a model."""
     export = folder / 'export'
     if has_init and (has_run(folder) or (folder / 'config.json').exists() or export.exists()):
         found = f'{display_path(folder)}, which has a model already'

@@ -31,9 +31,7 @@ VERB = Verb(needs='distill', trains=True, processes=True)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Collection[str] = ()) -> None:
-    """Trains a student to imitate its teacher, on text (general distillation) or on a task.
-
-    The same call in the same workdir continues an interrupted run.
+    """Trains a student to imitate its teacher, on text or on a task. The same call continues an interrupted run.
 
     Raises:
       UserError, PreemptedError, NonFiniteError: See `program.train`.

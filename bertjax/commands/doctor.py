@@ -25,10 +25,9 @@ VERB = Verb(bucket='inspect')
 
 
 def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str] = ()) -> None:
-    """Prints a line for each check. `config` is the config of the run in the workdir, or of a run that has not started.
+    """Prints a line for each check. The verb does not disturb a run in progress.
 
-    The verb does not disturb a run in progress. It leaves no file behind, except a test object in a bucket that forbids
-    deletion.
+    It leaves no file behind, except a test object in a bucket that forbids deletion.
 
     Raises:
       UserError: A check failed: a run cannot start, or its result is unusable.

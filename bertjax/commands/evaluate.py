@@ -29,15 +29,13 @@ VERB = Verb(needs='task', processes=True)
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
     """Evaluates the workdir's model on config.split, such as 'dev' or 'dev,test'.
 
-    The workdir may contain a fine-tuning run, finished or not; config.step and config.use_checkpoint choose the
-    checkpoint. In a new workdir, the verb evaluates the model of config.init. With config.ensemble it evaluates the
-    models of several workdirs, together and individually. The metrics are added to WORKDIR/results.json, or replace its
-    content if it is about another model. The predictions, and any files that the task's benchmark expects, are written
-    to WORKDIR/predictions. Results on data other than the run's, or with other options of the task, go to `other_data`
-    in the file and in the folder.
+    In a new workdir, the verb evaluates the model of config.init. With config.ensemble it evaluates the models of
+    several workdirs, together and individually. The metrics are added to WORKDIR/results.json, or replace its content
+    if it is about another model. The predictions are written to WORKDIR/predictions. Results on data other than the
+    run's, or with other options of the task, go to `other_data` in the file and in the folder.
 
-    A task may have thresholds, such as the null threshold of SQuAD 2.0. The final model of a finished run keeps its
-    thresholds. For any other model, the thresholds are tuned on dev if config.split has dev.
+    The final model of a finished run keeps its thresholds, such as the null threshold of SQuAD 2.0. For any other
+    model, the thresholds are tuned on dev if config.split has dev.
 
     Raises:
       UserError: There is no model, or a split does not exist or has no labels.
@@ -91,8 +89,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: EvaluatedTask | Ensemble) -> dict[str, Any]:
     """Returns the facts that identify the evaluated model, or the members of the ensemble.
 
-    For a single model, the facts are config.init, config.use_checkpoint, the step of the checkpoint and the trial of a
-    sweep. The step is left out for the final model of a finished run.
+    The final model of a finished run has no step.
     """
     if isinstance(tuned, Ensemble):
         return {'ensemble': [str(member) for member in tuned.members]}

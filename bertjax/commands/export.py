@@ -27,11 +27,7 @@ VERB = Verb()
 def run(
     config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (), flag_keys: Collection[str] = ()
 ) -> None:
-    """Exports the checkpoint of config.step.
-
-    Step 0 means the newest checkpoint or, for a task with config.use_checkpoint='best', the checkpoint with the best
-    score on dev. The tokenizer comes from the workdir. The recipe must be for the model's kind of task or, for a
-    pre-trained model, describe the model's architecture.
+    """Exports the checkpoint of config.step. The recipe must be for the model's kind of task or its architecture.
 
     Raises:
       UserError: The checkpoint does not exist, the recipe is for another model, or a format cannot represent the model.
@@ -39,9 +35,8 @@ def run(
     return_freed_memory()
     folder = pathlib.Path(workdir)
     if (folder / TRIALS).exists():
-        raise UserError(
-            '--workdir', f'the sweep {workdir}', 'a single run', 'use its export/, the model of the best trial'
-        )
+        fix = 'use its export/, the model of the best trial'
+        raise UserError('--workdir', f'the sweep {workdir}', 'a single run', fix)
     if not has_checkpoints(folder):
         raise UserError('--workdir', f'no checkpoints in {workdir}', 'the workdir of a training run', 'train first')
     with lock_workdir(folder):
@@ -55,7 +50,7 @@ def run(
 
 
 def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pathlib.Path]]:
-    """Exports the model of a task. Returns a description of the model, and the written folders."""
+    """Returns a description of the exported model, and the written folders."""
     settings = finetuning_settings(config)
     formats = split_formats(settings.export_formats)
     check_push_to(settings.push_to, formats)
@@ -83,7 +78,7 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
 def _export_pretraining(
     config: ConfigDict, folder: pathlib.Path, flag_keys: Collection[str]
 ) -> tuple[str, list[pathlib.Path]]:
-    """Exports a checkpoint of a pre-training run. Returns a description of the checkpoint and the written folders."""
+    """Returns a description of the exported checkpoint, and the written folders."""
     settings = with_architecture(pretraining_settings(config), folder, flag_keys)
     formats = split_formats(settings.export_formats)
     check_push_to(settings.push_to, formats)

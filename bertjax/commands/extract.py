@@ -31,13 +31,11 @@ def run(config: ConfigDict, workdir: str) -> None:
     """Writes features of the texts in config.input to WORKDIR/features/NAME.FORMAT, and metadata to NAME.FORMAT.json.
 
     NAME is the input file's name without suffixes. The verb first reads the input file to its end, so that mistakes are
-    reported before anything is computed. The features are saved in parts. After a kill, the same command continues
-    after the last saved part, and writes the same file as an uninterrupted run. With some options, the features are
-    split over several files, which the metadata lists.
+    reported before anything is computed. After a kill, the same command continues after the last saved part, and writes
+    the same file as an uninterrupted run. With some options there are several files, which the metadata lists.
 
-    config.input='-' means standard input. Without config.extract.format, the features are then written to standard
-    output, as JSON lines, while the texts arrive. With a format, the verb first copies all texts to a temporary file in
-    the workdir, and NAME is stdin. The workdir may be new, or have a model or earlier results.
+    With config.input='-', standard input, and no config.extract.format, the features are written to standard output, as
+    JSON lines, while the texts arrive. With a format, the texts are first copied to a temporary file.
 
     Raises:
       UserError: The model or the input file does not exist, the model lacks a layer, a record is malformed, or the

@@ -34,11 +34,9 @@ def run(config: ConfigDict, workdir: str) -> None:
     """Answers the question config.fill.ask about texts.
 
     The answer for config.fill.text, a single text, is printed as a table. The answers for config.input, a file, are
-    JSON lines in WORKDIR/fill/NAME.ASK.jsonl, and NAME.ASK.json records the path of the file. NAME is the file's name
-    without suffixes. ASK is config.fill.ask, or `jointly` if masks are filled jointly. For ask='score', NAME.ASK.json
-    also has the scores of the whole file. With config.input='-', standard input, the answers are printed while the
-    texts arrive: as tables on a terminal, otherwise as JSON lines. The workdir may be new, or have a model or earlier
-    results.
+    JSON lines in WORKDIR/fill/NAME.ASK.jsonl, and NAME.ASK.json has the path of the file and, for ask='score', the
+    scores of the whole file. ASK is config.fill.ask, or `jointly` if masks are filled jointly. With config.input='-',
+    standard input, the answers are printed while the texts arrive: as tables on a terminal, otherwise as JSON lines.
 
     Raises:
       UserError: The model or the input file does not exist, the model lacks the head for the question, a text has no
@@ -48,9 +46,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     options, folder = settings.options, pathlib.Path(workdir)
     check_options(options)
     paired = options.ask == 'pairs'
-    source = InputSource(
-        settings.input, make_columns(options.field, options.pair_field if paired else '', 'config.fill')
-    )
+    columns = make_columns(options.field, options.pair_field if paired else '', 'config.fill')
+    source = InputSource(settings.input, columns)
     if options.text and settings.input:
         raise UserError('config.fill.text', 'a text and config.input', 'only one of the two', 'leave one out')
     if bool(options.second) != (paired and bool(options.text)):
@@ -60,8 +57,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         source.check()
     with lock_workdir(folder, results_only=True):
         if options.text:
-            values = (options.text, options.second) if paired else (options.text,)
-            item = Row('config.fill.text', values)
+            item = Row('config.fill.text', (options.text, options.second) if paired else (options.text,))
             _print(_make_request(settings, folder, [item]).answers([item]))
         elif settings.input == STANDARD_INPUT:
             with data_output() as out:

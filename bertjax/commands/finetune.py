@@ -23,9 +23,7 @@ VERB = Verb(needs='task', teacher=False, trains=True, processes=True)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
-    """Fine-tunes a model, or one model for each trial of config.sweep.
-
-    The same call in the same workdir continues an interrupted run.
+    """Fine-tunes a model, or one for each trial of config.sweep. The same call continues an interrupted run.
 
     Raises:
       UserError, PreemptedError, NonFiniteError: See `program.train`.

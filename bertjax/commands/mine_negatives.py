@@ -34,14 +34,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     """Writes the pairs of config.input with negatives to WORKDIR/negatives/NAME.jsonl, and metadata to NAME.json.
 
     NAME is the name of config.input without suffixes. The negatives are chosen from config.mine_negatives.corpus and
-    from these texts of config.input:
-
-      records with an anchor and a positive: all positives and known negatives
-      a BEIR folder with qrels/train.tsv: all documents
-      a SQuAD file, whose pairs are questions and paragraphs: all paragraphs
-
-    The result depends only on the model, the texts and the options. After a kill, the same command continues after the
-    last saved part of the vectors.
+    from config.input: all positives and known negatives of records, all documents of a BEIR folder, or all paragraphs
+    of a SQuAD file. After a kill, the same command continues after the last saved part of the vectors.
 
     Raises:
       UserError: The model or a file does not exist, a record is malformed, the options contradict each other, or the

@@ -32,10 +32,9 @@ VERB = Verb()
 def run(config: ConfigDict, workdir: str) -> None:
     """Scores both sentences of each pair of config.input by their pseudo-log-likelihoods, and prints the accuracies.
 
-    WORKDIR/minimal_pairs/NAME.json has the accuracies by set, by phenomenon and overall (see
-    `metrics.minimal_pairs.pair_accuracies`). NAME.jsonl has the records with the scores of both sentences. NAME is the
-    input file's name without suffixes. All input is checked before anything is computed. After a kill, the same command
-    continues after the last saved part. The workdir may be the workdir of the model or any other folder.
+    WORKDIR/minimal_pairs/NAME.json has the accuracies (see `metrics.minimal_pairs.pair_accuracies`), and NAME.jsonl the
+    records with the scores of both sentences. NAME is the input file's name without suffixes. After a kill, the same
+    command continues after the last saved part.
 
     Raises:
       UserError: The model or the file does not exist, the model lacks the MLM head, a record is malformed, a sentence

@@ -42,16 +42,12 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     NAME is the file's name without suffixes. NAME.json records the file's path, so that the predictions for one file do
     not replace those for another file of the same name.
 
-    If config.input is '-', the predictions for standard input go to standard output as the input arrives, in batches of
-    at most config.eval_batch_size records. A batch is predicted when it is full, or when no more input is waiting.
+    If config.input is '-', the predictions for standard input go to standard output as the input arrives. A batch is
+    predicted when it has config.eval_batch_size records, or when no more input is waiting.
 
     Without config.input, WORKDIR/predictions/SPLIT.jsonl gets the predictions for all records of each split in
-    config.split, such as 'test,test_mismatched'. For data other than the run's, or with other options of the task, the
-    folder is predictions/other_data.
-
-    Except for standard input, the files that the task's benchmark expects, if any, are written to a folder next to the
-    JSON lines, and to a zip. The model is chosen as in run=evaluate. With config.ensemble, several models predict
-    together. The workdir may contain a fine-tuning run or be new.
+    config.split. For data other than the run's, or with other options of the task, the folder is
+    predictions/other_data. The model is chosen as in run=evaluate.
 
     Raises:
       UserError: The model, the file or a split does not exist, a record is malformed, or the predictions for another

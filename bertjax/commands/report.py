@@ -27,12 +27,9 @@ VERB = Verb(devices=False)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str) -> None:
-    """Writes the page of a run, a sweep, an evaluation or a corpus. The run may be unfinished.
+    """Writes the page of a run, a sweep, an evaluation or a corpus. The run may be unfinished, and of another recipe.
 
     For a benchmark the verb writes one page about all tasks, and a page about each task that has started.
-
-    The page compares the config of the run with the recipe. Any recipe is accepted. If neither the workdir nor a member
-    of an evaluated ensemble has a config.json, the page shows `config`, which must then have the corpus or the task.
 
     Raises:
       UserError: The workdir has no run, corpus or evaluation, its config.json is damaged, the recipe lacks the corpus

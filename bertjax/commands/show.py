@@ -27,8 +27,8 @@ VERB = Verb(devices=False, workdir=False, bucket='look')
 def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
     """Prints the config, and its differences from the recipe and from the run in the workdir, if there is one.
 
-    The keys except `run` are printed line by line in alphabetical order, so that `diff` can compare two outputs. The
-    goodput of the run is printed too. The verb writes and locks nothing.
+    The keys are printed line by line in alphabetical order, so that `diff` can compare two outputs. The goodput of the
+    run is printed too. The verb writes and locks nothing.
 
     Raises:
       UserError: The config.json of the workdir is damaged, or the workdir has a run of another kind than the recipe.

@@ -25,8 +25,8 @@ _SPLITS = {'train': 'qa/wikipedia-train.json', 'dev': 'qa/wikipedia-dev.json'}
 def run(config: ConfigDict, workdir: str) -> None:
     """Converts the questions in config.data, the folder of triviaqa-rc, to WORKDIR/train-v1.1.json and dev-v1.1.json.
 
-    config.task.train_file and dev_file may name other question files in config.data, such as qa/web-train.json. A split
-    is left out if its key is empty and its default file is missing.
+    config.task.train_file and dev_file may name other question files. A split is left out if its key is empty and its
+    default file is missing.
 
     Raises:
       UserError: The task is not SQuAD 1.1, a file is not in TriviaQA's format, no file of questions exists, or the
@@ -64,7 +64,6 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: collections.Counter[str]) -> None:
-    """Writes the questions of the file `path` to `file`, one by one, in the format of SQuAD 1.1."""
     questions = read_questions(path)
     separator = '{"version": "1.1", "data": ['
     with show_progress('questions', len(questions), lines=True) as advance:
