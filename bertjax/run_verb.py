@@ -52,8 +52,6 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
     prepare(config.run, verb)
     if distributed.is_multiprocess():
         check_processes([json.loads(text) for text in distributed.gather_texts(dump(config))])
-    if verb.trains and (note := recipe.describe_default_argument()):
-        print(note)
     if in_bucket:
         from bertjax.workdir.mirror import mirrored_workdir  # Imported here, because it imports all export formats.
     with mirrored_workdir(workdir, verb.bucket) if in_bucket else contextlib.nullcontext(workdir) as folder:

@@ -74,11 +74,11 @@ class Recipe:
             if key in rows:
                 continue
             value = _to_config_value(value)
-            if key == 'phases' and isinstance(value, tuple) and all(map(_is_phase, value)):
-                value = tuple(phase(**entry) for entry in value)
-            elif key in known:
-                check_value(key, value, known[key].allowed, known[key].default)
             try:
+                if key == 'phases' and isinstance(value, tuple) and all(isinstance(entry, dict) for entry in value):
+                    value = tuple(phase(**entry) for entry in value)
+                elif key in known:
+                    check_value(key, value, known[key].allowed, known[key].default)
                 config_path.set_value(key, config, value)
             except (TypeError, ValueError) as error:
                 found = f'{value!r}, a {type(value).__name__}'
@@ -87,10 +87,8 @@ class Recipe:
         if 'steps' not in keys:
             _use_epochs(config, keys)
         check_ranges(config)
-        others = {key: value for key, value in self.rows.items() if key not in keys}
-        return dataclasses.replace(
-            self, config=config, flag_keys=frozenset((*self.flag_keys, *keys)), rows={**others, **rows}
-        )
+        rows |= {key: value for key, value in self.rows.items() if key not in keys}
+        return dataclasses.replace(self, config=config, flag_keys=frozenset((*self.flag_keys, *keys)), rows=rows)
 
     @property
     def command_line_keys(self) -> set[str]:
@@ -98,8 +96,9 @@ class Recipe:
         path, config, keys = find_recipe(self.base), self.config, set(self.flag_keys)
         recipe, _, argument = path.partition(':')
         if argument and recipe != str(SAVED_CONFIG):
-            if 'distill' in config and 'task' in config and (inner := _recipe_in_argument(argument)):
-                return keys | Recipe(argument, load_recipe(inner)).command_line_keys
+            if 'distill' in config and 'task' in config:
+                with contextlib.suppress(UserError):  # a user's recipe may take any argument
+                    return keys | Recipe(argument, load_recipe(find_recipe(argument))).command_line_keys
             values = flatten(load_recipe(path))
             try:
                 without = flatten(load_recipe(recipe))
@@ -111,35 +110,11 @@ class Recipe:
                 keys |= {f'task.{name}' for name in named_options if name in config.task}
         return keys
 
-    def describe_default_argument(self) -> str:
-        """Returns a sentence about the default argument of the recipe, if it is used; '' otherwise."""
-        name = self.base
-        inner = name.partition(':')[2] if 'distill' in self.config else name
-        path = _recipe_in_argument(inner or name)
-        if 'task' not in self.config or ':' in inner or not path or path.startswith(str(SAVED_CONFIG)):
-            return ''
-        task = self.config.task
-        named_options = [name for name, option in options(task.kind).items() if option.named and name in task]
-        values = [f'task.{name}={task[name]}' for name in named_options if f'task.{name}' not in self.flag_keys]
-        return f'--config={name} without an argument means {", ".join(values)}' if values else ''
-
 
 def _use_epochs(config: ConfigDict, set_keys: Collection[str]) -> None:
     """Lets the epochs of a fine-tuning replace the steps of its recipe if the user sets them."""
     if 'task' in config and ('epochs' in set_keys or ('sweep.epochs' in set_keys and config.sweep.epochs)):
         config.steps = 0
-
-
-def _recipe_in_argument(argument: str) -> str | None:
-    """Returns `find_recipe(argument)`; None if it is not a recipe. A user's recipe may take any argument."""
-    try:
-        return find_recipe(argument)
-    except UserError:
-        return None
-
-
-def _is_phase(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(name, str) for name in value)
 
 
 def _to_config_value(value: Any) -> Any:

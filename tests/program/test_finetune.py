@@ -28,21 +28,6 @@ def test_the_model_learns_and_the_run_reports_it(tuned: pathlib.Path):
     for verb in ('baseline', 'report', 'plot'):
         assert f" (needs the extra '{verb}'):\n{command}{verb}\n" in out
     assert f'standard input):\n{command}predict --config.input=FILE\n' in out
-    assert 'without an argument' not in out
-
-
-@pytest.mark.parametrize(
-    ('recipe', 'default'),
-    [('glue', 'task.task=rte'), ('squad', 'task.version=1.1'), ('distilbert:glue', 'task.task=rte')],
-)
-def test_a_recipe_without_an_argument_prints_its_default(
-    program: Program, tmp_path: pathlib.Path, recipe: str, default: str
-):
-    nowhere = (f'--workdir={tmp_path}', '--config.init=/nowhere')
-    out = program.run(*nowhere, recipe=recipe, small=False, status=2).stdout
-    assert out == f'--config={recipe} without an argument means {default}\n'
-    changed = program.run(*nowhere, f'--config.{default}', recipe=recipe, small=False, status=2)
-    assert not changed.stdout
 
 
 @pytest.mark.slow
