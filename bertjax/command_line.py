@@ -106,22 +106,23 @@ def to_flags(argv: Sequence[str]) -> list[str]:
             arguments[-1] += f'={argument}'
         else:
             arguments.append(argument)
-    words = [argument for argument in arguments[1:] if not argument.startswith('-') and not _KEY_VALUE.match(argument)]
-    for before, word in itertools.pairwise(arguments):
-        if word in words:
-            _check_recipe(word, before)
-    recipes = [f'--config={word}' for word in words]
-    named = _recipes([*recipes, *arguments])
-    pairs = [argument for argument in arguments if _KEY_VALUE.match(argument)]
-    keys = flatten(load_recipe(find_recipe(named[0]))) if named and pairs else {}
-    rest = (_pair_flag(argument, keys) if argument in pairs else argument for argument in arguments[1:])
-    return [argv[0], *recipes, *(argument for argument in rest if argument not in words)]
+    recipes, rest = [], []
+    for before, argument in itertools.pairwise(arguments):
+        if argument.startswith('-') or _KEY_VALUE.match(argument):
+            rest.append(argument)
+        else:
+            _check_recipe(argument, before)
+            recipes.append(f'--config={argument}')
+    named = _recipes([*recipes, *rest])
+    rest = [argument if argument.startswith('-') else _pair_flag(argument, named) for argument in rest]
+    return [argv[0], *recipes, *rest]
 
 
-def _pair_flag(pair: str, keys: Collection[str]) -> str:
-    """Returns the long form of `pair`, an argument KEY=VALUE. `keys` are the keys of the recipe."""
+def _pair_flag(pair: str, recipes: Sequence[str]) -> str:
+    """Returns the long form of `pair`, an argument KEY=VALUE. ALIASES stand for flags and for keys of the recipe."""
     key, _, value = pair.partition('=')
     if key in ALIASES:
+        keys = flatten(load_recipe(find_recipe(recipes[0]))) if recipes else {}
         key = next((ours for ours in FLAGS[key] if ours in (*keys, *_FLAGS)), key)
     is_flag = key in _FLAGS or key.startswith('config.')
     return f'--{key}={value}' if is_flag else f'--config.{key}={value}'
@@ -190,7 +191,7 @@ def read_recipe() -> Recipe:
     """
     if CONFIG.value is None:
         raise no_recipe_error()
-    (name,) = _recipes(to_flags(sys.argv))
+    (name,) = _recipes(sys.argv)
     flag_keys = config_flags.get_override_values(flags.FLAGS['config'])
     check_used(CONFIG.value, flag_keys)
     return make_recipe(name, CONFIG.value, flag_keys)

@@ -26,21 +26,25 @@ def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
     Raises:
       UserError: The kind of task is unknown.
     """
-    verb = next((verb for verb in INFERENCE_KEYS if verb in config), None)
-    if verb:
-        return keys_of(INFERENCE_KEYS[verb])
-    distilled = {'prefix': 'distill.', 'change': Change.TRAINING} if 'distill' in config else None
+    known = keys_of(keys_class(config))
+    if 'distill' in config:
+        group_class = TaskDistillationKeys if 'task' in config else DistillationKeys
+        known |= keys_of(group_class, 'distill.', Change.TRAINING)
     if 'task' in config:
         kinds, kind = one_of(KINDS), flatten(config).get('task.kind')
         check_value('task.kind', kind, kinds, 'classification')
-        known = keys_of(FinetuningKeys) | (keys_of(TaskDistillationKeys, **distilled) if distilled else {})
         known['task.kind'] = Key(kind, kinds, 'the kind of task', Change.STATE, Trained.SAME)
-        return known | {f'task.{name}': option for name, option in options(kind).items()}
-    known = keys_of(PretrainingKeys) | (keys_of(DistillationKeys, **distilled) if distilled else {})
+        known |= {f'task.{name}': option for name, option in options(kind).items()}
     for entry in _phases(flatten(config)):
         known.pop('phases', None)
         known |= keys_of(PhaseKeys, f'{entry}.', Change.TRAINING)
     return known
+
+
+def keys_class(config: Mapping[str, Any]) -> type:
+    """Returns the dataclass of the keys of `config`."""
+    verb = next((verb for verb in INFERENCE_KEYS if verb in config), None)
+    return INFERENCE_KEYS[verb] if verb else FinetuningKeys if 'task' in config else PretrainingKeys
 
 
 def _phases(names: Iterable[str]) -> list[str]:

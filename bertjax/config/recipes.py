@@ -162,6 +162,8 @@ def as_config(record: Any) -> ConfigDict:
             continue
         if dataclasses.is_dataclass(value):
             value = as_config(value)
+        elif field.metadata.get('is_list'):
+            value = tuple(map(as_config, value))
         elif isinstance(field.type, types.UnionType):  # such as `bool | None`
             value = config_dict.FieldReference(value, field_type=object)
         config[field.name] = ConfigDict(value) if isinstance(value, dict) else value

@@ -14,13 +14,15 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import yaml
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict
 
-from bertjax.config.check import COMPUTED_KEYS, check_recorded
+from bertjax.config.check import COMPUTED_KEYS, check_recorded, keys_class
 from bertjax.config.files import SAVED_CONFIG, Recipe, find_recipe, load_recipe
 from bertjax.config.plain import from_plain
 from bertjax.config.pretraining import BUDGET_CHOICES, ROTARY_FIELDS
 from bertjax.config.ranges import format_value
+from bertjax.config.recipes import as_config
+from bertjax.config.schema import from_config
 from bertjax.errors import UserError
 
 
@@ -28,7 +30,6 @@ class _Loader(yaml.SafeLoader):
     """A loader that reads 3e-5 as a number, as in YAML 1.2. PyYAML follows YAML 1.1, in which 3e-5 is text."""
 
 
-_DURATIONS = ('steps', 'eval_every', 'checkpoint_every', 'intermediate')
 _FLOAT = re.compile(r'[-+]?\d+(\.\d*)?[eE][-+]?\d+$')
 _Loader.add_implicit_resolver('tag:yaml.org,2002:float', _FLOAT, list('-+0123456789'))
 
@@ -50,9 +51,7 @@ def get_config(path: str) -> ConfigDict:
             values['phases'] = []
         config = from_plain(values)
         check_recorded(config, path, 'correct it, or add `recipe: NAME` and keep only the changed keys')
-        for group in (config, config.get('distill'), *config.get('phases', ())):
-            _accept_text(group)
-        return config
+        return as_config(from_config(keys_class(config), config))
     try:
         changed = Recipe(recipe, load_recipe(find_recipe(recipe))).with_keys(_flat(values))
         for key in changed.rows:
@@ -61,15 +60,6 @@ def get_config(path: str) -> ConfigDict:
         return changed.config
     except UserError as error:
         raise UserError(f'{path}: {error.where}', error.found, error.expected, error.fix) from None
-
-
-def _accept_text(group: Any) -> None:
-    """Lets the durations of a group of keys be numbers or text such as '10%', as in a recipe."""
-    for key in _DURATIONS:
-        if isinstance(group, ConfigDict) and key in group:
-            value = group[key]
-            del group[key]
-            group[key] = config_dict.FieldReference(value, field_type=object)
 
 
 def make_recipe(name: str, config: ConfigDict, flag_keys: Collection[str] = ()) -> Recipe:

@@ -34,7 +34,7 @@ class Check:
 
 
 def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[..., Iterator[Check]]]:
-    """Returns a decorator for generators of checks. A UserError becomes a failed check of `about`."""
+    """Decorates a generator of checks: a UserError becomes a failed check of `about`."""
 
     def decorate(function: Callable[..., Iterable[Check]]) -> Callable[..., Iterator[Check]]:
         @functools.wraps(function)

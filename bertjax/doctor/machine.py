@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from packaging.requirements import Requirement
 
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
-from bertjax.errors import UserError
+from bertjax.errors import UserError, first_line
 from bertjax.files import disk
 from bertjax.files.atomic import lock_directory
 from bertjax.parallel.devices import unused_accelerator
@@ -69,9 +69,8 @@ def devices() -> Iterator[Check]:
     try:
         available = training_devices()
     except RuntimeError as error:  # for example, another process uses the TPU
-        reason = (str(error).strip() or 'no reason given').splitlines()[0]
         fix = 'end the process that uses the devices, or repair the driver'
-        yield Check('devices', FAIL, f'JAX cannot start: {reason}', fix)
+        yield Check('devices', FAIL, f'JAX cannot start: {first_line(error)}', fix)
         return
     kind = f'{len(available)} x {available[0].device_kind}'
     if idle := unused_accelerator(available[0].platform):
@@ -102,10 +101,7 @@ def is_at_work(folder: pathlib.Path) -> bool:
 def disk_space(
     folder: pathlib.Path, needed: Mapping[str, int], other: str = 'give a --workdir on another disk'
 ) -> Iterator[Check]:
-    """Compares the free disk space with `needed`, {name of files: bytes}. Fails if the first entry does not fit.
-
-    `other` is an alternative to making room, for the message.
-    """
+    """Compares the free disk space with `needed`, {name of files: bytes}. Fails if the first entry does not fit."""
     free = shutil.disk_usage(disk.nearest_folder(folder)).free
     message = f'{gib(free)} free; {", ".join(f"{name} {gib(size)}" for name, size in needed.items())}'
     if free < next(iter(needed.values())):

@@ -81,11 +81,8 @@ def progress(run: Run, *, at_work: bool) -> Iterator[Check]:
 
 
 def with_set_keys(run: Run, config: Mapping[str, Any], set_keys: Collection[str]) -> dict[str, Any]:
-    """Returns the config with which a command continues a run: the run's config, updated with the keys the user set.
-
-    `config` is the plain form of the command's config. The number of steps depends on two keys, steps and epochs.
-    """
-    names = {*set_keys, 'steps'} if 'epochs' in set_keys else {*set_keys}
+    """Returns the config of a run, in plain form, with the keys that a command with `config` sets to continue it."""
+    names = {*set_keys, *(['steps'] if 'epochs' in set_keys else [])}  # the epochs decide the steps
     if 'batch_size' not in set_keys:  # the steps of an epoch depend on it
         config = {**config, 'batch_size': run.config['batch_size']}
     resolved, merged = flatten(resolve_like(config, run.config, set_keys)), copy.deepcopy(dict(run.config))
@@ -98,18 +95,14 @@ def with_set_keys(run: Run, config: Mapping[str, Any], set_keys: Collection[str]
 
 @check('resume')
 def resume(run: Run, done: int, config: Mapping[str, Any]) -> Iterator[Check]:
-    """Fails if the run cannot continue after the step `done` with `config`; see `with_set_keys`.
-
-    Warns if the run continues only with the same training rows, which are not read here.
-    """
+    """Fails if the run cannot continue after the step `done` with `config`; see `with_set_keys`."""
     changes = check_resume(run.config, config, str(run.folder), finished=done == config['steps'])
     if not changes:
         return
-    message = 'changed keys: ' + ', '.join(changes)
+    status, fix = OK, ''
     if run.is_task and any(line.startswith(BATCH_KEYS) for line in changes):
-        yield Check('resume', WARN, message, 'keep the old values, unless the training rows stay the same')
-    else:
-        yield Check('resume', OK, message)
+        status, fix = WARN, 'keep the old values, unless the training rows stay the same'
+    yield Check('resume', status, 'changed keys: ' + ', '.join(changes), fix)
 
 
 @check('numbers')
