@@ -32,9 +32,8 @@ class Collective:
       chips: The number of chips in a group, or the number of slices for a collective between slices.
       first, last: The names of the first and last instruction. They differ only if the collective is asynchronous.
       network: Whether the collective uses the data center network between slices.
-      seconds: The transfer time in seconds; set by `estimate`.
-      exposed: The seconds for which the chip waits for the end of the transfer; set by `estimate`.
-      count: The number of executions per step; set by `estimate`.
+      seconds, exposed, count: The transfer time, the time for which the chip waits for its end, and the number of
+        executions per step; `estimate` sets them.
     """
 
     kind: str
@@ -82,11 +81,7 @@ def _make_collective(instruction: Instruction, inner: Instruction, chips: int) -
 
 
 def _make_key(instruction: Instruction, inner: Instruction) -> str:
-    """Returns a key that all instructions of a collective share.
-
-    In a fusion with a channel, the key combines `channel_id` and `chain_id`, because several collectives in `shard_map`
-    may have the same channel. Otherwise, the key is the name of `inner`.
-    """
+    """Returns a key that all instructions of a collective share. Collectives in `shard_map` may share a channel."""
     channel = inner.find(r'channel_id=(\d+)')
     in_parts = instruction.opcode == 'fusion' and channel
     return f'{channel} {inner.find(_CHAIN)}' if in_parts else inner.name

@@ -104,9 +104,9 @@ class Estimate:
 def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
     """Estimates the time of a program that `chips` chips run together.
 
-    A chip executes the instructions one after the other, in the order of the text. The time of a loop is its trip count
-    (1 if unknown) times the time of its body. A conditional counts as its slowest branch. Most instructions take the
-    cycles that the compiler reports. Kernels, collectives and other instructions without cycles are modeled:
+    A chip executes the instructions in the order of the text. A loop takes its trip count (1 if unknown) times the time
+    of its body, and a conditional as long as its slowest branch. Most instructions take the cycles that the compiler
+    reports. Kernels, collectives and other instructions without cycles are modeled:
 
     * kernels: max(FLOPs / peak, bytes / HBM bandwidth) / EFFICIENCY;
     * collectives: bytes sent / bandwidth, minus the time of the work between their start and their end. The links of a
@@ -138,7 +138,6 @@ def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
 
 
 def _estimate_instruction(instruction: Instruction, rates: Rates, chips: int) -> Estimate:
-    """Estimates one instruction, including the computations that it calls."""
     total = Estimate()
     if instruction.opcode == 'while':
         turns = trip_count(instruction)
@@ -169,24 +168,18 @@ def _estimate_instruction(instruction: Instruction, rates: Rates, chips: int) ->
 
 def _is_kernel(instruction: Instruction) -> bool:
     """Returns whether an instruction is a Pallas kernel. Other custom calls count only if they have cycles."""
-    return instruction.opcode == 'custom-call' and (
-        '"tpu_custom_call"' in instruction.attributes or '"cost_estimate"' in instruction.attributes
-    )
+    names = ('"tpu_custom_call"', '"cost_estimate"')
+    return instruction.opcode == 'custom-call' and any(name in instruction.attributes for name in names)
 
 
 def _kernel_work(instruction: Instruction) -> tuple[float, float]:
-    """Returns the FLOPs and bytes that a kernel's author states (`pl.CostEstimate`).
-
-    Without a statement, the FLOPs are 0, and the bytes are those of the operands and results.
-    """
+    """Returns the FLOPs (else 0) and the bytes (else those it reads and writes) that `pl.CostEstimate` states."""
     stated = dict(re.findall(r'"(\w+)":"?(-?[\d.e+]+)', instruction.find(r'"cost_estimate":\{([^}]*)\}') or ''))
-    return float(stated.get('flops', 0)), float(stated.get('bytes_accessed', 0)) or float(
-        _moved_bytes(instruction, False)
-    )
+    moved = float(stated.get('bytes_accessed', 0)) or float(_moved_bytes(instruction, hbm_only=False))
+    return float(stated.get('flops', 0)), moved
 
 
 def _moved_bytes(instruction: Instruction, hbm_only: bool = True) -> int:
-    """Returns the bytes of the operands and results of an instruction, by default only for arrays in HBM."""
     return sum(shape_bytes(x.shape, hbm_only=hbm_only) for x in (instruction, *instruction.inputs))
 
 
@@ -202,11 +195,8 @@ def part_of(instruction: Instruction) -> str:
     if opcodes and opcodes <= {'convert', *_MOVES}:
         return 'casts' if 'convert' in opcodes else 'copies'
     product = next((inner.op_name for inner in work if inner.opcode in _PRODUCTS), '')
-    if (
-        not product
-        and opcodes & {'dynamic-update-slice', 'dynamic-slice'}
-        and re.search(_SCAN_STACK, instruction.op_name)
-    ):
+    moves_slice = opcodes & {'dynamic-update-slice', 'dynamic-slice'}
+    if not product and moves_slice and re.search(_SCAN_STACK, instruction.op_name):
         return 'stacks'
     inner_names = (product or instruction.op_name, *(inner.op_name for inner in work))
     names = itertools.chain(inner_names, _iterate_operand_names(instruction))

@@ -3,16 +3,20 @@
 import dataclasses
 import functools
 import math
+import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 # libtpu writes the largest int64 if it has no estimate.
 _NO_ESTIMATE = 2**63 - 1
 _COMPUTATION = re.compile(r'^(ENTRY )?%?([\w.-]+) \(.*\{$')
 _INSTRUCTION = re.compile(r'^\s+(ROOT )?%?([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*?)\)(?:, (.*))?$')
 _ARRAY = re.compile(r'\b([a-z]\w*)\[([\d,]*)\](?:\{([^{}]*)\})?')
-# Opcodes whose result has the values of the operand, perhaps in another shape, layout or type.
-_TRANSPARENT = {'copy', 'bitcast', 'copy-done', 'copy-start', 'reshape', 'convert'}
+# The operations on scalars that `trip_count` evaluates, and the directions of `compare`.
+_OPERATIONS = {'add': operator.add}
+_OPERATIONS |= dict.fromkeys(('copy', 'bitcast', 'copy-done', 'copy-start', 'reshape', 'convert'), operator.pos)
+_COMPARISONS = {'LT': operator.lt, 'LE': operator.le, 'GT': operator.gt, 'GE': operator.ge, 'NE': operator.ne}
+_MAX_TURNS = 100_000  # the maximum number of evaluated iterations
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,22 +82,13 @@ class Instruction:
         else:
             yield self
 
-    def source(self) -> 'Instruction':
-        """Returns the instruction that computes the value, before any copies and conversions."""
-        return self.inputs[0].source() if self.opcode in _TRANSPARENT else self
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Computation:
-    """A computation of a program.
+    """A computation of a program."""
 
-    Attributes:
-      module: All computations of the program, by name.
-      instructions: The instructions by name, in execution order.
-    """
-
-    module: Mapping[str, 'Computation']
-    instructions: dict[str, Instruction] = dataclasses.field(default_factory=dict)
+    module: Mapping[str, 'Computation']  # all computations of the program, by name
+    instructions: dict[str, Instruction] = dataclasses.field(default_factory=dict)  # by name, in execution order
 
     @functools.cached_property
     def root(self) -> Instruction:
@@ -137,52 +132,41 @@ def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
 def trip_count(loop: Instruction) -> int | None:
     """Returns the trip count of a `while`, or None if it is unknown.
 
-    The count is known if the text states it, or if start, step and bound are constants, as in `jax.lax.scan`.
+    The count is known if the text states it, or if the condition reads only constants and a counter, which begins at a
+    constant and to which the body adds constants, as in `jax.lax.scan`.
     """
     if count := loop.find(r'"known_trip_count":\{"n":"(\d+)"\}'):
         return int(count)
-    compare = loop.called('condition')[0].root
-    counter, bound = _find_operands(compare)
-    if counter is None or counter.opcode != 'get-tuple-element':
-        return None
-    direction = next(
-        (instruction.find(r'direction=(\w+)') for instruction in compare.inside() if instruction.opcode == 'compare'),
-        None,
-    )
-    start = _constant_value(loop.inputs[0].inputs[counter.index]) if loop.inputs[0].opcode == 'tuple' else None
-    step = _loop_step(loop.called('body')[0], counter.index)
-    bound = _constant_value(bound)
-    if None in (start, step, bound) or direction not in ('LT', 'LE', 'GT', 'GE', 'NE') or not step:
-        return None
-    distance = (bound - start) * (1 if step > 0 else -1) + (direction in ('LE', 'GE'))
-    return max(-(-distance // abs(step)), 0)
+    condition, body = loop.called('condition')[0], loop.called('body')[0]
+    counters = [x.index for x in condition.instructions.values() if x.opcode == 'get-tuple-element']
+    try:
+        value = _evaluate(loop.inputs[0].inputs[counters[0]], {}.__getitem__)
+        for turns in range(_MAX_TURNS):
+            elements = {counters[0]: value}.__getitem__
+            if not _evaluate(condition.root, elements):
+                return turns
+            value = _evaluate(body.root.inputs[counters[0]], elements)
+    except (LookupError, ValueError):  # a value that is no constant
+        pass
+    return None
 
 
-def _find_operands(instruction: Instruction) -> tuple[Instruction | None, Instruction | None]:
-    """Returns the sources of both operands, or (None, None) if there are not two. A fusion counts as its root."""
-    root = instruction.called('calls')[0].root if instruction.opcode == 'fusion' else instruction
-    sides = [side.source() for side in root.inputs]
-    if instruction is not root:
-        sides = [
-            instruction.inputs[int(side.operands)].source() if side.opcode == 'parameter' else side for side in sides
-        ]
-    return (sides[0], sides[1]) if len(sides) == 2 else (None, None)
+def _evaluate(instruction: Instruction, argument: Callable[[int], int]) -> int:
+    """Evaluates a scalar. `argument` returns an element of the loop's tuple, or a parameter of a fusion.
 
-
-def _loop_step(body: Computation, index: int) -> int | None:
-    """Returns the constant that the body adds to the loop's value at `index`, or None if it adds no constant."""
-    if body.root.opcode != 'tuple':
-        return None
-    value = body.root.inputs[index].source()
-    root = value.called('calls')[0].root if value.opcode == 'fusion' else value
-    counter, added = _find_operands(value)
-    if _constant_value(counter) is not None:
-        counter, added = added, counter
-    adds = root.opcode == 'add' and counter is not None and counter.opcode == 'get-tuple-element'
-    return _constant_value(added) if adds and counter.index == index else None
-
-
-def _constant_value(instruction: Instruction | None) -> int | None:
-    source = instruction and instruction.source()
-    is_constant = source and source.opcode == 'constant' and re.fullmatch(r'-?\d+', source.operands)
-    return int(source.operands) if is_constant else None
+    Raises:
+      LookupError, ValueError: The scalar is not a function of constants and of known arguments.
+    """
+    if instruction.opcode == 'constant':
+        return int(instruction.operands)
+    if instruction.opcode == 'parameter':
+        return argument(int(instruction.operands))
+    if instruction.opcode == 'get-tuple-element' and instruction.inputs[0].opcode == 'parameter':
+        return argument(instruction.index)
+    if instruction.opcode == 'fusion':
+        operand = lambda number: _evaluate(instruction.inputs[number], argument)  # noqa: E731
+        return _evaluate(instruction.called('calls')[0].root, operand)
+    is_comparison = instruction.opcode == 'compare'
+    direction = instruction.find(r'direction=(\w+)')
+    operation = _COMPARISONS[direction] if is_comparison else _OPERATIONS[instruction.opcode]
+    return operation(*(_evaluate(x, argument) for x in instruction.inputs))

@@ -38,11 +38,7 @@ CompileResult = dict[str, Any]  # the entries of compile.json for a phase
 
 
 class MemorySearch:
-    """Compiles the phases of a pre-training run for a TPU slice or GPUs, which need not be attached.
-
-    Args:
-      settings: The pre-training settings. The corpus is not read.
-      topology: The slice or the GPUs; see `parallel.topology.topology_devices`.
+    """Compiles the phases of a pre-training run for the TPU slice or the GPUs `topology`, which need not be attached.
 
     Raises:
       UserError: The topology is unknown, its compiler is missing, or the mesh does not fit the devices or the model.
@@ -134,8 +130,7 @@ class MemorySearch:
 
         There are three ways: more accumulation steps, more rematerialization, and weights split over more chips. Each
         way is tried until a plan fits, with at most TRIES compiles. If no plan fits, the next plan combines the first
-        two ways. If that plan does not fit either and the weights can be split over more chips, the last plan combines
-        all three.
+        two ways, and the last plan all three.
         """
         any_fits = False
         for plans in (self._accumulation_plans(phase, result), self._remat_plans(), self._fsdp_plans(result)):
@@ -143,10 +138,8 @@ class MemorySearch:
                 any_fits |= trial['fits']
                 yield plan, trial
         if not any_fits:
-            most: MemoryPlan = {
-                'grad_accum_steps': phase.grad_accum_steps * self._rows_per_step(phase),
-                'model.remat': 'full',
-            }
+            steps = phase.grad_accum_steps * self._rows_per_step(phase)
+            most: MemoryPlan = {'grad_accum_steps': steps, 'model.remat': 'full'}
             yield from self._compile_until_fit(phase, [most, *({**most, **mesh} for mesh in self._mesh_plans()[-1:])])
 
     def _compile_until_fit(
@@ -159,7 +152,7 @@ class MemorySearch:
                 return
 
     def _accumulation_plans(self, phase: PretrainingPhase, result: CompileResult) -> list[MemoryPlan]:
-        """Returns plans with more accumulation steps, starting one plan before the first that should fit."""
+        """Returns the plans with more accumulation steps from one before the first that should fit."""
         rows, fixed, available = self._rows_per_step(phase), _fixed_bytes(result), result['hbm_bytes_available']
         counts = [n for n in range(2, rows + 1) if rows % n == 0]
         enough = [i for i, n in enumerate(counts) if fixed + (_needed_bytes(result) - fixed) / n <= available]
@@ -167,7 +160,6 @@ class MemorySearch:
         return [{'grad_accum_steps': phase.grad_accum_steps * n} for n in counts[first:]]
 
     def _remat_plans(self) -> list[MemoryPlan]:
-        """Returns plans with more rematerialization, in the order of REMAT_BY_MEMORY."""
         remat = resolve_remat(self.setup({}).module.config, self.devices[0].platform)
         return [{'model.remat': more} for more in REMAT_BY_MEMORY[REMAT_BY_MEMORY.index(remat) + 1 :]]
 

@@ -63,7 +63,7 @@ def _sum_sent(step: Estimate) -> list[dict[str, Any]]:
 
 
 def cost_lines(result: dict[str, Any]) -> list[str]:
-    """Formats a result of `step_cost` as lines."""
+    """Returns the lines about the result of `step_cost`."""
     if 'estimate_error' in result:
         return [f'  no estimate: the HLO of the step could not be parsed ({result["estimate_error"]})']
     if not result.get('estimated_step_s'):
