@@ -23,8 +23,7 @@ def available_cores() -> int:
 def cgroup_limits(controller: str, *names: str) -> Iterator[list[int]]:
     """Yields the limits of the control group of this process, and of each group that contains it (Linux).
 
-    A container that has its own cgroup namespace sees its group as `/`. Otherwise, the path of the group may be missing
-    from the container's file system, which then has the files of the group at the top.
+    In a container, the path of the group may be missing, and its files are at the top.
 
     Args:
       controller: The controller of cgroup v1, for example 'memory'.

@@ -31,9 +31,8 @@ def host_memory() -> int:
 def return_freed_memory() -> None:
     """Makes glibc return the memory of freed arrays to the system immediately.
 
-    By default, glibc raises its mmap threshold to the size of freed blocks, up to 32 MB, and keeps smaller blocks. If a
-    model is read and converted array by array, the kept blocks can be as large as the model. Do not call this function
-    in training, where each step allocates the same buffers again. With another C library, the function does nothing.
+    By default, glibc keeps freed blocks of up to 32 MB. If a model is converted array by array, these can be as large
+    as the model. Do not call this function in training, where each step allocates the same buffers again.
     """
     if sys.platform != 'linux':
         return

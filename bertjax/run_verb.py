@@ -26,7 +26,6 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
     """Runs the verb of a recipe, config.run.
 
     Args:
-      recipe: The recipe. Rows that were passed in Python are written to the workdir before the verb starts.
       workdir: The path of the workdir, or its address in a bucket; None if the verb needs none.
       prepare: A function that is called with the name and the declaration of the verb, after the checks.
 
@@ -78,11 +77,7 @@ def _check_folder(folder: pathlib.Path) -> None:
 
 
 def _find_verb(recipe: Recipe) -> types.ModuleType:
-    """Returns the module of config.run, and checks that the recipe fits the verb.
-
-    Raises:
-      UserError: The verb does not exist, or it needs another recipe.
-    """
+    """Returns the module of config.run. Raises a UserError if it does not exist, or needs another recipe."""
     config, name = recipe.config, recipe.config.run
     if name not in verbs():
         possible = [verb for verb in verbs() if load_verb(verb).VERB.needs in ('', *config)]

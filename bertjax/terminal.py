@@ -76,13 +76,9 @@ def make_table(title: str, *columns: str, **style: Any) -> Table:
 
 
 class _OutputBytes(io.FileIO):
-    """Standard output or error as bytes. If the reader closes the stream, further output is discarded.
+    """Standard output or error as bytes. If the reader closes the stream, further output is discarded."""
 
-    Attributes:
-      is_closed: Whether the reader has closed the stream.
-    """
-
-    is_closed = False
+    is_closed = False  # whether the reader has closed the stream
 
     def write(self, data) -> int | None:
         try:
@@ -98,15 +94,10 @@ class _OutputBytes(io.FileIO):
 
 
 class _Text(io.TextIOWrapper):
-    """Standard output or standard error as text, with control characters escaped.
+    """Standard output or standard error as text, with control characters escaped."""
 
-    Attributes:
-      rich_proxied_file: The stream without escapes for `Console`, which escapes the text itself.
-      data: The UTF-8 stream without escapes for `data_output`.
-    """
-
-    rich_proxied_file: TextIO
-    data: TextIO
+    rich_proxied_file: TextIO  # the stream without escapes for `Console`, which escapes the text itself
+    data: TextIO  # the UTF-8 stream without escapes for `data_output`
 
     def write(self, text: str) -> int:
         super().write(text.translate(_ESCAPES))
@@ -132,8 +123,8 @@ def has_reader(out: TextIO) -> bool:
 def is_shown(record: logging.LogRecord) -> bool:
     """Returns whether to show a log message.
 
-    Messages of Orbax, and of asyncio, which Orbax uses, are hidden. Orbax also raises its errors, so none is lost.
-    Debug messages of loggers other than absl's are shown only with --verbosity=2 or more.
+    Messages of Orbax and of its asyncio are hidden, because Orbax also raises its errors. Debug messages of loggers
+    other than absl's are shown only with --verbosity=2 or more.
     """
     if record.levelno <= logging.DEBUG and record.name != 'absl' and absl.logging.get_verbosity() < 2:
         return False

@@ -86,8 +86,7 @@ def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
 def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
     """Raises a UserError for the first of `flag_keys` that has no effect because of the value of another key.
 
-    `flag_keys` are the keys that a single command or call sets. The other keys are not checked, because a recipe may
-    have keys for several verbs.
+    `flag_keys` are the keys that a command or call sets. A recipe may have keys for several verbs.
     """
     values, known = flatten(config), config_keys(config)
     for name in sorted(known.keys() & values.keys() & {*flag_keys}):
@@ -124,8 +123,7 @@ def _keys_below(group: str, known: Iterable[str]) -> list[str]:
 def check_key(key: str, known: Collection[str]) -> None:
     """Raises a UserError unless `key` is one of `known`, the keys of a recipe.
 
-    Without this check, a ConfigDict would accept keys such as `items`, which is one of its attributes, and `corpus[0]`,
-    a letter of a string. It would then fail to set the value.
+    A ConfigDict would accept keys such as `items`, one of its attributes, and `corpus[0]`, a letter of a string.
     """
     # If `known` contains 'phases[0].steps', 'phases' is also a key.
     if key in known or key in {name.partition('[')[0] for name in known}:

@@ -168,10 +168,7 @@ class AttentionKeys:
 
 
 def _of_verb(verb: str, base: type[ModelKeys], options: Any, input: str = '') -> type[ModelKeys]:
-    """Returns a class with the keys of `base` and the group config.VERB.
-
-    `input` is the description of config.input; '' keeps the description in `base`.
-    """
+    """Returns a class with the keys of `base` and the group config.VERB. `input` describes config.input."""
     fields = [('run', str, override(ModelKeys, 'run', verb)), (verb, type(options), group(options))]
     if input:
         fields.append(('input', str, override(base, 'input', about=input)))

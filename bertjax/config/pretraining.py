@@ -37,10 +37,7 @@ class Vocab:
 
 
 def _inherited(allowed: Range, unset: Any, run_key: str = '') -> Any:
-    """Declares a key of a phase. If its value is `unset`, the phase uses the value of the key `run_key` of the run.
-
-    If `run_key` is '', the key of the run has the same name.
-    """
+    """Declares a key of a phase that, if `unset`, has the value of the key `run_key` ('': the same name) of the run."""
     about = f'the {f"`{run_key}` " if run_key else "value "}in this phase'
     return key(unset, either(allowed, special(unset, 'the value of the run')), about, run_key=run_key)
 

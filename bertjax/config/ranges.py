@@ -110,9 +110,7 @@ def duration(*relative: str) -> Range:
 
 
 def parse_duration(value: int | float | str) -> tuple[float, str]:
-    """Parses a duration to its amount and its unit.
-
-    The unit is '' for `1000` and `'1000'`, '%' for `'10%'`, and 'epochs' for `'2 epochs'`.
+    """Parses a duration such as 1000, '1000', '10%' or '2 epochs' to its amount and its unit: '', '%' or 'epochs'.
 
     Raises:
       ValueError: `value` is not a duration, or its amount is not between -1e18 and 1e18.

@@ -34,10 +34,9 @@ def phase(**values: Any) -> ConfigDict:
 
 
 def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
-    """Returns BERT's two phases: 90 % of the steps with 128 positions, then the rest with 512.
+    """Returns BERT's two phases: 90 % of the steps with 128 positions, then 512 (arXiv 1810.04805, appendix A.2).
 
-    The second phase also trains the embeddings of positions 128 to 511 (arXiv 1810.04805, appendix A.2). `second` sets
-    further keys of the second phase.
+    `second` sets further keys of the second phase.
     """
     return (
         phase(steps='90%', seq_len=128, max_predictions=20),
@@ -90,8 +89,7 @@ def vocabulary_size(budget: str) -> int:
 def budget_config(budget: str, pairs: bool = False) -> ConfigDict:
     """Returns the config of the recipe configs/budget.py for a value of config.budget.
 
-    Args:
-      pairs: Whether the rows are BERT's sentence pairs with segment ids, and the model predicts next sentences.
+    With `pairs`, the rows are BERT's sentence pairs with segment ids, and the model predicts next sentences.
     """
     config = pretraining_config('tiny', budget=budget, architecture_from='budget', corpus='pydoc:')
     # The model is exported as a ModernBERT. It has no local attention, because its rows are short.
@@ -115,11 +113,7 @@ def budget_config(budget: str, pairs: bool = False) -> ConfigDict:
 
 
 def finetuning_config(kind: str, **task: Any) -> ConfigDict:
-    """Returns the base config of a recipe for a task; see `config.finetuning.FinetuningKeys`.
-
-    Args:
-      **task: The options of config.task that differ from their defaults.
-    """
+    """Returns the base config of a task; see `config.finetuning.FinetuningKeys`. `task` replaces default options."""
     defaults = {name: option.default for name, option in options(kind).items()} if kind in KINDS else {}
     return as_config(FinetuningKeys(task={'kind': kind, **defaults, **task}))
 

@@ -80,8 +80,7 @@ def check_processes(configs: Sequence[Mapping[str, Any]]) -> None:
     """Checks that all processes do the same work, by comparing their configs or fingerprints.
 
     Two kinds of keys may differ, because machines differ: keys that may be paths and are set in both processes, and
-    keys with Change.VERB such as the number of workers. Keys with Change.VERB that choose the work of a single command,
-    such as `split`, may not.
+    keys with Change.VERB that, unlike `split`, do not choose the work of a single command.
 
     Raises:
       UserError: A process differs from the first process.

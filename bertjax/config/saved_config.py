@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from ml_collections import ConfigDict
 
-from bertjax.config.check import COMPUTED_KEYS, check_recorded, keys_class
+from bertjax.config.check import check_recorded, keys_class
 from bertjax.config.files import SAVED_CONFIG, Recipe, find_recipe, load_recipe
 from bertjax.config.plain import from_plain
 from bertjax.config.pretraining import BUDGET_CHOICES, ROTARY_FIELDS
@@ -42,11 +42,6 @@ def get_config(path: str) -> ConfigDict:
     """
     recipe, values = _read(path)
     if recipe is None:
-        for key in COMPUTED_KEYS:
-            group, _, name = key.rpartition('.')
-            keys = values.get(group, values)
-            if isinstance(keys, dict):  # otherwise, `check_recorded` raises an error
-                keys.pop(name, None)
         if values.get('budget'):  # the run computed these phases from its budget
             values['phases'] = []
         config = from_plain(values)
@@ -65,9 +60,8 @@ def get_config(path: str) -> ConfigDict:
 def make_recipe(name: str, config: ConfigDict, flag_keys: Collection[str] = ()) -> Recipe:
     """Returns the recipe `name` (as the user spells it), with its `config`.
 
-    The keys that a saved config changes are added to `flag_keys`. For the saved config of a run with a budget, the keys
-    that the budget chose are added, so that a new run keeps their values. For the saved config of a run with the
-    architecture of config.init, ROTARY_FIELDS are added, because the run may have changed them.
+    The keys that a saved config changes are added to `flag_keys`. For the saved config of a run, these are the keys
+    that a new run would choose again: those of a budget, and ROTARY_FIELDS with the architecture of config.init.
     """
     keys, base = {*flag_keys}, name
     while find_recipe(base).startswith(f'{SAVED_CONFIG}:'):

@@ -77,13 +77,13 @@ def key(
     used_with: tuple[Any, ...] = (),
     **metadata: Any,
 ) -> Any:
-    """Returns a dataclass field that declares a config key.
+    """Returns a dataclass field that declares a config key; see Key.
 
     Args:
       allowed: The range; None allows True and False if the default is a bool, and any text if it is a string.
       about: One line of documentation; '' means the field's entry in the docstring of its class.
-      change, trained: See Key. None means the value that the group of the key declares, or else the default of Key.
-      used_with: See Key; the other key must be in the same group.
+      change, trained: None means the value that the group of the key declares, or else the default of Key.
+      used_with: The other key must be in the same group.
       **metadata: Further entries of the field's metadata.
     """
     declared = {'range': allowed, 'about': about, 'change': change, 'trained': trained, 'used_with': used_with}
