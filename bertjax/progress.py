@@ -14,12 +14,11 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
-    Task,
     TextColumn,
+    TimeRemainingColumn,
     TransferSpeedColumn,
 )
 from rich.table import Column
-from rich.text import Text
 
 from bertjax.terminal import Console
 
@@ -31,9 +30,10 @@ Advance = Callable[[int], object]
 
 
 def make_bar(*columns: ProgressColumn, console: Console, **options: Any) -> Progress:
-    """Makes a `Progress` in the common style: description, bar, `columns`, remaining time."""
+    """Makes a `Progress` in the common style: description, bar, `columns`, remaining or, at the end, elapsed time."""
     first = (TextColumn('{task.description}'), BarColumn(bar_width=30))
-    return Progress(*first, *columns, _Time(table_column=Column(no_wrap=True)), console=console, **options)
+    time_left = TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True))
+    return Progress(*first, *columns, time_left, console=console, **options)
 
 
 @contextlib.contextmanager
@@ -102,14 +102,3 @@ def scale_progress(advance: Advance, total: int, steps: int) -> Advance:
 def format_duration(seconds: float) -> str:
     """Formats a duration as '0:01:02' or '1 day, 0:01:02'."""
     return str(datetime.timedelta(seconds=round(seconds)))
-
-
-class _Time(ProgressColumn):
-    """A column with the remaining time and, at the end, the elapsed time."""
-
-    max_refresh = 0.5
-
-    def render(self, task: Task) -> Text:
-        if task.finished:
-            return Text(f'took {format_duration(task.finished_time)}')
-        return Text('left -:--:--' if task.time_remaining is None else f'left {format_duration(task.time_remaining)}')
