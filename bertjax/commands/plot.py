@@ -38,12 +38,10 @@ def run(config: ConfigDict, workdir: str) -> None:
         raise UserError('--config.run=plot', 'no matplotlib', 'the package matplotlib', fix) from None
     folder, picture = pathlib.Path(workdir), io.BytesIO()
     metrics, path = folder / 'metrics.jsonl', folder / 'learning_curve.png'
-    if not metrics.exists() and (folder / TRIALS).exists():
-        fix = f'use --config.run=report for the whole sweep, or --workdir={folder / TRIALS}/TRIAL for one of its runs'
-        raise UserError(str(folder), 'a sweep', 'a single training run', fix)
-    if not metrics.exists() and (folder / REQUEST).exists():
-        fix = f'use --config.run=report for the whole benchmark, or --workdir={folder}/TASK for one of its tasks'
-        raise UserError(str(folder), 'a benchmark', 'a single training run', fix)
+    for marker, kind, part in ((TRIALS, 'sweep', f'{TRIALS}/TRIAL'), (REQUEST, 'benchmark', 'TASK')):
+        if not metrics.exists() and (folder / marker).exists():
+            fix = f'use --config.run=report for the whole {kind}, or --workdir={folder}/{part} for one of its runs'
+            raise UserError(str(folder), f'a {kind}', 'a single training run', fix)
     if not metrics.exists():
         raise UserError(str(metrics), 'no such file', 'the metrics of a training run', 'train first, in this --workdir')
     rows = read_rows(metrics)

@@ -95,9 +95,11 @@ def special(value: Any, why: str) -> Range:
     return Range(f'{value!r} for {why}', lambda other: type(other) in types and other == value)
 
 
+_DURATIONS = {'': 'a number of steps', '%': 'a percentage like 10%', 'epochs': 'epochs like 2epochs'}  # {unit: example}
+
+
 def duration(*relative: str) -> Range:
     """Allows numbers of steps, and durations in the units of `relative`: '%' (percent of the run) and 'epochs'."""
-    forms = {'%': 'a percentage like 10%', 'epochs': 'epochs like 2epochs'}
 
     def contains(value: Any) -> bool:
         try:
@@ -106,7 +108,8 @@ def duration(*relative: str) -> Range:
             return False
         return unit in ('', *relative) and 0 <= amount <= COUNT and (unit != '' or amount == int(amount))
 
-    return Range(', or '.join([f'a number of steps up to {COUNT:,}', *(forms[unit] for unit in relative)]), contains)
+    steps = f'{_DURATIONS[""]} up to {COUNT:,}'
+    return Range(', or '.join([steps, *(_DURATIONS[unit] for unit in relative)]), contains)
 
 
 def parse_duration(value: int | float | str) -> tuple[float, str]:
@@ -166,25 +169,18 @@ def in_steps(
       UserError: `value` is not a duration, or its unit needs an argument that is None, or the number of steps is
         negative, above COUNT, or not whole.
     """
+    factors = {'': 1, '%': total, 'epochs': steps_per_epoch}
+    known = [unit for unit, factor in factors.items() if factor is not None]
     try:
         amount, unit = parse_duration(value)
-        if unit == '%' and total is not None:
-            steps = round(amount / 100 * total)
-        elif unit == 'epochs' and steps_per_epoch is not None:
-            steps = round(amount * steps_per_epoch)
-        elif not unit and amount == int(amount):
-            steps = int(amount)
-        else:
-            raise ValueError(value)
-        if amount > 0:
-            steps = max(steps, minimum)
-        if steps < 0:
+        if unit not in known or amount < 0 or (not unit and amount != int(amount)):
             raise ValueError(value)
     except ValueError:
-        forms = ['a number of steps']
-        forms += ['a percentage like 10%'] if total is not None else []
-        forms += ['epochs like 2epochs'] if steps_per_epoch is not None else []
-        raise UserError(f'config.{key}', repr(value), ' or '.join(forms), f'for example --config.{key}=1000') from None
+        expected = ' or '.join(_DURATIONS[unit] for unit in known)
+        raise UserError(f'config.{key}', repr(value), expected, f'for example --config.{key}=1000') from None
+    steps = round((amount / 100 if unit == '%' else amount) * factors[unit])
+    if amount > 0:
+        steps = max(steps, minimum)
     if steps > COUNT:
         raise UserError(f'config.{key}', f'{value!r} = {steps:,} steps', f'at most {COUNT:,} steps', 'lower it')
     return steps
