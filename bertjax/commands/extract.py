@@ -76,9 +76,6 @@ def _check_storage(options: ExtractKeys, streaming: bool) -> None:
             raise UserError(where, f'{value!r} with {format}', 'the format npy', 'set --config.extract.format=npy')
         if options.pool == 'none':
             raise UserError(where, f'{value!r} with pool=none', 'one vector per text', 'choose a pooling')
-    if options.calibration and options.precision != 'int8':
-        found, fix = f'a file with precision={options.precision}', 'set --config.extract.precision=int8'
-        raise UserError('config.extract.calibration', found, 'precision=int8', fix)
 
 
 def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:

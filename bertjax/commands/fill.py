@@ -12,7 +12,7 @@ from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile
 from bertjax.finetune.results import json_lines, merge_answers
-from bertjax.inference.fill_request import FillRequest, answer_table, check_options
+from bertjax.inference.fill_request import FillRequest, answer_table
 from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, make_columns, split_chunks
 from bertjax.inference.overwrite_guard import ResultFiles
 from bertjax.inference.runner import Runner
@@ -44,7 +44,6 @@ def run(config: ConfigDict, workdir: str) -> None:
     """
     settings = inference_settings(config, 'fill')
     options, folder = settings.options, pathlib.Path(workdir)
-    check_options(options)
     paired = options.ask == 'pairs'
     columns = make_columns(options.field, options.pair_field if paired else '', 'config.fill')
     source = InputSource(settings.input, columns)

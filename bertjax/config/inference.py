@@ -16,6 +16,7 @@ from bertjax.model.quantization import PRECISIONS
 FEATURE_FORMATS = ('npy', 'safetensors', 'parquet', 'jsonl')
 ASK = ('masks', 'score', 'pairs', 'continue')
 _FIELD = text(empty=False)
+_MASKS, _CONTINUE = ('ask', 'masks'), ('ask', 'continue')  # see `used_with` in schema.Key
 _LENGTH = either(integer(4, MANY), special(0, "the model's default"))
 _MARGIN = either(number(0, 2), special(None, 'no margin'))
 _PROMPT = either(TEXT, special(None, "the model's default"))
@@ -95,12 +96,12 @@ class ExtractKeys:
     )
     prompt: str | None = key(None, _PROMPT, "a prompt's name, such as `query`, or a prefix of every text")
     truncate_dim: int = key(
-        0,
-        integer(0, MANY),
-        "keep this many dimensions, before scaling; 0: the model's default if `pool=auto`, else all",
+        0, integer(0, MANY), "keep this many dimensions before scaling; 0: the model's default if `pool=auto`, else all"
     )
     precision: str = key('float32', one_of(PRECISIONS), '`npy`: the precision of a dimension; `binary` is one bit')
-    calibration: str = key('', TEXT, '`int8`: a `.npy` file of vectors that give the ranges; empty: this run')
+    calibration: str = key(
+        '', TEXT, '`int8`: vectors (`.npy`) that give the ranges; empty: this run', used_with=('precision', 'int8')
+    )
     format: str = key('', one_of(('', *FEATURE_FORMATS)), 'the format; empty: `npy`, or JSON lines if `input` is `-`')
     part: int = key(0, integer(0, MANY), 'the number of texts in memory at once; 0: 4096, or 256 with `pool=none`')
     shard: int = key(0, integer(0, COUNT), '`npy`: the number of texts per file of the output; 0: a single file')
@@ -114,13 +115,15 @@ class FillKeys:
     text: str = key('', TEXT, 'a single text instead of `input`; the answer is printed as a table')
     second: str = key('', TEXT, '`pairs`: the text that may follow `text`')
     field: str = key('text', _FIELD, 'records: the field with the text')
-    pair_field: str = key('pair', _FIELD, '`pairs`, records: the field with the second text')
-    top_k: int = key(5, integer(1, 1000), '`masks`: the number of predictions per mask')
-    jointly: bool = key(False, about='`masks`: fill one mask at a time, most certain first, given the filled ones')
-    tokens: int = key(20, integer(1, MANY), '`continue`: the number of pieces to append')
-    temperature: float = key(1.0, number(0, 100), '`continue`: the temperature of sampling; 0: the most probable piece')
-    sample: int = key(50, integer(1, 1000), '`continue`: the number of most probable pieces to sample from')
-    seed: int = key(0, SEED, '`continue`: the seed of sampling')
+    pair_field: str = key('pair', _FIELD, '`pairs`: the field with the second text', used_with=('ask', 'pairs'))
+    top_k: int = key(5, integer(1, 1000), '`masks`: the number of predictions per mask', used_with=_MASKS)
+    jointly: bool = key(False, about='`masks`: fill one mask at a time, the most certain first', used_with=_MASKS)
+    tokens: int = key(20, integer(1, MANY), '`continue`: the number of pieces to append', used_with=_CONTINUE)
+    temperature: float = key(
+        1.0, number(0, 100), '`continue`: the temperature; 0: the most probable piece', used_with=_CONTINUE
+    )
+    sample: int = key(50, integer(1, 1000), '`continue`: sample from this many best pieces', used_with=_CONTINUE)
+    seed: int = key(0, SEED, '`continue`: the seed of sampling', used_with=_CONTINUE)
 
 
 @dataclasses.dataclass(frozen=True)

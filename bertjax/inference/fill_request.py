@@ -8,7 +8,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from bertjax.config.inference import FillKeys, name_keys
-from bertjax.errors import UserError
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
 from bertjax.inference.input import Item, nonblank_texts
 from bertjax.inference.masked_lm import next_sentence_probabilities
@@ -16,27 +15,6 @@ from bertjax.inference.runner import Runner
 from bertjax.inference.score import score_texts
 from bertjax.progress import Advance
 from bertjax.tasks.reading.records import Row
-
-
-def check_options(options: FillKeys) -> None:
-    """Raises a UserError if an option of config.fill has no effect on the request, but differs from its default."""
-    ask, reads_file = options.ask, not options.text
-    continues, samples = ask == 'continue', options.temperature > 0
-    uses = {  # {option: (whether the request uses it, the settings that it requires)}
-        'top_k': (ask == 'masks' and not options.jointly, "ask='masks', and jointly=False"),
-        'jointly': (ask == 'masks', "ask='masks'"),
-        'tokens': (continues, "ask='continue'"),
-        'temperature': (continues, "ask='continue'"),
-        'sample': (continues and samples, "ask='continue', and a temperature above 0"),
-        'seed': (continues and samples, "ask='continue', and a temperature above 0"),
-        'field': (reads_file, 'the records of config.input'),
-        'pair_field': (reads_file and ask == 'pairs', "ask='pairs', and the records of config.input"),
-    }
-    for name, (used, settings) in uses.items():
-        value = getattr(options, name)
-        if not used and value != getattr(FillKeys, name):
-            found = f'{value!r}, which has no effect on this request'
-            raise UserError(f'config.fill.{name}', found, f'this option only with {settings}', 'omit it')
 
 
 @dataclasses.dataclass(frozen=True)

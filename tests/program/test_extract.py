@@ -176,7 +176,9 @@ def test_mistakes_are_reported_before_anything_is_computed(program: Program, tra
     assert "precision: found 'int8' with JSON lines" in line('--config.extract.precision=int8', source='-')
     assert "'binary' with pool=none" in line('--config.extract.precision=binary', '--config.extract.pool=none')
     assert "'a: ' with pool=none" in line('--config.extract.prompt=a: ', '--config.extract.pool=none')
-    assert 'calibration: found a file with precision=float32' in line('--config.extract.calibration=x.npy')
+    assert "calibration: found 'x.npy' with config.extract.precision='float32'" in line(
+        '--config.extract.calibration=x.npy'
+    )
     assert 'precision: found' in line('--config.extract.precision=binary', '--config.extract.truncate_dim=20')
     assert 'truncate_dim: found 33, expected at most 32' in line('--config.extract.truncate_dim=33')
     assert not (tmp_path / 'w').exists()
