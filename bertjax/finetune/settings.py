@@ -74,10 +74,6 @@ class FinetuningSettings(FinetuningKeys):
                 if (value := getattr(self, key)) != expected:
                     fix = f'use config.{key} only for single runs'
                     raise UserError(f'config.{key}', f'{value!r} in a sweep', repr(expected), fix)
-        for key, verbs in (('benchmark', ('benchmark',)), ('ensemble', ('evaluate', 'predict'))):
-            if getattr(self, key) and self.run not in verbs:
-                expected = f"'' for run={self.run}, because only run={' and run='.join(verbs)} can use it"
-                raise UserError(f'config.{key}', repr(getattr(self, key)), expected, 'leave it out, or set config.run')
         check_grad_accum_steps(self.batch_size, self.grad_accum_steps)
         if self.layer_decay < 1 and self.trained_parts == {'head'}:
             expected = '1 with config.trainable=head, which trains no layer'
