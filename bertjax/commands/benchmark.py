@@ -105,14 +105,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
                 console.print(f'{task} was trained from an earlier model of {init}; {fix}', markup=False)
             _predict(configs[task], folder / task, server_splits[task], replace=task not in finished)
             benchmark.record_result(folder, task, requests[task])
-        summary, rows = write_summary(folder, missing_data)
-        missing = write_submission(folder, server_splits)
-        console.print()
-        console.print(benchmark_table(rows, summary))
-        files = {'table.md': 'the table above', 'results.json': 'all metrics of all tasks'}
-        print_output_files(console, folder, files | {SUBMISSION: 'for gluebenchmark.com'}, exported=True)
-        if missing:
-            console.print(f'{SUBMISSION} lacks {", ".join(missing)}: the server needs all 11 files', markup=False)
+        _finish(folder, missing_data, server_splits, console)
     same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(display_path(folder))}'
     commands = [('a page about all tasks, and a page per task', f'{same_run} --config.run=report', 'report')]
     print_next_commands(console, commands)
@@ -152,3 +145,16 @@ def _predict(config: ConfigDict, folder: pathlib.Path, splits: list[str], *, rep
     if missing:
         predict_config = from_plain({**to_plain(config), 'run': 'predict', 'split': ','.join(missing)})
         predict.run(predict_config, str(folder), ('split',))
+
+
+def _finish(
+    folder: pathlib.Path, missing_data: Mapping[str, str], server_splits: Mapping[str, list[str]], console: Console
+) -> None:
+    summary, rows = write_summary(folder, missing_data)
+    missing = write_submission(folder, server_splits)
+    console.print()
+    console.print(benchmark_table(rows, summary))
+    files = {'table.md': 'the table above', 'results.json': 'all metrics of all tasks'}
+    print_output_files(console, folder, files | {SUBMISSION: 'for gluebenchmark.com'}, exported=True)
+    if missing:
+        console.print(f'{SUBMISSION} lacks {", ".join(missing)}: the server needs all 11 files', markup=False)

@@ -117,4 +117,4 @@ def test_wrong_members_are_errors(program: Program, two, tmp_path: pathlib.Path)
     line = program.error(*arguments, f'--config.ensemble={one},{other}', recipe='configs/glue.py', small=False)
     assert f"{other} with task.task='qnli', expected 'rte', as in {one}" in line
     line = program.error(f'--workdir={tmp_path / "run"}', f'--config.ensemble={one},{other}', **GLUE)
-    assert 'config.ensemble' in line and 'run=evaluate and run=predict' in line
+    assert 'config.ensemble' in line and 'set --config.run to evaluate or predict' in line
