@@ -29,7 +29,7 @@ from bertjax.remote.paths import user_path
 from bertjax.terminal import Console, make_table
 from bertjax.workdir.lock import lock_workdir
 
-VERB = Verb()
+VERB = Verb(needs='attention')
 
 _CHUNK = 1024  # the maximum number of texts in a chunk of the input
 _PLAIN = {'box': None, 'padding': (0, 1)}  # the style of the tables

@@ -16,7 +16,7 @@ from bertjax.workdir.exports import EXPORT_FOLDERS, split_formats, write_exports
 from bertjax.workdir.lock import has_run, lock_workdir
 from bertjax.writers.console import print_output_files
 
-VERB = Verb()
+VERB = Verb(needs='convert')
 
 
 def run(config: ConfigDict, workdir: str) -> None:

@@ -21,7 +21,7 @@ from bertjax.tasks.reading.stream import stream_batches
 from bertjax.terminal import data_output, has_reader
 from bertjax.workdir.lock import lock_workdir
 
-VERB = Verb()
+VERB = Verb(needs='extract')
 
 _DEFAULT_FORMAT = 'npy'  # the format of a file of features if config.extract.format is not set
 _ENCODING_KEYS = ('layers', 'combine', 'weights', 'pool', 'normalize', 'prompt', 'truncate_dim')

@@ -25,7 +25,7 @@ from bertjax.terminal import Console, data_output, has_reader
 from bertjax.training.predict import no_op
 from bertjax.workdir.lock import lock_workdir
 
-VERB = Verb()
+VERB = Verb(needs='fill')
 
 _CHUNK = 256  # the maximum number of texts in a chunk of a file
 

@@ -27,7 +27,7 @@ from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.splits import STEMS
 from bertjax.workdir.lock import lock_workdir
 
-VERB = Verb()
+VERB = Verb(needs='mine_negatives')
 
 
 def run(config: ConfigDict, workdir: str) -> None:

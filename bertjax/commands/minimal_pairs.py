@@ -26,7 +26,7 @@ from bertjax.terminal import Console
 from bertjax.workdir.lock import lock_workdir
 from bertjax.writers.console import format_value
 
-VERB = Verb()
+VERB = Verb(needs='minimal_pairs')
 
 
 def run(config: ConfigDict, workdir: str) -> None:

@@ -55,17 +55,11 @@ class TextKeys(InputKeys):
     max_length: int = key(0, _LENGTH, 'the maximal number of tokens of a text; longer texts are cut')
 
     def truncation_length(self, config: BertConfig, default: int) -> int:
-        """Returns the number of tokens to which texts are truncated: config.max_length, or `default` if the key is 0.
-
-        Raises:
-          UserError: The model has fewer positions than config.max_length.
-        """
-        limit = config.max_positions
-        if self.max_length > limit:
+        """Returns config.max_length, or `default` if it is 0. Raises a UserError if the model has fewer positions."""
+        if self.max_length > config.max_positions:
+            expected = f"4 to {config.max_positions}, the model's number of positions"
             fix = 'leave the key out to use the default of the model'
-            raise UserError(
-                'config.max_length', str(self.max_length), f"4 to {limit}, the model's number of positions", fix
-            )
+            raise UserError('config.max_length', str(self.max_length), expected, fix)
         return self.max_length or default
 
 
@@ -199,10 +193,7 @@ INFERENCE_KEYS: Mapping[str, type[ModelKeys]] = {
 
 
 def inference_settings(config: Mapping[str, Any], verb: str) -> ModelKeys:
-    """Returns the settings of a verb that uses a finished model, or raises a UserError for another verb's recipe."""
-    if verb not in config:
-        found, expected = f'a recipe without config.{verb}', f'a recipe with config.{verb}'
-        raise UserError(f'--config.run={verb}', found, expected, f'use the recipe {verb}')
+    """Returns the settings of a verb that uses a finished model."""
     return from_config(INFERENCE_KEYS[verb], config)
 
 

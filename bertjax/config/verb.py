@@ -15,7 +15,7 @@ class Verb:
       command_line_keys: The keys in `flag_keys`, and the keys that the argument of the recipe sets.
 
     Attributes:
-      needs: The config key that the recipe must have (see EXAMPLES); '' for none.
+      needs: The config key that the recipe must have, such as 'corpus' or 'extract'; '' for none.
       teacher: Whether the verb accepts a recipe with config.distill.
       trains: Whether the verb trains a model.
       processes: Whether several processes can run the verb together.
@@ -26,7 +26,7 @@ class Verb:
         right to read.
     """
 
-    needs: Literal['', 'corpus', 'task', 'distill'] = ''
+    needs: str = ''
     teacher: bool = True
     trains: bool = False
     processes: bool = False
@@ -35,5 +35,5 @@ class Verb:
     bucket: Literal['write', 'look', 'inspect'] = 'write'
 
 
-# {config key: a recipe that has it}.
+# {config key: a recipe that has it}. The other keys that verbs need have the name of their recipe.
 EXAMPLES = {'corpus': 'pretrain_tiny', 'task': 'glue:rte', 'distill': 'distilbert'}

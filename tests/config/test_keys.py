@@ -98,7 +98,7 @@ def test_a_key_that_every_phase_overrides_is_refused():
 
 def test_each_verb_declares_what_it_needs():
     for module in map(load_verb, verbs()):
-        assert isinstance(module.VERB, Verb) and module.VERB.needs in ('', *EXAMPLES)
+        assert isinstance(module.VERB, Verb) and module.VERB.needs in ('', *EXAMPLES, *INFERENCE_KEYS)
         assert set(inspect.signature(module.run).parameters) <= {
             'config',
             'workdir',
