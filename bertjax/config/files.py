@@ -42,7 +42,7 @@ class Recipe:
       config: The config of the recipe with all changes.
       flag_keys: The config keys that the user set: in flags `--config.KEY=VALUE`, in Python or in a saved config.
       rows: The rows that a Python program gave instead of files, {key of ROW_KEYS: rows}.
-      base: The recipe that a saved config names, or else `name`. In the constructor, '' means `name`.
+      base: The recipe that a saved config names; '' means `name`.
     """
 
     name: str
@@ -52,7 +52,6 @@ class Recipe:
     base: str = ''
 
     def __post_init__(self):
-        object.__setattr__(self, 'base', self.base or self.name)
         if 'steps' not in self.flag_keys:
             _use_epochs(self.config, self.flag_keys)
 
@@ -93,7 +92,7 @@ class Recipe:
     @property
     def command_line_keys(self) -> set[str]:
         """The keys in `flag_keys`, and the keys that the argument of the recipe sets."""
-        path, config, keys = find_recipe(self.base), self.config, set(self.flag_keys)
+        path, config, keys = find_recipe(self.base or self.name), self.config, set(self.flag_keys)
         recipe, _, argument = path.partition(':')
         if argument and recipe != str(SAVED_CONFIG):
             if 'distill' in config and 'task' in config:
