@@ -38,7 +38,10 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
         check_address(workdir, '--workdir')
     else:
         workdir = workdir and os.path.expanduser(workdir)
-        _check_folder(pathlib.Path(workdir or '.'))
+        path = pathlib.Path(workdir or '.')
+        existing = next((parent for parent in (path, *path.parents) if parent.exists()), None)
+        if existing and not existing.is_dir():
+            raise UserError('--workdir', f'{existing}, which is a file', 'a folder for the run', 'give another path')
     disk.check_open_files()
     check_ranges(config)
     module = _find_verb(recipe)
@@ -67,13 +70,6 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
 def explain_error(error: Exception, workdir: str | None) -> UserError | None:
     """Returns a UserError if the machine caused `error`, for example by a full disk or too little memory; else None."""
     return disk.explain_os_error(error, workdir or '.') or memory.out_of_memory_error(error)
-
-
-def _check_folder(folder: pathlib.Path) -> None:
-    """Raises a UserError if the workdir or one of its parents is a file."""
-    blocking = next((path for path in (folder, *folder.parents) if path.exists()), None)
-    if blocking and not blocking.is_dir():
-        raise UserError('--workdir', f'{blocking}, which is a file', 'a folder for the run', 'give another path')
 
 
 def _find_verb(recipe: Recipe) -> types.ModuleType:

@@ -98,13 +98,10 @@ def _error(search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any]
     fix = 'none of the other settings that were tried fits: use more chips, or a smaller model'
     if fitting_ways:
         fix = f'these settings were compiled and fit: {"; or ".join(fitting_ways)}'
-    return UserError(
-        f'config.topology={search.topology}',
-        f'phase {phase.number} with batch {phase.batch_size} x {phase.seq_len}, which needs '
-        f'{_gib(result["hbm_bytes_per_chip"])} per chip',
-        f'at most {_gib(result["hbm_bytes_available"])}',
-        fix,
-    )
+    needs = f'which needs {_gib(result["hbm_bytes_per_chip"])} per chip'
+    found = f'phase {phase.number} with batch {phase.batch_size} x {phase.seq_len}, {needs}'
+    expected = f'at most {_gib(result["hbm_bytes_available"])}'
+    return UserError(f'config.topology={search.topology}', found, expected, fix)
 
 
 def _fits(result: dict[str, Any]) -> str:

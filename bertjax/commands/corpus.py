@@ -29,11 +29,8 @@ def run(config: ConfigDict, workdir: str) -> None:
         stores = prepare_stores(settings, folder, tokenizer)
     for store in stores:
         train, heldout = store.split('train'), store.split('heldout')
-        print(
-            f'store {store.fingerprint[:16]}: '
-            f'{train.num_documents:,} documents and {train.num_tokens:,} tokens '
-            f'to train on, {heldout.num_documents:,} documents and {heldout.num_tokens:,} tokens held out'
-        )
+        sizes = [f'{split.num_documents:,} documents and {split.num_tokens:,} tokens' for split in (train, heldout)]
+        print(f'store {store.fingerprint[:16]}: {sizes[0]} to train on, {sizes[1]} held out')
     if len(stores) == 1:
         store, tokenizer_folder = settings.data or display_path(folder / 'store'), display_path(folder / 'tokenizer')
         print(f'use it with --config.data={shlex.quote(store)} --config.tokenizer={shlex.quote(tokenizer_folder)}')

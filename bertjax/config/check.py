@@ -139,9 +139,6 @@ def unknown_key_error(key: str, known: Collection[str]) -> UserError:
     """Returns the error for an unknown config key. The error names the most similar known key, if any."""
     groups = {name[:i] for name in known for i, letter in enumerate(name) if letter == '.'}
     near = nearest_name(key, [*known, *groups])
-    return UserError(
-        f'--config.{key if len(key) <= 60 else key[:56] + " …"}',
-        'an unknown config key',
-        'a key of this recipe',
-        f'did you mean --config.{near}?' if near else 'see all keys with --help --config=RECIPE',
-    )
+    where = f'--config.{key if len(key) <= 60 else key[:56] + " …"}'
+    fix = f'did you mean --config.{near}?' if near else 'see all keys with --help --config=RECIPE'
+    return UserError(where, 'an unknown config key', 'a key of this recipe', fix)

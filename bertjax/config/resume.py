@@ -64,12 +64,9 @@ def check_resume(
         note = ' (perhaps a dev or test file has changed)'
     for name, (old, new, change) in changes.items():
         if change is Change.STATE or (finished and change is Change.TRAINING):
-            raise UserError(
-                place_of(name),
-                _short(new, old) + (note if name in _MADE_BY_TASK else ''),
-                f'{_short(old, new)} as in the checkpoint in {where}',
-                'restore the former value to continue, or start a new run in another --workdir',
-            )
+            found = _short(new, old) + (note if name in _MADE_BY_TASK else '')
+            fix = 'restore the former value to continue, or start a new run in another --workdir'
+            raise UserError(place_of(name), found, f'{_short(old, new)} as in the checkpoint in {where}', fix)
         if change not in _SILENT and not _is_unset_in_phase(name, old, new):
             effect = ' (no effect: the weights are those of the checkpoint)' if name in START_WEIGHTS else ''
             reported.append(f'{name}: {old} -> {new}{effect}')
@@ -93,12 +90,12 @@ def check_processes(configs: Sequence[Mapping[str, Any]]) -> None:
             may_be_path &= change is Change.RUN or name.startswith('distill.')
             is_of_machine = change is Change.VERB and known[name].trained is not Trained.RECIPE
             if not may_be_path and not is_of_machine:
-                raise UserError(
-                    place_of(name),
+                found, expected = (
                     f'{_short(value, first)} in process {process}',
                     f'{_short(first, value)} as in process 0',
-                    'start all processes with the same config and the same data',
                 )
+                fix = 'start all processes with the same config and the same data'
+                raise UserError(place_of(name), found, expected, fix)
 
 
 def _is_unset_in_phase(name: str, old: Any, new: Any) -> bool:

@@ -12,13 +12,10 @@ from bertjax.cost.hlo import Computation, Instruction, shape_bytes
 # bytes: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009.
 SENT_SHARES = {
     'all-reduce': lambda n: 2 * (n - 1) / n,
-    'all-gather': lambda n: (n - 1) / n,
-    'reduce-scatter': lambda n: (n - 1) / n,
-    'all-to-all': lambda n: (n - 1) / n,
-    'ragged-all-to-all': lambda n: (n - 1) / n,
-    'collective-broadcast': lambda n: (n - 1) / n,
     'collective-permute': lambda n: 1.0,
 }
+_SPREADS = ('all-gather', 'reduce-scatter', 'all-to-all', 'ragged-all-to-all', 'collective-broadcast')
+SENT_SHARES |= dict.fromkeys(_SPREADS, lambda n: (n - 1) / n)
 _CHAIN = r'chain_id="(\d+)"'
 
 

@@ -73,9 +73,7 @@ class Estimate:
     def add(self, other: 'Estimate', turns: int = 1) -> None:
         """Adds another estimate `turns` times."""
         self.times.update({key: turns * seconds for key, seconds in other.times.items()})
-        self.collectives += [
-            dataclasses.replace(collective, count=turns * collective.count) for collective in other.collectives
-        ]
+        self.collectives += [dataclasses.replace(each, count=turns * each.count) for each in other.collectives]
         self.unknown_loops += other.unknown_loops
         self.silent_kernels += other.silent_kernels
 

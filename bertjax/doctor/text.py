@@ -6,18 +6,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertjax.corpus import reading, sequences
+from bertjax.corpus import quality, reading, sequences
 from bertjax.corpus.build import build_store
 from bertjax.corpus.formats import Document, read_events
-from bertjax.corpus.quality import (
-    DUPLICATE_LINES,
-    LIKENESS,
-    LIKENESS_WITHIN,
-    PIECES_PER_WORD,
-    UNKNOWN,
-    find_warnings,
-    warn_long_documents,
-)
 from bertjax.corpus.sources import CorpusOptions, TextSource, parse_mixture, resolve_sources
 from bertjax.corpus.workers import text_bytes
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
@@ -65,7 +56,7 @@ def corpus(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Chec
         report, name = store.report, f'corpus {number}: ' if len(stores) > 1 else ''
         counts = f'{report["documents"]:,} documents, {report["heldout_documents"]:,} of them held out'
         message = f'{name}{counts}, {report["tokens"]:,} tokens'
-        yield from _warnings_or(message, [*report['warnings'], *warn_long_documents(store)])
+        yield from _warnings_or(message, [*report['warnings'], *quality.warn_long_documents(store)])
 
 
 def _warnings_or(message: str, warnings: list[str]) -> list[Check]:
@@ -99,7 +90,7 @@ def _check_sample(spec: str, settings: PretrainingSettings, existing: Tokenizer 
     facts |= {'heldout_documents': int(options.heldout > 0), 'heldout_tokens': _ENOUGH, 'tokens': _ENOUGH**2}
     facts |= {} if existing else {'pieces_per_word': 1.0, 'unknown_rate': 0.0}
     message += f'; sampled {len(sample) / 1e6:.1f} million characters, {facts["documents"]:,} documents'
-    yield from _warnings_or(message, find_warnings(facts, options))
+    yield from _warnings_or(message, quality.find_warnings(facts, options))
     saving = describe_fast_saving(text_bytes(sources))
     if saving and (existing.family if existing else settings.vocab.family) == WordPieceTokenizer.family:
         yield Check('corpus', WARN, saving, INSTALL_FAST)
@@ -126,18 +117,19 @@ def learning_obstacles(report: dict[str, Any]) -> dict[str, str]:
     copies = report['duplicate_documents'] / max(1, report['documents_read'])
     lines = report['duplicate_lines'] / max(1, report['lines'])
     likeness, within = report['neighbour_likeness'], report['neighbour_likeness_within']
-    is_shuffled = (likeness is not None and likeness < LIKENESS) or (within is not None and within < LIKENESS_WITHIN)
+    is_shuffled = likeness is not None and likeness < quality.LIKENESS
+    is_shuffled |= within is not None and within < quality.LIKENESS_WITHIN
     unknown, pieces = report['unknown_rate'], report['pieces_per_word']
     obstacles = {}
     if copies > _COPIES:
         obstacles[f'{copies:.0%} of the documents are copies'] = '--config.corpus_options.drop_duplicates=True'
-    if lines > DUPLICATE_LINES:
+    if lines > quality.DUPLICATE_LINES:
         obstacles[f'{lines:.0%} of the lines are copies'] = 'remove the repeated lines'
     if is_shuffled:
         obstacles['the sentences are shuffled'] = 'give whole documents with their sentences in order'
-    if unknown > UNKNOWN:
+    if unknown > quality.UNKNOWN:
         obstacles[f'{unknown:.0%} of the tokens are [UNK]'] = 'use a vocabulary trained on this text'
-    elif pieces > PIECES_PER_WORD:
+    elif pieces > quality.PIECES_PER_WORD:
         fix = 'raise config.vocab.size if the vocabulary was trained on this text; else train one on it '
         fix += "(--config.tokenizer='') or, with config.init, add words (config.vocab.add)"
         obstacles[f'the vocabulary cuts words into {pieces:.1f} pieces on average'] = fix
