@@ -61,10 +61,8 @@ def check_ranges(config: Mapping[str, Any], *, computed: bool = False) -> None:
     for name, value in values.items():
         if name in known:
             check_value(name, value, known[name].allowed, known[name].default)
-        elif below := _keys_below(name, known):
-            raise UserError(f'config.{name}', format_value(value), f'keys such as {below[0]}', 'see docs/keys.md')
         elif not (computed and name.startswith(COMPUTED_KEYS)):
-            raise unknown_key_error(name, known)
+            check_key(name, known, format_value(value))
     for name, key in known.items():
         if name not in values:
             fix = 'make the config with a function of bertjax.config.recipes'
@@ -116,29 +114,18 @@ def _check_used_by_a_phase(name: str, values: Mapping[str, Any], flag_keys: Coll
             raise UserError(f'config.{name}', 'a value', 'none, because every phase has its own value', fix)
 
 
-def _keys_below(group: str, known: Iterable[str]) -> list[str]:
-    return [name for name in known if name.startswith(f'{group}.')]
-
-
-def check_key(key: str, known: Collection[str]) -> None:
-    """Raises a UserError unless `key` is one of `known`, the keys of a recipe.
+def check_key(key: str, known: Collection[str], found: str = 'a value for a group of keys') -> None:
+    """Raises a UserError unless `key` is one of `known`, the keys of a recipe. `found` describes a value of a group.
 
     A ConfigDict would accept keys such as `items`, one of its attributes, and `corpus[0]`, a letter of a string.
     """
-    # If `known` contains 'phases[0].steps', 'phases' is also a key.
-    if key in known or key in {name.partition('[')[0] for name in known}:
+    if key in known or any(name.startswith(f'{key}[') for name in known):  # 'phases', if there is 'phases[0].steps'
         return
-    below = _keys_below(key, known)
-    if not below:
-        raise unknown_key_error(key, known)
-    fix = f'for example --config.{next((name for name in below if name.endswith(".name")), below[0])}=VALUE'
-    raise UserError(f'--config.{key}', 'a group of keys', 'a single key', fix)
-
-
-def unknown_key_error(key: str, known: Collection[str]) -> UserError:
-    """Returns the error for an unknown config key. The error names the most similar known key, if any."""
+    if below := [name for name in known if name.startswith(f'{key}.')]:
+        example = next((name for name in below if name.endswith('.name')), below[0])
+        raise UserError(f'--config.{key}', found, f'keys such as {example}', f'for example --config.{example}=VALUE')
     groups = {name[:i] for name in known for i, letter in enumerate(name) if letter == '.'}
     near = nearest_name(key, [*known, *groups])
     where = f'--config.{key if len(key) <= 60 else key[:56] + " …"}'
     fix = f'did you mean --config.{near}?' if near else 'see all keys with --help --config=RECIPE'
-    return UserError(where, 'an unknown config key', 'a key of this recipe', fix)
+    raise UserError(where, 'an unknown config key', 'a key of this recipe', fix)

@@ -190,13 +190,13 @@ def test_unknown_keys_are_errors(program: Program, recipe: str, keys: tuple[str,
     """ml_collections would accept some of these as methods, characters of a string or elements of a tuple."""
     for key in keys:
         error = program.error(f'--config.{key}=1', recipe=recipe, small=False)
-        assert 'unknown config key' in error or 'found a group of keys' in error, error
+        assert 'unknown config key' in error or 'a group of keys' in error, error
 
 
 @pytest.mark.parametrize('value', ['{}', '{"width": 64}', '5', ''])
 def test_a_value_for_a_group_of_keys_is_an_error(program: Program, value: str):
     error = program.error(f'--config.optimizer={value}', recipe='pretrain_tiny', small=False)
-    assert error.endswith('a group of keys, expected a single key; for example --config.optimizer.name=VALUE')
+    assert error.endswith('expected keys such as optimizer.name; for example --config.optimizer.name=VALUE')
 
 
 def test_a_value_that_is_nested_too_deeply_is_an_error(program: Program):

@@ -155,7 +155,7 @@ def test_a_recipe_of_the_user_for_a_distillation_may_have_an_argument(tmp_path: 
         ('recipe: pretrain_tinny', 'saved.yaml: --config: found no recipe'),
         ('recipe: pretrain_tiny\nbatchsize: 3', 'saved.yaml: --config.batchsize: found an unknown config key'),
         ('recipe: pretrain_tiny\nbatch_size: many', "saved.yaml: config.batch_size: found 'many'"),
-        ('recipe: pretrain_tiny\noptimizer: 3', 'saved.yaml: --config.optimizer: found a group of keys'),
+        ('recipe: pretrain_tiny\noptimizer: 3', 'saved.yaml: --config.optimizer: found a value for a group of keys'),
         ('recipe: pretrain_base\nphases: [{stepps: 3}]', 'stepps'),
         ('recipe: pretrain_base\nphases: 3', 'saved.yaml: config.phases'),
         ('recipe: pretrain_base\nphases: [3]', 'saved.yaml: config.phases: found [3]'),
