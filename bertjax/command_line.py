@@ -52,7 +52,10 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if '--version' in argv[1:]:
         print(f'bertjax {__version__}')
         raise SystemExit(0)
-    _check_names(argv)
+    for argument in argv[1:]:
+        if any('\udc80' <= char <= '\udcff' for char in argument):  # undecodable; config.json could not record it
+            fix = 'rename the file, or give its folder; if the name is UTF-8, set PYTHONUTF8=1'
+            raise UserError('command line', argument, f'a name in {sys.getfilesystemencoding()}', fix)
     is_short = any(not argument.startswith('-') for argument in argv[1:])
     argv = long_form = to_flags(argv)
     recipes, recipe_keys = _recipes(argv), {}
@@ -149,14 +152,6 @@ def _check_recipe(word: str, before: str) -> None:
 def _recipes(argv: Sequence[str]) -> list[str]:
     """Returns the values of the flags --config=VALUE in `argv`."""
     return [argument.partition('=')[2] for argument in argv if re.match(r'--?config=', argument)]
-
-
-def _check_names(argv: Sequence[str]) -> None:
-    """Raises a UserError for an undecodable argument, because config.json could not record it."""
-    for argument in argv[1:]:
-        if not argument.isprintable() and any('\udc80' <= char <= '\udcff' for char in argument):
-            fix = 'rename the file, or give its folder; if the name is UTF-8, set PYTHONUTF8=1'
-            raise UserError('command line', argument, f'a name in {sys.getfilesystemencoding()}', fix)
 
 
 def no_recipe_error() -> UserError:
