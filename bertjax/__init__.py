@@ -19,19 +19,9 @@ _MODULES = {
     'program': ('Recipe', 'FinishedRun', 'recipe', 'run', 'train'),
 }
 __all__ = [
-    'Bert',
-    'FinishedRun',
-    'NonFiniteError',
-    'PreemptedError',
-    'Recipe',
-    'UserError',
-    '__version__',
-    'load',
-    'load_vectors',
-    'recipe',
-    'run',
-    'train',
-]
+    'Bert', 'FinishedRun', 'NonFiniteError', 'PreemptedError', 'Recipe', 'UserError', '__version__', 'load',
+    'load_vectors', 'recipe', 'run', 'train',
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

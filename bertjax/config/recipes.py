@@ -185,22 +185,18 @@ def parse_argument(argument: str, **defaults: Any) -> types.SimpleNamespace:
     choices = {name: default for name, default in defaults.items() if isinstance(default, tuple)}
     defaults |= {name: words[0] for name, words in choices.items()}
     values = dict(defaults)
-    kinds = {name: f'{name} ({type(default).__name__}, default {default!r})' for name, default in defaults.items()}
-    known = ', '.join(kinds.values()) or 'no argument at all'
+    kinds = [f'{name} ({type(default).__name__}, default {default!r})' for name, default in defaults.items()]
+    known = ', '.join(kinds) or 'no argument at all'
+    first = next(iter(defaults), '')
     for position, item in enumerate(filter(None, argument.split(','))):
         name, equals, text = item.partition('=')
-        if not equals:
-            if isinstance(defaults.get(name), bool):
-                values[name] = True
-                continue
-            first = next(iter(defaults), None)
-            if position > 0 or first is None or isinstance(defaults[first], bool):
-                fix = suggestion(name, defaults) or 'write NAME=VALUE, or the name of a boolean'
-                raise UserError('--config=FILE:ARGUMENT', f'{item!r}', known, fix)
+        if not equals and isinstance(defaults.get(name), bool):
+            text = 'true'
+        elif not equals and position == 0 and not isinstance(defaults.get(first, False), bool):
             name, text = first, item
-        if name not in defaults:
-            fix = suggestion(name, defaults) or 'see the docstring of the recipe'
-            raise UserError('--config=FILE:ARGUMENT', f'unknown name {name!r}', known, fix)
+        elif not equals or name not in defaults:
+            fix = suggestion(name, defaults) or 'write NAME=VALUE, or the name of a boolean'
+            raise UserError('--config=FILE:ARGUMENT', repr(item), known, fix)
         values[name] = _convert(name, text, defaults[name])
     for name, words in choices.items():
         if values[name] not in words:
