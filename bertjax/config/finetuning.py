@@ -6,13 +6,13 @@ from typing import Any
 
 from bertjax.config.distillation import TaskDistillationKeys
 from bertjax.config.ranges import COUNT, MANY, duration, integer, list_of, number, one_of, text, word
-from bertjax.config.run import EPOCHS, RATE, ROWS, SEED, TEXT, RunKeys, of_verbs
+from bertjax.config.run import EPOCHS, RATE, ROWS, SEED, TEXT, RunKeys, verb_options
 from bertjax.config.schema import COMMAND_LINE, MACHINE, RECIPE, SAME, STATE, TRAINING, group, key, override, subset
 from bertjax.model.config import BertConfig, FieldKind
 
 _TRAINABLE = word('all|head|last_[1-9][0-9]{0,3}', "'all', 'head', or 'last_K' with K from 1 to the model's layers")
 _DURATION = duration('%', 'epochs')
-_PREDICT = of_verbs('evaluate', 'predict')
+_PREDICT = verb_options('evaluate', 'predict')
 _DECAY, _NAMES = number(0, 1, above=True), text(empty=False)
 
 
@@ -86,10 +86,12 @@ class FinetuningKeys(RunKeys):
     patience: int = key(0, integer(0, COUNT), 'stop after this many evaluations without a new best on dev; 0: never')
 
     split: str = key('dev', _NAMES, '`evaluate`, `predict`: splits, separated by commas', **_PREDICT)
-    input: str = key('', TEXT, '`predict`: a file, or `-` (standard input), instead of a split', **of_verbs('predict'))
+    input: str = key(
+        '', TEXT, '`predict`: a file instead of a split, or `-` (standard input)', **verb_options('predict')
+    )
     sweep: SweepKeys = group(SweepKeys())
     benchmark: str = key(
-        '', TEXT, '`benchmark`: keys for single tasks, such as `rte:epochs=10,seeds=5;cola:…`', **of_verbs('benchmark')
+        '', TEXT, '`benchmark`: keys for single tasks, as in `rte:epochs=9,seeds=5;cola:…`', **verb_options('benchmark')
     )
     ensemble: str = key('', TEXT, '`evaluate`, `predict`: workdirs whose models form an ensemble', **_PREDICT)
     distill: TaskDistillationKeys | None = group(None, record=TaskDistillationKeys, change=TRAINING)

@@ -5,7 +5,7 @@ from typing import Any
 
 from bertjax.config.distillation import DistillationKeys
 from bertjax.config.ranges import COUNT, MANY, Range, duration, either, integer, number, one_of, special, word
-from bertjax.config.run import BELOW_ONE, EPOCHS, FRACTION, RATE, ROWS, TEXT, Optimizer, RunKeys, of_verbs
+from bertjax.config.run import BELOW_ONE, EPOCHS, FRACTION, RATE, ROWS, TEXT, Optimizer, RunKeys, verb_options
 from bertjax.config.schema import STATE, TRAINING, VERB, group, key, override, subset
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.data.masking import MASK_RATE, MaskOptions
@@ -15,7 +15,7 @@ from bertjax.optim.schedules import SCHEDULES
 
 _LENGTH = integer(8, MANY)
 _BUDGET = word(r'|\d+(\.\d+)?([smhd]|e\d{1,2})', 'text: a time such as 25m, operations such as 3e15, or empty')
-_COMPILE = of_verbs('compile')
+_COMPILE = verb_options('compile')
 _SENTENCEPIECE = ('family', 'sentencepiece')  # see `used_with` in schema.Key
 _FAMILIES = ('wordpiece', 'sentencepiece', 'bpe', 'symbols')
 

@@ -39,7 +39,7 @@ _TRACKER = {'change': VERB, 'used_with': ('tracker',)}
 FORMATS = word(f'({_FORMAT})(,({_FORMAT}))*', 'some of hf, orbax, google, stablehlo, onnx, separated by commas')
 
 
-def of_verbs(*verbs: str) -> dict[str, Any]:
+def verb_options(*verbs: str) -> dict[str, Any]:
     """Returns the arguments of `schema.key` for a key that only these verbs use."""
     return {**_COMMAND, 'used_with': ('run', *verbs, *ANY_RECIPE)}
 
@@ -124,7 +124,7 @@ class RunKeys:
     checkpoint_every: int | str = key('1%', duration('%'), 'the interval between checkpoints; 0: only at the end')
     checkpoint_minutes: float = key(0.0, MINUTES, 'the maximal minutes between checkpoints; 0: no limit', MACHINE)
     checkpoint_keep: int = key(3, integer(1, MANY), 'keep this many newest checkpoints, besides the best', MACHINE)
-    step: int = key(0, integer(0, COUNT), _STEP, **of_verbs('evaluate', 'predict', 'export'))
+    step: int = key(0, integer(0, COUNT), _STEP, **verb_options('evaluate', 'predict', 'export'))
     profile: str = key('', _PROFILE, 'trace the steps FIRST to END - 1 into `WORKDIR/profile`', VERB)
     hang_minutes: float = key(30.0, MINUTES, 'stop the run after this many minutes without progress; 0: never', VERB)
 
