@@ -22,9 +22,7 @@ class DistillationKeys:
     """
 
     teacher: str = key('', TEXT, "a workdir, a model's directory or `org/name` on the hub")
-    student_init: str = key(
-        'alternate', _STUDENT_INIT, 'the initial weights: blocks of the teacher, the weights of `init`, or random ones'
-    )
+    student_init: str = key('alternate', _STUDENT_INIT, 'the initial weights: of the teacher, of `init`, or random')
     layers: str = key('uniform', _LAYERS, "the blocks of the teacher that the student's blocks imitate")
     temperature: float = key(2.0, number(0.01, 1000), 'the temperature of the soft targets')
     soft: float = key(5.0, _FACTOR, "the weight of the loss on the teacher's outputs")

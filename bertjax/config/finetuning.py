@@ -25,9 +25,7 @@ class SweepKeys:
     epochs: tuple = key((), list_of(EPOCHS), 'values of `epochs`, such as `(2.0,3.0)`')
     learning_rate: tuple = key((), list_of(RATE), 'values of `learning_rate`')
     seeds: tuple = key((), list_of(SEED), 'values of `seed`')
-    together: int = key(
-        0, integer(0, 1000), 'the maximal number of runs per step; 0: all that fit (1 on CPUs)', MACHINE
-    )
+    together: int = key(0, integer(0, 1000), 'at most this many runs per step; 0: all that fit (1 on CPUs)', MACHINE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,12 +43,7 @@ class FinetuningKeys(RunKeys):
     task: Mapping[str, Any]
     data: str = override(RunKeys, 'data', about="the folder of the task's files; empty: from tensorflow-datasets")
     max_train_records: int = key(0, integer(0, COUNT), 'train on a fixed random sample of at most this size; 0: all')
-    max_eval_records: int = key(
-        0,
-        integer(0, COUNT),
-        'evaluate on a fixed random sample of a split of at most this size; 0: all',
-        trained=RECIPE,
-    )
+    max_eval_records: int = key(0, integer(0, COUNT), 'the same limit for each evaluated split; 0: all', trained=RECIPE)
 
     # config.init decides the architecture.
     model: Any = group(
@@ -86,9 +79,7 @@ class FinetuningKeys(RunKeys):
     patience: int = key(0, integer(0, COUNT), 'stop after this many evaluations without a new best on dev; 0: never')
 
     split: str = key('dev', _NAMES, '`evaluate`, `predict`: splits, separated by commas', **_PREDICT)
-    input: str = key(
-        '', TEXT, '`predict`: a file instead of a split, or `-` (standard input)', **verb_options('predict')
-    )
+    input: str = key('', TEXT, '`predict`: a file instead of a split; `-`: standard input', **verb_options('predict'))
     sweep: SweepKeys = group(SweepKeys())
     benchmark: str = key(
         '', TEXT, '`benchmark`: keys for single tasks, as in `rte:epochs=9,seeds=5;cola:…`', **verb_options('benchmark')

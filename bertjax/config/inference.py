@@ -82,9 +82,7 @@ class ExtractKeys:
     )
     combine: str = key('mean', one_of(COMBINE), 'how several layers are combined')
     weights: tuple = key((), list_of(number(-1e6, 1e6)), '`combine=weighted`: one weight per layer')
-    pool: str = key(
-        'auto', one_of(('auto', *POOL)), 'the pooling; `auto`: that of a sentence-transformers folder, else `mean`'
-    )
+    pool: str = key('auto', one_of(('auto', *POOL)), 'the pooling; `auto`: that of sentence-transformers, else `mean`')
     normalize: bool | None = key(
         None, _NORMALIZE, "whether to scale vectors to length 1; `None`: the model's setting if `pool=auto`, else no"
     )
@@ -94,7 +92,7 @@ class ExtractKeys:
     )
     precision: str = key('float32', one_of(PRECISIONS), '`npy`: the precision of a dimension; `binary` is one bit')
     calibration: str = key(
-        '', TEXT, '`int8`: vectors (`.npy`) that give the ranges; empty: this run', used_with=('precision', 'int8')
+        '', TEXT, '`int8`: a `.npy` file that gives the ranges; empty: this run', used_with=('precision', 'int8')
     )
     format: str = key('', one_of(('', *FEATURE_FORMATS)), 'the format; empty: `npy`, or JSON lines if `input` is `-`')
     part: int = key(0, integer(0, MANY), 'the number of texts in memory at once; 0: 4096, or 256 with `pool=none`')
@@ -136,9 +134,7 @@ class MineNegativesKeys:
 
     anchor: str = key('anchor', _FIELD, 'the field with the anchor of a pair')
     positive: str = key('positive', _FIELD, 'the field with the positive of a pair')
-    negative: str = key(
-        'negative', _FIELD, 'the field of known negatives, which join the corpus, and of mined negatives'
-    )
+    negative: str = key('negative', _FIELD, 'the field of known negatives, which join the corpus, and of mined ones')
     corpus: str = key('', TEXT, 'a file of further texts to choose negatives from')
     field: str = key('text', _FIELD, 'the field of a record of `corpus` that holds the text')
     num_negatives: int = key(3, integer(1, 1000), 'the maximal number of negatives per pair, most similar first')

@@ -99,8 +99,7 @@ class PretrainingKeys(RunKeys):
     architecture_from: str = key(
         'model',
         one_of(('model', 'init', 'budget')),
-        'the source of the architecture: the keys of `model`, the model of `init`, or the keys of `model` with a size, '
-        'a dtype and a batch for `budget`',
+        'the keys of `model`, the model of `init`, or `model` with a size, a dtype and a batch for `budget`',
     )
     embeddings: str = key('', TEXT, 'a .npy or .safetensors file with the initial token embeddings')
     heldout_texts: str = key('', TEXT, 'texts to evaluate on, `NAME=PATH,…`; `each`: the held-out part of each corpus')
