@@ -52,7 +52,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     if options.compare:
         check_plotly()
     source = InputSource(path, make_columns(options.field, options.pair_field, 'config.attention'), tabs=True)
-    relations, count = _inspect(source, len(texts[0].first) if texts else 0)
+    relations, count = _inspect(source) if path else ([], len(texts[0].first))
     with lock_workdir(folder, results_only=True):
         model = load_requested_model(settings, folder)
         longest = settings.truncation_length(model.config, model.max_length)
@@ -84,13 +84,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     print(folder / 'attention' / PAGE)
 
 
-def _inspect(source: InputSource, num_texts: int) -> tuple[list[str], int | None]:
-    """Returns the syntactic relations in the input, and the number of texts.
-
-    The number is None for texts from standard input or a pipe. Without config.input, the number is `num_texts`.
-    """
-    if not source.path:
-        return [], num_texts
+def _inspect(source: InputSource) -> tuple[list[str], int | None]:
+    """Returns the syntactic relations, and the number of texts: None for texts from standard input or a pipe."""
     is_text = not has_trees(source.path)
     if is_text and (source.path == STANDARD_INPUT or unusual_kind(user_path(source.path, 'config.input'))):
         return [], None
