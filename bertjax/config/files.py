@@ -98,12 +98,9 @@ class Recipe:
             if 'distill' in config and 'task' in config:
                 with contextlib.suppress(UserError):  # a user's recipe may take any argument
                     return keys | Recipe(argument, load_recipe(find_recipe(argument))).command_line_keys
-            values = flatten(load_recipe(path))
-            try:
-                without = flatten(load_recipe(recipe))
-            except UserError:  # the recipe requires an argument, so there is no config without it
-                without = values
-            keys |= {key for key, value in values.items() if value != without.get(key)}
+            with contextlib.suppress(UserError):  # the recipe may require an argument
+                defaults = flatten(load_recipe(recipe))
+                keys |= {key for key, value in flatten(load_recipe(path)).items() if value != defaults.get(key)}
             if '=' not in argument.split(',')[0] and 'task' in config:  # the first item is a name, as in glue:rte
                 named_options = [name for name, option in options(config.task.kind).items() if option.named]
                 keys |= {f'task.{name}' for name in named_options if name in config.task}
