@@ -58,10 +58,13 @@ def binary_f1(table: np.ndarray) -> float | None:
     return float(class_scores(table).f1[1]) if table.sum() else None
 
 
-def macro_f1(table: np.ndarray) -> float | None:
-    """Returns the mean F1 of the classes that occur or were predicted, as in scikit-learn without `labels`."""
+def macro_f1(table: np.ndarray, classes: np.ndarray | bool = True) -> float | None:
+    """Returns the mean F1 of the classes that occur or were predicted, as in scikit-learn without `labels`.
+
+    `classes`, bool [C], selects the classes to average.
+    """
     scores = class_scores(table)
-    seen = (scores.true + scores.predicted) > 0
+    seen = classes & ((scores.true + scores.predicted) > 0)
     return float(scores.f1[seen].mean()) if seen.any() else None
 
 
@@ -155,13 +158,11 @@ def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float
     guessed, gold = int(table.sum(0)[positive].sum()), int(table.sum(1)[positive].sum())
     precision = right / guessed if guessed else 1.0
     recall = right / gold if gold else 0.0
-    scores = class_scores(table)
-    seen = positive & ((scores.true + scores.predicted) > 0)
     return {
         'micro_f1': 2 * precision * recall / (precision + recall) if right else 0.0,
         'precision': precision,
         'recall': recall,
-        'macro_f1': float(scores.f1[seen].mean()) if seen.any() else 0.0,
+        'macro_f1': macro_f1(table, positive) or 0.0,
         'accuracy': accuracy(table),
     }
 

@@ -105,11 +105,10 @@ class Evaluation:
 
         Starting with no answer, the search adds the answers in ascending order of their null odds.
         """
-        number = {question: n for n, question in enumerate(self._ids)}
-        ranked = [question for question in sorted(null_odds, key=null_odds.__getitem__) if question in number]
-        order = [number[question] for question in ranked]
+        odds = np.array([null_odds[question] for question in self._ids])
+        order = np.argsort(odds, kind='stable')
         gain = np.where(self._answerable, scores, -self._answered.astype(float))[order]
         all_empty = float((~self._answerable).sum())
         sums = np.cumsum(np.concatenate([[all_empty], gain]))  # adds in the order of the official script
         best = int(np.argmax(sums))
-        return float(sums[best]) / len(scores), float(null_odds[ranked[best - 1]]) if best else None
+        return float(sums[best]) / len(scores), float(odds[order[best - 1]]) if best else None
