@@ -35,9 +35,8 @@ def parameter_changes(before: Any, after: Any) -> list[dict[str, float]]:
     """Computes the relative Euclidean distance ‖after - before‖ / ‖before‖ of the parameters of each layer.
 
     Returns:
-      A row per layer. Layer 0 is the embeddings. Each row has `layer` and `whole`, the distance over all parameters of
-      the layer. The row of a block also has the distance of each of its PARTS, kernel and bias together, and the
-      distance of its `norms`.
+      A row per layer, starting with the embeddings, layer 0: `layer`, and `whole`, the distance over all parameters.
+      The row of a block also has the distances of its PARTS, kernel and bias together, and of its `norms`.
     """
     old, new = _encoder(before), _encoder(after)
     sums: dict[tuple[int, str], np.ndarray] = {}
@@ -76,9 +75,8 @@ def change_sums(
 
     Returns:
       A dict of sums and counts:
-        cosine: float32 [L + 1], the sum of 1 - cos(x, y) over the tokens. x and y are the two models' hidden states
-          of a token. The first entry is for the embeddings.
-        cosine_cls: float32 [L + 1], the sum of 1 - cos(x, y) over [CLS] only.
+        cosine, cosine_cls: float32 [L + 1], the sums of 1 - cos(x, y) over all tokens and over [CLS] only. x and y are
+          the two models' hidden states of a token. The first entry is for the embeddings.
         divergence: float32 [L, H], the sum over the tokens of the Jensen-Shannon divergence between a token's two
           attention distributions, in bits: 0 for equal and 1 for disjoint distributions.
         positions, texts: int32 [], the numbers of tokens and of texts.
@@ -108,9 +106,9 @@ def change_sums(
 def change_rows(parameters: list[dict[str, float]], sums: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """Makes a row per layer, starting with the embeddings, from the sums of `change_sums` over a corpus.
 
-    A row has `layer`, the distances `parameters` (from `parameter_changes`), and `hidden` and `hidden_cls`, the means
-    of 1 - cosine over all tokens and over [CLS]. The row of a block also has `attention_of_heads`, the mean divergence
-    of each head, and `attention`, the mean of all heads.
+    A row has `layer`, the distances `parameters`, and `hidden` and `hidden_cls`, the means of 1 - cosine over all
+    tokens and over [CLS]. The row of a block also has the mean divergences `attention_of_heads`, and `attention`, their
+    mean.
     """
     counts = {'cosine': 'positions', 'cosine_cls': 'texts', 'divergence': 'positions'}
     means = {name: np.asarray(sums[name], np.float64) / sums[count] for name, count in counts.items()}

@@ -31,10 +31,8 @@ class Findings:
 
     Attributes:
       unit: 'piece' or 'word'.
-      texts, positions: The numbers of measured texts and positions. Each piece or word (see `unit`) and each special
-        token is a position.
-      cut: The number of texts that were truncated.
-      left_out: The number of trees that were skipped because they were too long.
+      texts, positions: The numbers of measured texts, and of their pieces or words and special tokens.
+      cut, left_out: The numbers of texts that were truncated, and of trees that were skipped as too long.
       means: {name in `heads.MEASURES`: float64 [L, H]}, the mean of each measure for L layers of H heads.
       relations: The rows of `relation_table`; empty for texts.
       changes: The rows of `change_rows`; empty without a model to compare with.
@@ -67,7 +65,7 @@ def measure(
       max_length: The maximum sequence length. Longer texts are truncated, and longer trees are skipped.
       relations: The relations of the trees; empty for texts.
       before: The model to compare with; None for no comparison.
-      advance: A function that takes the number of texts that were finished since its last call.
+      advance: Takes the number of texts that were finished since its last call.
     """
     model, sums, cut, left_out = runner.model, None, 0, 0
     offsets: rel.Offsets = {}

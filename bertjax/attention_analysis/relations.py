@@ -23,14 +23,13 @@ MIN_WORDS = 100  # for a frequent relation; Clark et al. list only frequent rela
 
 
 def predict_heads(weights: jax.Array, words: jax.Array) -> jax.Array:
-    """Predicts the syntactic head of each unit with each attention head, in both directions.
+    """Predicts the syntactic head of each unit with each attention head, in both DIRECTIONS: int32 [2, L, B, H, U].
+
+    In case of a tie, the first unit is predicted.
 
     Args:
       weights: float32 [L, B, H, U, U] (layers, sentences, heads, queries, keys), the attention between U units.
       words: bool [B, U], True for units that are words.
-
-    Returns:
-      int32 [2, L, B, H, U], the predicted unit for each of DIRECTIONS. In case of a tie, the first unit is predicted.
     """
     units = weights.shape[-1]
     candidates = words[:, None, :] & ~jnp.eye(units, dtype=bool)  # [B, U, U]

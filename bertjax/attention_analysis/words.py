@@ -58,10 +58,9 @@ def make_tree_features(
 
 
 def merge_units(weights: jax.Array, units: jax.Array, mask: jax.Array) -> jax.Array:
-    """Converts attention between pieces to attention between units.
+    """Converts attention between pieces to attention between units (Clark et al. 2019, arXiv 1906.04341, section 4.1).
 
-    Weights to a unit are summed over its pieces, and weights from a unit are averaged over its pieces. The weights from
-    a unit sum to 1. The method comes from Clark et al. 2019 (arXiv 1906.04341, section 4.1).
+    Weights to a unit are summed over its pieces, and weights from a unit are averaged over its pieces.
 
     Args:
       weights: float32 [L, B, H, S, S], queries before keys.

@@ -83,10 +83,7 @@ def matthews(table: np.ndarray) -> float | None:
 
 
 def pearson(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
-    """Returns the Pearson correlation of two float arrays [N].
-
-    It is None if N is below 2, or an array is constant or has a non-finite value.
-    """
+    """Returns the Pearson correlation of two arrays [N]; None if N < 2, or if one is constant or not finite."""
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if len(x) < 2 or not np.isfinite([x, y]).all() or (x == x[0]).all() or (y == y[0]).all():
         return None
@@ -139,11 +136,9 @@ def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float
     """Returns micro_f1, precision, recall, macro_f1 and accuracy, in [0, 1]. All are None if there are no records.
 
     With a negative label, micro_f1, precision and recall are computed as in TACRED's scorer (utils/scorer.py in
-    yuhaozhang/tacred-relation). The other labels are positive. Precision is the fraction of positive predictions that
-    are correct, or 1 if there are none. Recall is the fraction of positive records that are predicted correctly.
-    Without a negative label, all three metrics equal the accuracy.
-
-    macro_f1 is the mean F1 of the positive labels that occur or were predicted, or 0 if there are none.
+    yuhaozhang/tacred-relation): of the other, positive labels, with precision 1 if none is predicted. Without a
+    negative label, all three metrics equal the accuracy. macro_f1 is that of the positive labels, or 0 if there are
+    none.
 
     Args:
       table: The confusion table, int64 [C, C], see `confusion`.

@@ -17,13 +17,12 @@ def pair_accuracies(correct: Sequence[bool], sets: Sequence[str], phenomena: Seq
 
     Args:
       correct: For each of N > 0 pairs, whether the model prefers the good sentence; False for a tie.
-      sets: The set of each pair.
-      phenomena: The phenomenon of each pair.
+      sets, phenomena: The set and the phenomenon of each pair.
 
     Returns:
-      A dict with `pairs`, `accuracy` and `standard_error`. `share` is the fraction of correct pairs among all pairs,
-      and `share_standard_error` is its binomial standard error. `phenomena` and `sets` map each name to a dict with
-      `pairs`, `accuracy` and `standard_error`.
+      A dict with `pairs`, `accuracy` and `standard_error`; `share`, the fraction of correct pairs among all pairs, with
+      `share_standard_error`; and `phenomena` and `sets`, which map each name to `pairs`, `accuracy` and
+      `standard_error`.
     """
     correct, names = np.asarray(correct, bool), np.asarray(sets)
     share = _share(correct)

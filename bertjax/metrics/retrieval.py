@@ -10,7 +10,7 @@ CUTOFFS = {'ndcg_10': 10, 'mrr_10': 10, 'recall_1': 1, 'recall_10': 10, 'recall_
 def retrieval_figures(
     rankings: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, int]]
 ) -> dict[str, float | None]:
-    """Returns nDCG@10, MRR@10 and the recall at 1, 10 and 100, each averaged over all queries.
+    """Returns nDCG@10, MRR@10 and the recall at 1, 10 and 100, averaged over all queries; None if there are none.
 
     In nDCG, the gain of a document is its relevance, and the discount is 1 / log2(1 + rank). All values of a query
     without relevant documents are 0, as in trec_eval.
@@ -18,9 +18,6 @@ def retrieval_figures(
     Args:
       rankings: The documents of each query, the best first: at least 100 of them, or all documents.
       relevant: {document: relevance above 0} of each query.
-
-    Returns:
-      {metric: value}. The values are None if there are no queries.
     """
     if not rankings:
         return dict.fromkeys(CUTOFFS)

@@ -22,12 +22,9 @@ def add_sums(parts: Iterable[WeightedSums]) -> dict[str, tuple[float, float]]:
 def pretraining_values(sums: WeightedSums, pair: str = 'nsp') -> dict[str, float | None]:
     """Returns loss, mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy and perplexity. A value is None if its weight is 0.
 
-    `loss` is the mean MLM loss plus the mean pair loss. It omits a mean of weight 0, and the z-loss.
-    `perplexity` is exp(min(mlm_loss, 700)), or None for NaN.
-
-    Args:
-      sums: The sums of losses and accuracies, named as in `losses.pretraining_losses`.
-      pair: The pair objective: 'nsp', or 'sop', which renames nsp_loss and nsp_accuracy to sop_loss and sop_accuracy.
+    `loss` is the mean MLM loss plus the mean pair loss, without means of weight 0 and without the z-loss. `perplexity`
+    is exp(min(mlm_loss, 700)), or None for NaN. `sums` are named as in `losses.pretraining_losses`. `pair` is the pair
+    objective: 'nsp', or 'sop', which renames nsp_loss and nsp_accuracy.
     """
     means, names = task_values(sums), {'mlm': 'mlm', 'nsp': pair}
     kinds = ('loss', 'accuracy')

@@ -25,12 +25,8 @@ _QUERIES = 8  # the number of queries in a block, which is compared with all doc
 def max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
     """Computes Σ_q max_s q · d_s over the tokens of each pair (arXiv 2004.12832, equation 3).
 
-    Args:
-      queries: float32 [..., Q, D]; zero vectors are absent tokens.
-      documents: float32 [..., S, D], likewise. The leading dimensions of both arrays broadcast.
-
-    Returns:
-      float32 [...]; 0 for a document without tokens.
+    `queries`, float32 [..., Q, D], and `documents`, float32 [..., S, D], broadcast to scores, float32 [...]. Zero
+    vectors are absent tokens. A document without tokens has the score 0.
     """
     similarity = jnp.einsum('...qd,...sd->...qs', queries, documents, precision='highest')
     present = (documents != 0).any(-1)[..., None, :]  # [..., 1, S]

@@ -196,11 +196,7 @@ def max_sim_of_pair(query: np.ndarray, document: np.ndarray) -> float:
 class Tokenization:
     """The tokenization of ColBERT (arXiv 2004.12832, section 3.2).
 
-    Args:
-      settings: The lengths, the prompts, the pieces to skip, and whether to fill queries with [MASK].
-
-    Attributes:
-      notes: notes on texts that lost their end, and on prompts whose [unusedN] is not in the vocabulary.
+    `notes` is about texts that lost their end, and prompts whose [unusedN] is not in the vocabulary.
     """
 
     def __init__(self, tokenizer: Tokenizer, settings: MultiVector):

@@ -62,8 +62,7 @@ def best_spans(
       start_logits, end_logits: The logits of the S pieces, float [S].
       first: The first character of each piece, int32 [S]; -1 if no answer may start there.
       last: The character after each piece, int32 [S]; -1 if no answer may end there, for example at the last [SEP].
-      longest: The maximum number of pieces in an answer.
-      count: The maximum number of returned spans.
+      longest, count: The maximum numbers of pieces in an answer, and of returned spans.
     """
     begins, longest = np.flatnonzero(first >= 0), min(longest, len(last))  # [N], the possible starts
     ends = np.minimum(begins[:, None] + np.arange(longest), len(last) - 1)  # [N, longest]
@@ -80,13 +79,10 @@ def best_spans(
 def rank_answers(
     context: str, spans: list[tuple[int, int, float, float]], null: AnswerSpan, n_best: int, with_null: bool
 ) -> Answers:
-    """Returns the answers to a question about `context`.
+    """Returns the answers to a question about `context`, at most `n_best` besides 'no answer', which is `null`.
 
-    Args:
-      spans: The candidates, (first character, end, start logit, end logit) each.
-      null: The span that means 'no answer'.
-      n_best: The maximum number of answers, besides 'no answer'.
-      with_null: Whether the question may have no answer.
+    `spans` are the candidates, (first character, end, start logit, end logit) each. `with_null` is whether the question
+    may have no answer.
     """
     best_by_text: dict[str, AnswerSpan] = {}
     for first, end, a, b in sorted(spans, key=lambda span: (-span[2] - span[3], span[:2])):

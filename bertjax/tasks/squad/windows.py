@@ -59,9 +59,8 @@ def window_bounds(length: int, max_tokens: int, stride: int) -> tuple[np.ndarray
 def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int, length_weight: float = 0.01) -> np.ndarray:
     """Returns the index of the best window for each of T = `length` tokens, int64 [T].
 
-    The best window for a token maximizes min(left context, right context) + `length_weight` · length of the window. The
-    first of equally good windows is chosen. `starts` and `ends`, int64 [W], are the bounds of the windows. The default
-    of `length_weight` comes from run_squad.py.
+    The best window maximizes min(left context, right context) + `length_weight` · length of the window, by default as
+    in run_squad.py. The first of equally good windows is chosen. `starts` and `ends`, int64 [W], bound the windows.
     """
     best, best_context = np.zeros(length, np.int64), np.full(length, -1.0)
     # A loop, because an array [W, T] for a book would not fit in memory.

@@ -21,8 +21,7 @@ class ColumnBlock(NamedTuple):
     """A sentence in a column file.
 
     Attributes:
-      rows: the columns of each word.
-      locations: the location of each word, 'file:line'.
+      rows, locations: the columns and the location, 'file:line', of each word.
       preceding_lines: the lines between the previous sentence and this one. A document boundary is the tuple of its
         columns, a comment is (line,), and a blank line is ().
       document: the number of document boundaries before the sentence.

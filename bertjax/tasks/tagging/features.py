@@ -11,9 +11,7 @@ WORDS = 'token_words'  # name of a token array, see TaggingTask.features
 
 
 def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Tokenizes each of W words separately.
-
-    A word without pieces, such as a control character, becomes [UNK], so that every word has a piece.
+    """Tokenizes each of W words separately. A word without pieces, such as a control character, becomes [UNK].
 
     Returns:
       The ids of the T pieces, int32 [T]; and the index of the first piece of each word, followed by T, int64 [W + 1].

@@ -61,13 +61,9 @@ def aggregate(
     tokenizer: Tokenizer,
     strategy: str,
 ) -> tuple[list[Sentence], list[np.ndarray]]:
-    """Computes the logits of each word from the logits of its pieces.
+    """Computes the logits of each word from the logits of its pieces by one of STRATEGIES.
 
-    Args:
-      sentences: The sentences; with 'simple', they must have a `text`.
-      features: The features of the sentences, with R rows.
-      token_logits: R arrays [S, C], each as long as its row.
-      strategy: One of STRATEGIES.
+    `token_logits` has an array [S, C] for each row of the features. With 'simple', the sentences must have a `text`.
 
     Returns:
       The sentences and the logits of their words, float64 [W, C]. With 'simple', the words are pieces.
