@@ -89,11 +89,6 @@ class TextPairTask(Task[TextExample | Query, float | Ranking]):
     def _columns(self) -> dict[str, str]:
         return {role: getattr(self, role, role) for role in files.ROLES}
 
-    def splits(self) -> Sequence[str]:
-        """See Task. 'train' is included only if its records are scored pairs, because other forms are not evaluated."""
-        names = self._files.splits()
-        return names if self._files.form_of('train') == 'scored' else [name for name in names if name != 'train']
-
     def records(self, split: str) -> Records:
         return self._files.records(split)
 

@@ -152,29 +152,22 @@ def _text(fields: Mapping[str, Any], name: str, where: str, keys: str) -> str:
 
 
 def _negatives(value: Any, where: str, name: str, keys: str) -> list[str]:
-    if isinstance(value, str) and bare_suffix(where.rpartition(':')[0]) in ('.csv', '.tsv'):  # a cell may be a list
-        value = _parse_list(value, where, name)
-    values = value if isinstance(value, list) else [value]
-    texts = [convert_to_text(item, f'{where}, field {name}', lists='refuse', key=keys) for item in values]
-    if any(text is not None and not text.strip() for text in texts) and isinstance(value, list):
-        raise UserError(where, f'an empty text in the list {name}', 'texts', 'correct the record')
-    return [text for text in texts if (text or '').strip()]
-
-
-def _parse_list(text: str, where: str, name: str) -> str | list[str]:
-    """Returns the list if `text`, the cell of a table, is a JSON list of strings; else returns `text`.
+    """Returns the texts in a column of negatives: a text or a list, which is JSON in a table. Blank texts are left out.
 
     Raises:
-      UserError: The cell is another list of strings. pandas writes lists in Python's notation, or JSON in quotes.
+      UserError: A cell is another list of strings. pandas writes lists in Python's notation, or JSON in quotes.
     """
-    with contextlib.suppress(ValueError, RecursionError):
-        value = json.loads(text)
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            return value
-    if _STRINGS.fullmatch(text):
-        found, expected = f'the list {text[:40]} in the column {name}', 'a text, or a list such as ["a", "b"]'
-        raise UserError(where, found, expected, 'write the records as JSON lines')
-    return text
+    if isinstance(value, str) and bare_suffix(where.rpartition(':')[0]) in ('.csv', '.tsv'):
+        with contextlib.suppress(ValueError, RecursionError):
+            cell = json.loads(value)
+            if isinstance(cell, list) and all(isinstance(item, str) for item in cell):
+                value = cell
+        if isinstance(value, str) and _STRINGS.fullmatch(value):
+            found, expected = f'the list {value[:40]} in the column {name}', 'a text, or a list such as ["a", "b"]'
+            raise UserError(where, found, expected, 'write the records as JSON lines')
+    values = value if isinstance(value, list) else [value]
+    texts = (convert_to_text(item, f'{where}, field {name}', lists='refuse', key=keys) for item in values)
+    return [text for text in texts if (text or '').strip()]
 
 
 def _score(value: Any, where: str) -> float | None:

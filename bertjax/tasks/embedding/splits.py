@@ -56,13 +56,13 @@ class EmbeddingSplits(TableFiles):
         return official_file(self._path, split, '1.1', '2.0') if is_folder else ()
 
     def splits(self) -> list[str]:
-        """Returns the names of the training split, if any, and of the splits that can be evaluated."""
+        """Returns the names of the splits that can be evaluated; of the training split only if it has scored pairs."""
         forms = {split: self.form_of(split) for split in STEMS}
         if forms['dev'] == 'texts':
             raise self._no_pairs('dev')
         if forms['test'] == 'scored' and self.records('test')[0].score is None:
             forms['test'] = ''
-        return [split for split, form in forms.items() if form and (split == 'train' or form != 'texts')]
+        return [name for name, form in forms.items() if form == 'scored' or (form in files.GROUPS and name != 'train')]
 
     def describe(self) -> str:
         """Returns a readable list of the splits and their files, or '' for a BEIR folder or SQuAD's own names."""

@@ -124,7 +124,6 @@ REFUSED = {
     'no text': ([*PAIRS, {'anchor': 'a', 'positive': ' '}], {}, r':4: found no text in the column positive'),
     'no column': ([*PAIRS, {'anchor': 'a'}], {}, r':4: found no text in the column positive'),
     'an object': ([{'anchor': 'a', 'positive': {}}], {}, r':1, field positive: found a JSON dict'),
-    'empty negative': ([{**PAIRS[0], 'negative': ['']}], {}, r':1: found an empty text in the list'),
     'no number': ([{**SCORED, 'score': 'x'}], {}, r":1: found the score 'x'"),
     'no score': ([{**SCORED, 'score': None}], {}, r':1: found no score in the column score'),
     'range': ([SCORED], {'loss': 'cosine'}, r':1: found the score 5, expected -1 to 1; set config.task.max_score'),
