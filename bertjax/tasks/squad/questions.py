@@ -43,9 +43,9 @@ class SquadQuestion:
 
 
 def parse_squad_json(text: str, where: str, labels: str) -> list[SquadQuestion]:
-    """Parses SQuAD's JSON, of which the caller must check the ids.
+    """Parses SQuAD's JSON. The caller must pass the result to `check_questions`; see there for `labels`.
 
-    `labels` is 'ignored' for questions without their answers. For the other values, see `check_questions`.
+    If `labels` is 'ignored', the questions lack their answers, and the caller must pass them to `check_ids`.
     """
     root = load_json(text, where)
     if not isinstance(root, dict):

@@ -57,8 +57,8 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
     locations: list[str] = []
     before: list[tuple[str, ...]] = []
     document, count, first = 0, 0, 0
-    # A line that starts with # can be a comment, so the first other line determines the separator.
-    is_word = lambda line: line.strip(' \t') and not line.startswith('#') and not is_boundary(line)  # noqa: E731
+    # The first line that is certainly no comment determines the separator.
+    is_word = lambda line: line.strip(' \t') and not line.startswith(prefix or '#') and not is_boundary(line)  # noqa: E731
     lines, words = peek_lines(lines, accept=is_word)
     separator = '\t' if '\t' in ''.join(words) else ' '
     width = len(split_columns(words[0], separator)) if words else 0

@@ -129,6 +129,11 @@ def test_comments_are_written_back():
     assert written == '# id 1 domain=en\na _ _ B-X B-X\n# _ _ O O\n\n# id 2\nb _ _ O O\n\n'
 
 
+def test_a_comment_does_not_determine_the_separator():
+    (sentence,) = read('% a comment\nNew York\tB-LOC\n', comment='%')
+    assert sentence.words == ('New York',) and sentence.separator == '\t'
+
+
 def test_multiword_tokens_and_empty_nodes_of_conllu_are_no_words():
     lines = ['1-2 zum _', '1 zu ADP', '2 dem DET', '2.1 und CCONJ', '3 Arzt NOUN']
     text = ''.join('\t'.join([*line.split(' '), *['_'] * 7]) + '\n' for line in lines)
