@@ -260,7 +260,8 @@ def _entries(path: epath.Path, names: Sequence[str]) -> dict[str, str]:
     entries: dict[str, str] = {}
     for where, fields in read_records([path]):
         name = fields.get('_id')
-        if not isinstance(name, str) or name.split() != [name] or name in entries:  # .trec files have names and spaces
+        # White space separates the fields of .trec files.
+        if not isinstance(name, str) or name.split() != [name] or name in entries:
             expected = 'a name without white space that no earlier row has'
             raise UserError(where, f'the _id {name!r}', expected, 'correct the row')
         if names[-1] not in fields:

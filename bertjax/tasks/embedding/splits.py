@@ -93,7 +93,8 @@ class EmbeddingSplits(TableFiles):
             texts = [(query.text, query.corpus.texts[i]) for query in self.queries(split) for i in query.relevant]
             return [TextExample('pairs', pair) for pair in texts]
         required: list[str] = []
-        if split == 'train' and 'scored' not in map(self.form_of, ('dev', 'test')):  # which may have a renamed column
+        # Scored pairs of dev or test may have the renamed column instead.
+        if split == 'train' and 'scored' not in map(self.form_of, ('dev', 'test')):
             required = [role for role, name in files.OPTIONAL_COLUMNS.items() if self._columns[role] != name]
         rows = read_records(self.require(split))
         examples = list(files.parse_examples(rows, self._columns, self._keys, required))

@@ -35,7 +35,7 @@ def max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
 
 
 def info_nce(x: jax.Array, batch: Arrays, *, query_len: int, scale: float = 1.0) -> jax.Array:
-    """Computes the cross entropy [B] of each query's positive among the batch's documents, as embedding/losses.py."""
+    """Computes embedding/losses.py:info_nce [B] with MaxSim as the similarity of queries and documents."""
     documents = x[:, 1:].swapaxes(0, 1).reshape(-1, *x.shape[2:])  # [(C - 1)·B, S, D], positives first
 
     # The products of all tokens may not fit in memory, so they are computed in blocks and recomputed for the gradient.
