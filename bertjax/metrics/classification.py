@@ -1,4 +1,4 @@
-"""Metrics of classification and regression, as in scikit-learn and scipy. Without records, a scalar metric is None."""
+"""Metrics of classification and regression, as in scikit-learn and scipy, for one or more records."""
 
 import dataclasses
 
@@ -47,36 +47,33 @@ def scores_from_counts(right: npt.ArrayLike, true: npt.ArrayLike, predicted: npt
     return ClassScores(share(right, predicted), share(right, true), f1, right, true, predicted)
 
 
-def accuracy(table: np.ndarray) -> float | None:
+def accuracy(table: np.ndarray) -> float:
     """Returns the accuracy of a `confusion` table."""
-    total = table.sum()
-    return float(table.trace() / total) if total else None
+    return float(table.trace() / table.sum())
 
 
-def binary_f1(table: np.ndarray) -> float | None:
+def binary_f1(table: np.ndarray) -> float:
     """Returns the F1 of class 1 from a `confusion` table of two classes."""
-    return float(class_scores(table).f1[1]) if table.sum() else None
+    return float(class_scores(table).f1[1])
 
 
-def macro_f1(table: np.ndarray, classes: np.ndarray | bool = True) -> float | None:
+def macro_f1(table: np.ndarray, classes: np.ndarray | bool = True) -> float:
     """Returns the mean F1 of the classes that occur or were predicted, as in scikit-learn without `labels`.
 
-    `classes`, bool [C], selects the classes to average.
+    `classes`, bool [C], selects the classes to average. If none of them is seen, the result is 0.
     """
     scores = class_scores(table)
     seen = classes & ((scores.true + scores.predicted) > 0)
-    return float(scores.f1[seen].mean()) if seen.any() else None
+    return float(scores.f1[seen].mean()) if seen.any() else 0.0
 
 
-def matthews(table: np.ndarray) -> float | None:
+def matthews(table: np.ndarray) -> float:
     """Returns the Matthews correlation coefficient. For more than two classes, it is R_K of Gorodkin (2004).
 
     It is 0 if all records have the same class, or if all predictions are equal.
     """
     table = table.astype(np.float64)  # with 1e5 records or more, a product of four counts could overflow int64
     total, true, predicted = table.sum(), table.sum(1), table.sum(0)
-    if not total:
-        return None
     covariance = table.trace() * total - true @ predicted
     spread = (total**2 - true @ true) * (total**2 - predicted @ predicted)
     return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
@@ -104,9 +101,9 @@ def ranks(x: npt.ArrayLike) -> np.ndarray:
 
 
 def mean_squared_error(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
-    """Returns the mean squared error of two float arrays [N], or None if N is 0 or a value is not finite."""
+    """Returns the mean squared error of two float arrays [N], or None if a value is not finite."""
     error = np.asarray(x, np.float64) - np.asarray(y, np.float64)
-    return float(np.square(error).mean()) if len(error) and np.isfinite(error).all() else None
+    return float(np.square(error).mean()) if np.isfinite(error).all() else None
 
 
 def label_scores(true: npt.ArrayLike, predicted: npt.ArrayLike) -> ClassScores:
@@ -115,15 +112,13 @@ def label_scores(true: npt.ArrayLike, predicted: npt.ArrayLike) -> ClassScores:
     return scores_from_counts((true & predicted).sum(0), true.sum(0), predicted.sum(0))
 
 
-def multi_label_figures(true: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[str, float | None]:
-    """Returns the MULTI_LABEL_METRICS, {name: value}. All values are None if there are no records.
+def multi_label_figures(true: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[str, float]:
+    """Returns the MULTI_LABEL_METRICS, {name: value}.
 
     A micro average counts all decisions together. A macro average is the mean over the C labels. `exact` is the
     fraction of records whose labels are all correct. For the arguments, see `label_scores`.
     """
     true, predicted = np.asarray(true, bool), np.asarray(predicted, bool)
-    if not len(true):
-        return dict.fromkeys(MULTI_LABEL_METRICS)
     by_label, total = label_scores(true, predicted), label_scores(true.reshape(-1, 1), predicted.reshape(-1, 1))
     names = ('f1', 'precision', 'recall')
     figures = {f'micro_{name}': float(getattr(total, name)[0]) for name in names}
@@ -132,20 +127,17 @@ def multi_label_figures(true: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[s
     return {name: figures[name] for name in MULTI_LABEL_METRICS}
 
 
-def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float | None]:
-    """Returns micro_f1, precision, recall, macro_f1 and accuracy, in [0, 1]. All are None if there are no records.
+def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float]:
+    """Returns micro_f1, precision, recall, macro_f1 and accuracy, in [0, 1].
 
     With a negative label, micro_f1, precision and recall are computed as in TACRED's scorer (utils/scorer.py in
     yuhaozhang/tacred-relation): of the other, positive labels, with precision 1 if none is predicted. Without a
-    negative label, all three metrics equal the accuracy. macro_f1 is that of the positive labels, or 0 if there are
-    none.
+    negative label, all three metrics equal the accuracy. macro_f1 is the `macro_f1` of the positive labels.
 
     Args:
       table: The confusion table, int64 [C, C], see `confusion`.
       negative: The index of the negative label, such as 'no_relation'; None if there is no such label.
     """
-    if not table.sum():
-        return dict.fromkeys(('micro_f1', 'precision', 'recall', 'macro_f1', 'accuracy'))
     positive = np.ones(len(table), bool)
     if negative is not None:
         positive[negative] = False
@@ -157,7 +149,7 @@ def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float
         'micro_f1': 2 * precision * recall / (precision + recall) if right else 0.0,
         'precision': precision,
         'recall': recall,
-        'macro_f1': macro_f1(table, positive) or 0.0,
+        'macro_f1': macro_f1(table, positive),
         'accuracy': accuracy(table),
     }
 

@@ -109,10 +109,10 @@ def total_score(scores: dict[str, ClassScores]) -> ClassScores:
     )
 
 
-def tag_accuracy(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> float | None:
-    """Returns the fraction of words with the correct tag, or None if there are no words."""
+def tag_accuracy(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> float:
+    """Returns the fraction of one or more words with the correct tag."""
     right = words = 0
     for true, guessed in zip(gold, predicted, strict=True):
         right += sum(a == b for a, b in zip(true, guessed, strict=True))
         words += len(true)
-    return right / words if words else None
+    return right / words

@@ -7,10 +7,8 @@ import numpy as np
 CUTOFFS = {'ndcg_10': 10, 'mrr_10': 10, 'recall_1': 1, 'recall_10': 10, 'recall_100': 100}  # {metric: its cutoff}
 
 
-def retrieval_figures(
-    rankings: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, int]]
-) -> dict[str, float | None]:
-    """Returns nDCG@10, MRR@10 and the recall at 1, 10 and 100, averaged over all queries; None if there are none.
+def retrieval_figures(rankings: Sequence[Sequence[int]], relevant: Sequence[Mapping[int, int]]) -> dict[str, float]:
+    """Returns nDCG@10, MRR@10 and the recall at 1, 10 and 100, averaged over one or more queries.
 
     In nDCG, the gain of a document is its relevance, and the discount is 1 / log2(1 + rank). All values of a query
     without relevant documents are 0, as in trec_eval.
@@ -19,8 +17,6 @@ def retrieval_figures(
       rankings: The documents of each query, the best first: at least 100 of them, or all documents.
       relevant: {document: relevance above 0} of each query.
     """
-    if not rankings:
-        return dict.fromkeys(CUTOFFS)
     rows = [_query_figures(ranking, grades) for ranking, grades in zip(rankings, relevant, strict=True)]
     return {name: float(np.mean([row[name] for row in rows])) for name in CUTOFFS}
 

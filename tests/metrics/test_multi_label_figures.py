@@ -27,7 +27,3 @@ def test_multi_label_metrics_equal_scikit_learn(share: float):
     scores = label_scores(true, predicted)
     for ours, theirs in zip((scores.precision, scores.recall, scores.f1, scores.true), each, strict=True):
         np.testing.assert_allclose(ours, theirs)
-
-
-def test_metrics_of_no_records_are_none():
-    assert multi_label_figures(np.zeros((0, 2)), np.zeros((0, 2))) == dict.fromkeys(MULTI_LABEL_METRICS)
