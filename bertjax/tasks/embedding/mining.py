@@ -57,12 +57,11 @@ def mine_negatives(
         # The search may also find the positives and the query. They are removed below.
         count = options.range_max + max(map(len, relevant[part])) + 1
         indices, scores = search(vectors[part], document_vectors, count, cosine=True)
-        for query, positives, *found, x in zip(
-            queries[part], relevant[part], indices.tolist(), scores.tolist(), vectors[part], strict=True
-        ):
+        found = zip(indices.tolist(), scores.tolist(), strict=True)
+        for query, positives, pair, x in zip(queries[part], relevant[part], found, vectors[part], strict=True):
             # If the search finds fewer than `count` documents, the remaining scores are -inf.
-            excluded, known = {*positives}, {i: x for i, x in zip(*found, strict=True) if x > -np.inf}
-            others = [i for i in known if i not in excluded and documents[i] != query]
+            known = {i: score for i, score in zip(*pair, strict=True) if score > -np.inf}
+            others = [i for i in known if i not in positives and documents[i] != query]
             others = others[options.range_min : options.range_max]
             for positive in positives:
                 score, y = known.get(positive), document_vectors[positive]

@@ -49,11 +49,10 @@ class EmbeddingSplits(TableFiles):
 
     def find(self, split: str) -> Files:
         """Returns the files of a split, or () if there are none."""
-        return self._official(split) or super().find(split)
-
-    def _official(self, split: str) -> Files:
-        is_folder = self._data and self._path.is_dir() and not self._names[split]
-        return official_file(self._path, split, '1.1', '2.0') if is_folder else ()
+        official: Files = ()
+        if self._data and self._path.is_dir() and not self._names[split]:
+            official = official_file(self._path, split, '1.1', '2.0')
+        return official or super().find(split)
 
     def splits(self) -> list[str]:
         """Returns the names of the splits that can be evaluated; of the training split only if it has scored pairs."""
@@ -65,8 +64,8 @@ class EmbeddingSplits(TableFiles):
         return [name for name, form in forms.items() if form == 'scored' or (form in files.GROUPS and name != 'train')]
 
     def describe(self) -> str:
-        """Returns a readable list of the splits and their files, or '' for a BEIR folder or SQuAD's own names."""
-        return '' if self.is_beir or any(map(self._official, STEMS)) else super().describe()
+        """Returns a readable list of the splits and their files, or '' for a BEIR folder."""
+        return '' if self.is_beir else super().describe()
 
     def queries(self, split: str) -> list[Query]:
         """Reads the pairs of a split as queries over all documents, paragraphs, or positives and negatives."""
