@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import pathlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from bertjax.config.ranges import format_value
 from bertjax.convert.huggingface.cross_encoder import read_cross_encoder
 from bertjax.convert.huggingface.multi_vector import read_multi_vector, settings_as_options
 from bertjax.errors import UserError
+from bertjax.files.small_files import read_json_or_none
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
 
@@ -28,6 +30,19 @@ def build_recorded_task(task: Mapping[str, Any], seq_len: int) -> Task:
     """Builds a task from its kind and options in task.json, without learned state such as labels."""
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in task.items()}
     return build_task(data='', seq_len=seq_len, **options)
+
+
+def read_exported_task(source: str, kind: str) -> Task | None:
+    """Reads the task of an exported model from its task.json; None for a model of another kind."""
+
+    def parse(facts: Any) -> Task | None:
+        if facts['task']['kind'] != kind:
+            return None
+        task = build_recorded_task(facts['task'], facts['seq_len'])
+        task.restore(facts['learned'])
+        return task
+
+    return read_json_or_none(pathlib.Path(source) / 'task.json', parse)
 
 
 def with_seq_len(task: Task, seq_len: int) -> Task:

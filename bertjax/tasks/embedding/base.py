@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -11,14 +10,12 @@ import numpy as np
 
 from bertjax.config.ranges import number, text
 from bertjax.errors import UserError
-from bertjax.files.small_files import read_json_or_none
 from bertjax.metrics.classification import VALUE_METRICS
 from bertjax.metrics.retrieval import CUTOFFS, retrieval_figures
 from bertjax.tasks.embedding import files
 from bertjax.tasks.embedding.files import Query, TextExample
 from bertjax.tasks.embedding.losses import RowLoss
 from bertjax.tasks.embedding.splits import EmbeddingSplits
-from bertjax.tasks.exported import build_recorded_task
 from bertjax.tasks.reading.layout import Column, Record
 from bertjax.tasks.reading.records import Row, select_columns
 from bertjax.tasks.reading.splits import STEMS
@@ -223,19 +220,6 @@ def distinct_texts(records: Records) -> tuple[Sequence[str], Sequence[str]]:
         return [query.text for query in records], records[0].corpus.texts
     first, second = (list(dict.fromkeys(record.texts[i] for record in records)) for i in (0, 1))
     return first, second
-
-
-def read_exported_task(source: str, kind: str) -> Task | None:
-    """Reads the task of an exported model from its task.json; None for a model of another kind."""
-
-    def parse(facts: Any) -> Task | None:
-        if facts['task']['kind'] != kind:
-            return None
-        task = build_recorded_task(facts['task'], facts['seq_len'])
-        task.restore(facts['learned'])
-        return task
-
-    return read_json_or_none(pathlib.Path(source) / 'task.json', parse)
 
 
 def _pair(row: Row) -> TextExample:

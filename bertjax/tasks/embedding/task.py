@@ -16,19 +16,13 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.model.pooling import SENTENCE_POOL
 from bertjax.tasks.embedding import files
-from bertjax.tasks.embedding.base import (
-    Predictions,
-    Records,
-    TextPairTask,
-    distinct_texts,
-    make_rankings,
-    read_exported_task,
-)
+from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask, distinct_texts, make_rankings
 from bertjax.tasks.embedding.features import encode_texts, group_features, target_scores, text_features
 from bertjax.tasks.embedding.files import Query
 from bertjax.tasks.embedding.head import EMBEDDING, LAYER_NUMBERS
 from bertjax.tasks.embedding.losses import LOSSES, build_objective
 from bertjax.tasks.embedding.search import search
+from bertjax.tasks.exported import read_exported_task
 from bertjax.tasks.task import Outputs, option
 from bertjax.text.tokenizer import Tokenizer
 

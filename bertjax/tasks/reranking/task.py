@@ -17,16 +17,10 @@ from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForMultipleChoice, BertForTask
 from bertjax.remote.paths import user_path
-from bertjax.tasks.embedding.base import (
-    NEGATIVES_FIX,
-    Predictions,
-    Records,
-    TextPairTask,
-    make_ranking,
-    read_exported_task,
-)
+from bertjax.tasks.embedding.base import NEGATIVES_FIX, Predictions, Records, TextPairTask, make_ranking
 from bertjax.tasks.embedding.features import target_scores
 from bertjax.tasks.embedding.files import Query, TextExample
+from bertjax.tasks.exported import read_exported_task
 from bertjax.tasks.pairs import pair_features
 from bertjax.tasks.reading.texts import read_lines
 from bertjax.tasks.reranking.losses import LOSSES, build_objective
