@@ -17,7 +17,9 @@ import hashlib
 import json
 import pathlib
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
+from typing import BinaryIO
 
 import numpy as np
 
@@ -50,7 +52,8 @@ class _Draft:
     lines: bytearray  # uint64 hashes of the lines, little-endian
     segments: array.array  # uint8, the segment types of the sentences, if the data has segment types
     batch: list = dataclasses.field(default_factory=list)  # the next sentences to encode: texts, or arrays of ids
-    begin: int = 0  # the byte offset of the document in the train file, if some tokens are already written
+    spool: BinaryIO | None = None  # a temporary file of the encoded ids, if the document is longer than a batch
+    lengths: list = dataclasses.field(default_factory=list)  # the lengths of the encoded sentences, as arrays
     characters: int = 0
     tokens: int = 0
     sentences: int = 0
@@ -82,7 +85,6 @@ class ShardWriter:
         self._run = bytearray()
         self._runs: list[int] = []
         self._open: _Draft | None = None
-        self._spilled_lengths: list[np.ndarray] = []
         self._lengths: list[np.ndarray] = []  # the lengths of the sentences of finished documents
         self._rows: list[tuple] = []  # the DOCUMENT records of finished documents
         self._dropped: collections.Counter = collections.Counter()
@@ -163,19 +165,9 @@ class ShardWriter:
         if document.broken:
             self._dropped[document.broken] += 1
             self._batch.pop()
-            self._remove(document)
-        elif document.tokens:  # its beginning is in the train file, and the rest must follow directly
-            self._flush()
-
-    def _remove(self, document: _Draft) -> None:
-        """Removes the part of a document that is already in the train file."""
-        if document.tokens:
-            self._train.file.seek(document.begin)
-            self._train.file.truncate()
-        self._spilled_lengths = []
 
     def _flush(self) -> None:
-        """Encodes the batch. Writes the finished documents to their files, and the open document to the train file."""
+        """Encodes the batch, and writes the finished documents to their files and the open one to a temporary file."""
         batch = [sentence for document in self._batch for sentence in document.batch]
         ids, lengths = flatten(batch) if self._vocabulary else self._tokenizer.encode_flat(batch)
         flat = ids.astype(self._dtype)
@@ -191,36 +183,31 @@ class ShardWriter:
             document.unknown += int(unknown[b] - unknown[a])
             document.words += int(words[b] - words[a])
             document.sentences += len(sentences)
+            document.tokens += int(b - a)
+            document.lengths.append(sentences.astype('<u4'))
             if document is self._open:
-                if not document.tokens:
-                    document.begin = self._train.file.tell()
-                self._train.write(flat[a:b])
-                self._spilled_lengths.append(sentences.astype('<u4'))
-                document.tokens += int(b - a)
+                document.spool = document.spool or tempfile.TemporaryFile(dir=self._record.parent)  # noqa: SIM115
+                document.spool.write(flat[a:b])
                 document.batch = []
             else:
-                self._finish(document, flat[a:b], sentences)
+                self._finish(document, flat[a:b])
         self._batch, self._characters = [self._open] if self._open else [], 0
-        self._files['sentences'].write(
-            np.concatenate([*self._lengths, np.empty(0, '<u4')], dtype='<u4', casting='unsafe')
-        )
+        self._files['sentences'].write(np.concatenate([*self._lengths, np.empty(0, '<u4')]))
         self._files['documents'].write(np.array(self._rows, DOCUMENT))
         self._lengths, self._rows = [], []
 
-    def _finish(self, document: _Draft, ids: np.ndarray, lengths: np.ndarray) -> None:
-        spilled, document.tokens = document.tokens, document.tokens + len(ids)
+    def _finish(self, document: _Draft, ids: np.ndarray) -> None:
         if not document.tokens:
             self._dropped['empty document'] += 1
             return
         digest = hash64(document.text.digest(), 'little')
         heldout = digest < self._threshold
-        if heldout and spilled:
-            self._move(document.begin)
-        (self._files['heldout'] if heldout else self._train).write(ids)
-        if spilled:
-            self._lengths += self._spilled_lengths
-            self._spilled_lengths = []
-        self._lengths.append(lengths)
+        file = self._files['heldout'] if heldout else self._train
+        if document.spool:
+            document.spool.seek(0)
+            shutil.copyfileobj(document.spool, file.file)
+        file.write(ids)
+        self._lengths += document.lengths
         if self._segments:
             self._files['segments'].write(np.frombuffer(document.segments, np.uint8))
         row = (digest, document.tokens, document.sentences, int(heldout), document.unknown, document.words)
@@ -231,14 +218,6 @@ class ShardWriter:
         self._counts['lines'] += len(document.lines) // _HASH
         if len(self._run) >= RUN * _HASH:
             self._spill_lines()
-
-    def _move(self, begin: int) -> None:
-        """Moves the bytes of the train file after offset `begin` to the end of the held-out file."""
-        file = self._train.file
-        file.seek(begin)
-        shutil.copyfileobj(file, self._files['heldout'].file)
-        file.seek(begin)
-        file.truncate()
 
     def _spill_lines(self) -> None:
         if self._run:
