@@ -2,13 +2,11 @@
 
 import contextlib
 import io
-import logging
 import math
 import os
 import pathlib
 import shlex
 import sys
-from collections.abc import Iterator
 
 from absl import logging as absl_logging
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
@@ -39,7 +37,7 @@ def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, Pipeline
     stderr = io.StringIO()
     try:
         arguments = shlex.split(flags)
-        with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(io.StringIO()), silence_beam_logs():
+        with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(io.StringIO()):
             options = PipelineOptions(arguments)
             # The runner is created before the options are listed, because Beam lists only options of imported modules.
             runner = _create_runner(options.view_as(StandardOptions).runner or 'DirectRunner')
@@ -62,35 +60,10 @@ def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, Pipeline
     return runner, options
 
 
-def check_flags(flags: str) -> None:
-    """Checks flags before a pipeline starts.
-
-    Raises:
-      UserError: See `parse_flags`; or a Dask scheduler does not answer.
-    """
-    runner, options = parse_flags(flags)
-    if is_dask(runner):
-        _check_scheduler(options)
-
-
 def is_dask(runner: PipelineRunner) -> bool:
     """Returns whether `runner` is Beam's DaskRunner, which needs the packages dask and distributed."""
     module = sys.modules.get(_DASK_MODULE)
     return module is not None and isinstance(runner, module.DaskRunner)
-
-
-@contextlib.contextmanager
-def silence_beam_logs() -> Iterator[None]:
-    """Silences the warnings of Beam, which do not matter to users, and the log messages of a Dask client."""
-    levels = {'apache_beam': logging.ERROR, 'distributed.client': logging.CRITICAL}
-    old_levels = {name: logging.getLogger(name).level for name in levels}
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
-    try:
-        yield
-    finally:
-        for name, level in old_levels.items():
-            logging.getLogger(name).setLevel(level)
 
 
 def _create_runner(name: str) -> PipelineRunner:
@@ -129,12 +102,14 @@ def _set_dask_defaults(options: PipelineOptions, elements: int) -> None:
         dask.partition_size = max(1, math.ceil(elements / _DASK_PARTITIONS))
 
 
-def _check_scheduler(options: PipelineOptions) -> None:
-    """Checks that the Dask scheduler answers, if one is configured. Warns if the scheduler has no workers.
+def check_scheduler(runner: PipelineRunner, options: PipelineOptions) -> None:
+    """Checks that the Dask scheduler of a runner answers, if one is configured. Warns if it has no workers.
 
     Raises:
       UserError: The scheduler does not answer, or its file is missing or has no address.
     """
+    if not is_dask(runner):
+        return
     import dask.config
     import distributed
 

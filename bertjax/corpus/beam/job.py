@@ -16,7 +16,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import StandardOptions
 
-from bertjax.corpus.beam.flags import KEY, is_dask, parse_flags, silence_beam_logs
+from bertjax.corpus.beam.flags import KEY, is_dask, parse_flags
 from bertjax.corpus.sources import TextPart
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
@@ -95,7 +95,7 @@ def run_pipeline(
     failed = ''
     pipeline = beam.Pipeline(runner=runner, options=options)
     try:
-        with silence_beam_logs(), pipeline:
+        with pipeline:
             fill(pipeline | 'numbers' >> beam.Create(numbers) | 'spread' >> beam.Reshuffle())
     except Exception as error:  # the exceptions differ between runners; Beam has logged the errors of steps
         logging.getLogger(__name__).debug('the pipeline failed', exc_info=True)
@@ -106,8 +106,7 @@ def run_pipeline(
         # DaskRunner treats a lost scheduler as the end of the pipeline, and does not close its client.
         if any(future.cancelled() for future in result.futures):
             failed = 'the connection to the scheduler is lost'
-        with silence_beam_logs():
-            result.client.close()
+        result.client.close()
     if error_file.exists():
         arguments = json.loads(error_file.read_text('utf-8'))
         error_file.unlink()
