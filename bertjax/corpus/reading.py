@@ -46,9 +46,12 @@ def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], li
     ordered = sorted(files, key=lambda source: source.component)
     for component, group in itertools.groupby(ordered, key=lambda source: source.component):
         members = list(group)
-        inspected = [_inspect(source) for source in _sample_files(members)]
+        count = min(MAX_INSPECTED, len(members))  # evenly spaced files, including the first and the last
+        sampled = [members[i * (len(members) - 1) // max(1, count - 1)] for i in range(count)]
+        inspected = [_inspect(source) for source in sampled]
         labels = [label for _, label in inspected]
-        single = _are_documents(labels, len(members))
+        # A single file is never one document, because one document cannot be paired or held out.
+        single = len(members) > 1 and (labels.count('files') > labels.count('text') or not any(labels))
         by_path |= {source.path: dataclasses.replace(source, single=single) for source in members}
         known = [format for format, _ in inspected if format]
         if known:
@@ -71,21 +74,6 @@ def _describe_reading(name: str, files: int, format: str, inspected: int, agains
     if other and files > 1:
         text += f'; --config.corpus_options.format={other} reads them as {_HOW[other]}'
     return text
-
-
-def _sample_files(members: Sequence[TextSource]) -> list[TextSource]:
-    """Returns up to MAX_INSPECTED evenly spaced files, including the first and the last."""
-    count = min(MAX_INSPECTED, len(members))
-    return [members[i * (len(members) - 1) // max(1, count - 1)] for i in range(count)]
-
-
-def _are_documents(labels: Sequence[str], files: int) -> bool:
-    """Returns whether each file is one document.
-
-    The majority of `labels`, the results of `classify_blank_lines`, decides. If all labels are '', each file is one
-    document. The result is False for a single file, because one document cannot be paired or held out.
-    """
-    return files > 1 and (labels.count('files') > labels.count('text') or not any(labels))
 
 
 def _inspect(source: TextSource) -> tuple[str, str]:

@@ -27,6 +27,7 @@ _FIXES = {
     errno.EISDIR: 'move the folder that is in its way, or give another path',
     errno.ENAMETOOLONG: 'give a shorter path',
     errno.ELOOP: 'fix the links, or give another path',
+    errno.ENFILE: 'close other programs, or raise fs.file-max; the same command continues',
 }
 # Read errors that concern one file. All other read errors concern the machine.
 _FILE_ERRORS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
@@ -92,9 +93,6 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
     if error.errno == errno.EMFILE:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return _too_few_files(f'more open files than the {limit} allowed', 4 * limit)
-    if error.errno == errno.ENFILE:
-        fix = 'close other programs, or raise the limit; the same command continues'
-        return UserError('fs.file-max', 'more open files than the system allows', 'a higher limit', fix)
     if error.errno == errno.EFBIG:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         limiter, fix = f'limit (ulimit -f) of {limit:,} bytes', 'run this first: ulimit -f unlimited'
