@@ -164,7 +164,7 @@ def _build(
     destinations = merge.choose_destinations(shards, repeats, threshold, drop=options.drop_duplicates)
     dtype = store.id_dtype(tokenizer.vocab_size)
     splits = merge.merge_shards(shards, directory, dtype.itemsize, destinations)
-    part_digests = [row[-1] for record in records for row in record['inputs']]
+    part_digests = [digest for record in records for digest in record['digests']]
     digests = identity.collect_digests(zip(itertools.chain(*plan.shards), part_digests, strict=True))
     content = identity.hash_content(plan.shards, digests)
     manifest = {

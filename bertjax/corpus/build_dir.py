@@ -30,8 +30,6 @@ _NAMES = re.compile(
     r'|partial|plans|\d+'
 )
 _PARTIAL_NAMES = re.compile(rf'(plan|refused)\.json|\d{{5,}}\.\w+|tokenizer|\..*\.tmp-\w+|{SYSTEM_FILES}')
-# The fields of the record that `shard_writer` writes for a shard.
-_FIELDS = ('files', 'train_checksum', 'runs', 'documents', 'characters', 'lines', 'dropped', 'problems', 'inputs')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,10 +193,8 @@ def read_record(directory: pathlib.Path, shard: int, parts: Sequence[TextPart]) 
     """Reads the record of shard number `shard`, which has `parts`. Returns None if the shard is not complete."""
 
     def parse(record: dict) -> dict | None:
-        known = {key: record[key] for key in _FIELDS}
-        sizes = known['files']
-        paths = {name: directory / ('' if name.endswith('.tokens') else 'partial') / name for name in sizes}
-        complete = all(path.stat().st_size == sizes[name] for name, path in paths.items())
-        return known if complete and len(known['inputs']) == len(parts) else None
+        paths = {directory / ('' if name.endswith('.tokens') else 'partial') / name: name for name in record['files']}
+        complete = all(path.stat().st_size == record['files'][name] for path, name in paths.items())
+        return record if complete and len(record['digests']) == len(parts) else None
 
     return read_json_or_none(directory / 'partial' / f'{shard:05d}.json', parse)

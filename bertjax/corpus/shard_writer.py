@@ -225,8 +225,8 @@ class ShardWriter:
             self._runs.append(len(self._run) // _HASH)
             self._run = bytearray()
 
-    def close(self, inputs: list[list]) -> dict:
-        """Finishes the files. Returns the record, which contains `inputs` and is written last."""
+    def close(self, digests: list[str]) -> dict:
+        """Finishes the files. Returns the record, which contains the digests of the parts and is written last."""
         self._flush()
         self._spill_lines()
         record = {
@@ -238,7 +238,7 @@ class ShardWriter:
             'lines': self._counts['lines'],
             'dropped': dict(sorted(self._dropped.items())),
             'problems': dict(sorted(self._problems.items())),
-            'inputs': inputs,
+            'digests': digests,
         }
         write_atomic(self._record, json.dumps(record, indent=1) + '\n')
         return record
@@ -260,7 +260,7 @@ def encode_shard(
     Raises:
       UserError: The input is broken (if strict), or a sentence is invalid (see `sequences.encode_sentence`).
     """
-    writer, inputs = ShardWriter(directory, shard, tokenizer, options), []
+    writer, digests = ShardWriter(directory, shard, tokenizer, options), []
     for part in parts:
         digest = new_digest()
         for event in read_events(part, options, progress=progress, digest=digest):
@@ -276,5 +276,5 @@ def encode_shard(
                 raise broken_error(part.path, event)
             else:
                 writer.add_broken(event.located_in(part.name), event)
-        inputs.append([part.name, part.begin, part.end, part.of, part.stride, digest.hexdigest()])
-    return writer.close(inputs)
+        digests.append(digest.hexdigest())
+    return writer.close(digests)
