@@ -6,7 +6,6 @@ import math
 import os
 import pathlib
 import shlex
-import sys
 
 from absl import logging as absl_logging
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
@@ -56,14 +55,24 @@ def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, Pipeline
     if unknown_flags:
         raise UserError(KEY, f'{unknown_flags!r}, which Beam does not know', _EXPECTED, _FIX)
     if is_dask(runner):
-        _set_dask_defaults(options, elements)
+        dask = _dask_options(options)
+        if dask.timeout is None:
+            dask.timeout = _DASK_SECONDS
+        if not dask.npartitions and not dask.partition_size:
+            # The default, up to 128 elements in a partition, is too large for elements that are shards of text.
+            dask.partition_size = max(1, math.ceil(elements / _DASK_PARTITIONS))
     return runner, options
 
 
 def is_dask(runner: PipelineRunner) -> bool:
     """Returns whether `runner` is Beam's DaskRunner, which needs the packages dask and distributed."""
-    module = sys.modules.get(_DASK_MODULE)
-    return module is not None and isinstance(runner, module.DaskRunner)
+    return type(runner).__name__ == 'DaskRunner'
+
+
+def _dask_options(options: PipelineOptions) -> PipelineOptions:
+    from apache_beam.runners.dask.dask_runner import DaskOptions
+
+    return options.view_as(DaskOptions)
 
 
 def _create_runner(name: str) -> PipelineRunner:
@@ -90,18 +99,6 @@ def _is_loose(argument: str, previous: str) -> bool:
     return not argument.startswith('-') and ('=' in previous or not previous.startswith('-'))
 
 
-def _set_dask_defaults(options: PipelineOptions, elements: int) -> None:
-    """Sets the timeout and the size of partitions, if config.beam does not set them.
-
-    DaskRunner's default, up to 128 elements in a partition, is too large for elements that are shards of text.
-    """
-    dask = options.view_as(sys.modules[_DASK_MODULE].DaskOptions)
-    if dask.timeout is None:
-        dask.timeout = _DASK_SECONDS
-    if not dask.npartitions and not dask.partition_size:
-        dask.partition_size = max(1, math.ceil(elements / _DASK_PARTITIONS))
-
-
 def check_scheduler(runner: PipelineRunner, options: PipelineOptions) -> None:
     """Checks that the Dask scheduler of a runner answers, if one is configured. Warns if it has no workers.
 
@@ -113,7 +110,7 @@ def check_scheduler(runner: PipelineRunner, options: PipelineOptions) -> None:
     import dask.config
     import distributed
 
-    dask_options = options.view_as(sys.modules[_DASK_MODULE].DaskOptions)
+    dask_options = _dask_options(options)
     address, file = dask_options.address, dask_options.scheduler_file
     if not (address or file):
         address = dask.config.get('scheduler-address', None)  # a DaskJob sets DASK_SCHEDULER_ADDRESS in its pods
