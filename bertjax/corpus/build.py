@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from absl import logging
 from etils import epath
 
-from bertjax.corpus import build_dir, identity, merge, quality, reading, report, sources, store, workers
+from bertjax.corpus import build_dir, identity, merge, quality, reading, report, store, workers
 from bertjax.corpus.beam import check_beam
 from bertjax.corpus.build_dir import BuildPlan, read_record
 from bertjax.corpus.identity import LogFunction
 from bertjax.corpus.overlap import check_outside
 from bertjax.corpus.shards import cut_shards
-from bertjax.corpus.sources import CorpusOptions, TextSource
+from bertjax.corpus.sources import CorpusOptions, TextSource, resolve_sources
 from bertjax.errors import UserError
 from bertjax.files.atomic import lock_directory, write_atomic
 from bertjax.files.paths import is_remote
@@ -69,7 +69,7 @@ def build_store(
     if is_remote(directory):
         found, fix = f'the remote path {os.fspath(directory)!r}', 'give a directory on a local disk'
         raise UserError('store', found, 'a local directory, because a store is memory-mapped', fix)
-    text_sources = sources.resolve_sources(sources.list_unweighted(spec), options)
+    text_sources = resolve_sources(spec, options)
     check_outside(spec, directory)
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
     directory = pathlib.Path(directory)

@@ -170,20 +170,6 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
     return weighted
 
 
-def list_unweighted(spec: str | Sequence[str]) -> list[str]:
-    """Returns the specifications of one store as a list.
-
-    Raises:
-      UserError: A specification has weights, which require several stores.
-    """
-    specs = [spec] if isinstance(spec, str) else list(spec)
-    for item in specs:
-        if any(weight is not None for _, weight in parse_mixture(item)):
-            fix = 'build a separate store from each component'
-            raise UserError(_WHERE, f'weights in {item!r}', 'components without weights for one store', fix)
-    return specs
-
-
 def split_components(spec: str | Sequence[str]) -> list[str]:
     """Returns the paths, globs and datasets of one or several specifications, without weights."""
     joined = [part for item in ([spec] if isinstance(spec, str) else spec) for part, _ in parse_mixture(item)]
@@ -251,9 +237,13 @@ def resolve_sources(spec: str | Sequence[str], options: CorpusOptions = CorpusOp
     """Returns all sources of a specification, each file once. The sources of each component are sorted.
 
     Raises:
-      UserError: A weight is invalid; a component is empty, matches no file or cannot be opened; or the format is
-        'auto', and a file is a table or an archive.
+      UserError: The specification has weights, which require several stores; a component is empty, matches no file or
+        cannot be opened; or the format is 'auto', and a file is a table or an archive.
     """
+    for item in [spec] if isinstance(spec, str) else spec:
+        if parse_mixture(item)[0][1] is not None:
+            fix = 'build a separate store from each component'
+            raise UserError(_WHERE, f'weights in {item!r}', 'components without weights for one store', fix)
     sources = [source for part in split_components(spec) for source in _resolve_one(part, options.text_key)]
     unique: dict[str, TextSource] = {}
     for source in sources:

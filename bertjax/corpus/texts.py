@@ -8,7 +8,7 @@ from bertjax.corpus.formats import read_events
 from bertjax.corpus.identity import KnownText
 from bertjax.corpus.quality import broken_error
 from bertjax.corpus.sequences import SequenceSentence
-from bertjax.corpus.sources import CorpusOptions, TextPart, list_unweighted, resolve_sources
+from bertjax.corpus.sources import CorpusOptions, TextPart, resolve_sources
 from bertjax.errors import UserError
 from bertjax.files.streams import Broken
 
@@ -33,7 +33,7 @@ def iter_texts(
         input is broken (if strict).
     """
     record = new_record()
-    for source in resolve_sources(list_unweighted(spec), options):
+    for source in resolve_sources(spec, options):
         yield from iter_part_texts([source.whole(options.format)], options, record, progress)
         note(*identity.identify([source], {(source.path, (0, source.size)): record['digests'][-1]}))
     if record['empty']:

@@ -12,7 +12,7 @@ from etils import epath
 
 from bertjax.corpus.beam import check_beam
 from bertjax.corpus.identity import KnownText
-from bertjax.corpus.sources import AUTO, CorpusOptions, list_unweighted, parse_mixture, resolve_sources
+from bertjax.corpus.sources import AUTO, CorpusOptions, parse_mixture, resolve_sources
 from bertjax.corpus.texts import iter_texts
 from bertjax.corpus.workers import text_bytes
 from bertjax.errors import UserError, printable
@@ -63,7 +63,7 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
 @contextlib.contextmanager
 def _show_reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[Callable[[int], None]]:
     """Shows the progress of reading the corpus. Yields a function that takes the number of new bytes or records."""
-    sources = [source for spec in specs for source in resolve_sources(list_unweighted(spec), settings.corpus_options)]
+    sources = [source for spec in specs for source in resolve_sources(spec, settings.corpus_options)]
     in_bytes = any(source.kind == 'file' for source in sources)
     saving = describe_fast_saving(text_bytes(sources))
     # For other verbs, `build_store` prints the same hint.

@@ -28,7 +28,7 @@ from bertjax.corpus import identity
 from bertjax.corpus.beam.job import Job, Step, missing_results_error, run_pipeline
 from bertjax.corpus.identity import KnownText
 from bertjax.corpus.shards import cut_shards
-from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource, list_unweighted, resolve_sources
+from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource, resolve_sources
 from bertjax.corpus.texts import iter_part_texts, new_record, no_text_error
 from bertjax.files.atomic import write_atomic
 from bertjax.text.sampling import iter_sentences, sample
@@ -132,7 +132,7 @@ class BeamTextStatistics:
         self._units = [(corpus, unit) for corpus, specs in enumerate(self._specs) for s in specs for unit in s.units]
 
     def _resolve(self, spec: str) -> _Spec:
-        sources = resolve_sources(list_unweighted(spec), self._options)
+        sources = resolve_sources(spec, self._options)
         return _Spec(spec, sources, cut_shards(sources, self._options.format, in_order=True))
 
     def counts(
