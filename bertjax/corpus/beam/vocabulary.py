@@ -20,7 +20,7 @@ import pathlib
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 
@@ -44,10 +44,10 @@ class _TextJob(Job):
     def options(self) -> CorpusOptions:
         return CorpusOptions(**self.plan['options'])
 
-    def texts(self, number: int, record: dict) -> Iterator[str]:
-        """Returns the paragraphs of a unit. `record` is complete after the last paragraph."""
-        record |= new_record()
-        return iter_part_texts(self.parts(number), self.options, record)
+    def texts(self, number: int) -> tuple[Iterator[str], dict[str, Any]]:
+        """Returns the paragraphs of a unit, and its record, which is complete after the last paragraph."""
+        record = new_record()
+        return iter_part_texts(self.parts(number), self.options, record), record
 
     def record(self, number: int) -> pathlib.Path:
         return self.folder / f'{number:05d}.json'
@@ -57,49 +57,36 @@ def _count(
     job: _TextJob, number: int, *, count: Callable[[Iterable[str]], dict[str, int]]
 ) -> Iterator[tuple[_Bucket, dict[str, int]]]:
     """Yields the counts of the words of a unit, bucket by bucket."""
-    record: dict = {}
+    texts, record = job.texts(number)
     buckets: list[dict[str, int]] = [{} for _ in range(job.plan['buckets'])]
-    for word, times in count(job.texts(number, record)).items():
+    for word, times in count(texts).items():
         buckets[zlib.crc32(word.encode('utf-8', 'surrogatepass')) % len(buckets)][word] = times
     write_atomic(job.record(number), json.dumps(record))
     for bucket, counts in enumerate(buckets):
         yield (job.plan['corpora'][number], bucket), counts
 
 
-class _Sum(beam.CombineFn):
-    """Adds up counts in place. With a plain function, Beam would copy the total after every ten elements."""
-
-    def create_accumulator(self) -> collections.Counter:
-        return collections.Counter()
-
-    def add_input(self, total: collections.Counter, counts: dict[str, int]) -> collections.Counter:
+def _write_sum(job: _TextJob, element: tuple[_Bucket, Iterable[dict[str, int]]]) -> Iterable:
+    (corpus, bucket), all_counts = element
+    total: collections.Counter[str] = collections.Counter()
+    for counts in all_counts:
         total.update(counts)
-        return total
-
-    def merge_accumulators(self, totals: Iterable[collections.Counter]) -> collections.Counter:
-        return functools.reduce(self.add_input, totals, self.create_accumulator())
-
-    def extract_output(self, total: collections.Counter) -> collections.Counter:
-        return total
-
-
-def _write_counts(job: _TextJob, element: tuple[_Bucket, dict[str, int]]) -> Iterable:
-    (corpus, bucket), counts = element
-    write_atomic(job.folder / f'counts-{corpus}-{bucket:05d}', json.dumps(counts, sort_keys=True))
+    write_atomic(job.folder / f'counts-{corpus}-{bucket:05d}', json.dumps(total, sort_keys=True))
     return ()
 
 
 def _count_sentences(job: _TextJob, number: int) -> Iterable:
-    record: dict = {}
-    count = sum(1 for _ in iter_sentences(job.texts(number, record)))
+    texts, record = job.texts(number)
+    count = sum(1 for _ in iter_sentences(texts))
     write_atomic(job.record(number), json.dumps({**record, 'sentences': count}))
     return ()
 
 
 def _draw(job: _TextJob, number: int) -> Iterable:
-    first_record, record = json.loads(job.record(number).read_text('utf-8')), {}
+    texts, record = job.texts(number)
+    first_record = json.loads(job.record(number).read_text('utf-8'))
     indices = set(json.loads((job.folder / f'{number:05d}.wanted').read_text('utf-8')))
-    drawn = [text for index, text in enumerate(iter_sentences(job.texts(number, record))) if index in indices]
+    drawn = [text for index, text in enumerate(iter_sentences(texts)) if index in indices]
     parts = job.parts(number)
     identity.collect_digests(zip([*parts, *parts], [*first_record['digests'], *record['digests']], strict=True))
     write_atomic(job.folder / f'{number:05d}.drawn', json.dumps(drawn))
@@ -152,8 +139,8 @@ class BeamTextStatistics:
                 lambda units: (
                     units
                     | self._step('count', functools.partial(_count, count=count))
-                    | 'by word' >> beam.CombinePerKey(_Sum())
-                    | self._step('write', _write_counts)
+                    | 'by word' >> beam.GroupByKey()
+                    | self._step('sum', _write_sum)
                 ),
             )
             known = self._identify(self._records())
