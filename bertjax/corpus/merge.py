@@ -54,9 +54,8 @@ def count_distinct_lines(shards: list[Shard]) -> int:
         lines, ends = shard.array('lines'), itertools.accumulate(shard.record['runs'], initial=0)
         runs += [lines[begin:end] for begin, end in itertools.pairwise(ends)]  # each is sorted
     for low, high in itertools.pairwise(_bucket_edges(sum(map(len, runs)))):
-        bounds = np.array([low, high - 1], np.uint64)
-        slices = [slice(np.searchsorted(run, bounds[0]), np.searchsorted(run, bounds[1], 'right')) for run in runs]
-        hashes = [run[inside] for run, inside in zip(runs, slices, strict=True)]
+        first, last = np.uint64(low), np.uint64(high - 1)
+        hashes = [run[np.searchsorted(run, first) : np.searchsorted(run, last, 'right')] for run in runs]
         total += len(np.unique(np.concatenate([*hashes, np.empty(0, '<u8')])))
     return total
 

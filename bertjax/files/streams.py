@@ -102,17 +102,6 @@ def chunks(raw: io.BufferedIOBase, compression: str) -> Iterator[bytes]:
         yield data
 
 
-def _strip_byte_order_mark(source: Iterator[bytes]) -> Iterator[bytes]:
-    """Yields the chunks without the byte order mark of UTF-8."""
-    head = b''
-    for chunk in source:
-        head += chunk
-        if not _BYTE_ORDER_MARK.startswith(head):  # the mark is complete, or there is none
-            break
-    yield head.removeprefix(_BYTE_ORDER_MARK)
-    yield from source
-
-
 class CountedFile(io.RawIOBase):
     """The bytes [begin, end) of an open binary file. Each read is counted and hashed.
 
@@ -176,9 +165,11 @@ class Lines:
         limit = MAX_LINE if self._cut else MAX_RECORD
         # The number of complete lines, the incomplete line, and whether a part of it (or TOO_LONG) has been yielded.
         ended, rest, started = 0, b'', False
-        for chunk in _strip_byte_order_mark(self._source):
+        for chunk in self._source:
             lines = chunk.split(b'\n')
             lines[0] = rest + lines[0] if rest else lines[0]
+            if not (ended or started):
+                lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
             rest = lines.pop()
             for line in lines:
                 self.number = ended = ended + 1
