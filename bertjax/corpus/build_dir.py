@@ -34,19 +34,13 @@ _PARTIAL_NAMES = re.compile(rf'(plan|refused)\.json|\d{{5,}}\.\w+|tokenizer|\..*
 
 @dataclasses.dataclass(frozen=True)
 class BuildPlan:
-    """The plan of a build, stored as partial/plan.json.
+    """The plan of a build, stored as partial/plan.json."""
 
-    Attributes:
-      store_identity: The values that determine the store's bytes and are known before the text is read.
-      shards: The parts of the sources that each shard reads.
-      readings: Lines that describe how the sources are read. They are not part of plan.json.
-    """
-
-    store_identity: dict
+    store_identity: dict  # the values that determine the store's bytes and are known before the text is read
     sources: Sequence[TextSource]
-    shards: Shards
+    shards: Shards  # the parts of the sources that each shard reads
     strict: bool
-    readings: Sequence[str] = ()
+    readings: Sequence[str] = ()  # how the sources are read; not part of plan.json
 
     def facts(self) -> dict:
         """Returns the content of plan.json."""

@@ -34,17 +34,11 @@ def new_digest():
 
 
 class KnownText(NamedTuple):
-    """The record of a file or dataset that was read.
+    """The record of a file or dataset that was read."""
 
-    Attributes:
-      name: The name in reports.
-      facts: The size, stamp and inode; see `TextSource`.
-      digests: The begin, the end and the hash (hex) of each range that was read.
-    """
-
-    name: str
-    facts: tuple[int, str, int]
-    digests: list[tuple[int, int, str]]
+    name: str  # the name in reports
+    facts: tuple[int, str, int]  # the size, stamp and inode; see `TextSource`
+    digests: list[tuple[int, int, str]]  # the begin, the end and the hash (hex) of each range that was read
 
 
 def file_facts(source: TextSource) -> tuple[int, str, int]:

@@ -25,17 +25,11 @@ _NO_SEGMENTS = 'add a list with one number for each sentence, or set config.corp
 
 @dataclasses.dataclass(frozen=True)
 class SequenceSentence:
-    """A sentence of ids or symbols.
-
-    Attributes:
-      items: The ids or symbols.
-      segment: The segment type; None if the line has no segment types, or they are not read.
-      line: The number of the line in the file.
-    """
+    """A sentence of ids or symbols."""
 
     items: tuple[int, ...] | tuple[str, ...]
-    segment: int | None
-    line: int
+    segment: int | None  # the segment type; None if the line has no segment types, or they are not read
+    line: int  # the number of the line in the file
 
 
 def parse_json_object(text: str, number: int) -> dict[str, Any] | Broken:

@@ -235,9 +235,7 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
 def lock_file(handle: int, operation: int = fcntl.LOCK_EX) -> bool:
     """Locks an open file or directory until it is closed. Returns False if the file system does not support locks.
 
-    Args:
-      handle: The file descriptor.
-      operation: An operation of `fcntl.flock`; by default, the function waits for the lock.
+    `operation` is an operation of `fcntl.flock`; by default, the function waits for the lock.
 
     Raises:
       BlockingIOError: Another process holds the lock, and `operation` does not wait.

@@ -14,17 +14,11 @@ _BYTES = {'I64': 8, 'F32': 4, 'I32': 4, 'F16': 2, 'BF16': 2}
 
 
 class Tensor(NamedTuple):
-    """A tensor whose values are computed while it is written.
+    """A tensor whose values are computed while it is written."""
 
-    Attributes:
-      kind: The dtype: 'F32', 'F16', 'BF16', 'I32' or 'I64'.
-      shape: The shape of the whole tensor.
-      parts: A function that yields consecutive parts of the tensor along its first axis.
-    """
-
-    kind: str
+    kind: str  # the dtype: 'F32', 'F16', 'BF16', 'I32' or 'I64'
     shape: tuple[int, ...]
-    parts: Callable[[], Iterable[np.ndarray]]
+    parts: Callable[[], Iterable[np.ndarray]]  # yields consecutive parts of the tensor along its first axis
 
     @property
     def size(self) -> int:

@@ -103,14 +103,9 @@ def chunks(raw: io.BufferedIOBase, compression: str) -> Iterator[bytes]:
 
 
 class CountedFile(io.RawIOBase):
-    """The bytes [begin, end) of an open binary file. Each read is counted and hashed.
+    """The bytes [begin, end) of an open, seekable file. Without `end`, they go to the end of the file.
 
-    Args:
-      file: An open, seekable file.
-      begin: The first byte of the range.
-      end: The byte after the range; None for the end of the file.
-      progress: A function that is called with the number of bytes of each read.
-      digest: A hash object that is updated with the bytes.
+    At each read, `progress` is called with the number of bytes, and the hash object `digest` is updated with the bytes.
     """
 
     def __init__(self, file, begin: int = 0, end: int | None = None, progress=None, digest=None):

@@ -8,14 +8,10 @@ from bertjax.files.paths import is_remote
 
 
 class Dataset:
-    """A prepared dataset.
+    """A prepared dataset: a name such as 'glue/rte', or the directory of a prepared dataset.
 
-    Args:
-      name: A name such as 'glue/rte', or the directory of a prepared dataset.
-      where: The config key of the dataset, for error messages.
-      value: The value of that key.
-      expected: A description of the values that the key accepts.
-      otherwise: Text appended to the fix in error messages, such as ', or give files'; '' for none.
+    In error messages, `where` is the config key of the dataset, `value` its value, `expected` describes the values that
+    it accepts, and `otherwise`, such as ', or give files', is appended to the fix.
 
     Attributes:
       builder: The `tfds.core.DatasetBuilder`; `info.splits` is not empty.

@@ -61,7 +61,6 @@ def copy_path(url: str, where: str, beside: Collection[str] = (), checkpoints: b
 
     Args:
       url: gs://… or s3://…; for a TensorFlow checkpoint, the common prefix of its files.
-      where: The config key, for messages.
       beside: The names of further objects to fetch from the same folder, if `url` is an object. They need not exist.
 
     Raises:

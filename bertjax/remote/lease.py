@@ -28,10 +28,8 @@ class Lease:
 
     The clocks of two machines are never compared: the lease of another process counts as expired if this process has
     watched it for EXPIRES_AFTER seconds without a change. Every write names the version that it replaces. On a server
-    without conditional writes, another process can take the lease between a read and a write.
-
-    Args:
-      mirror: An identifier of the local mirror folder, which this process has locked.
+    without conditional writes, another process can take the lease between a read and a write. `mirror` identifies the
+    local mirror folder, which this process has locked.
     """
 
     def __init__(self, folder: RemoteFolder, mirror: str):

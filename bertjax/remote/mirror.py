@@ -31,17 +31,11 @@ FileState = tuple[int, int]  # size, and modification time in ns
 
 @dataclasses.dataclass(frozen=True)
 class MirrorRules:
-    """The rules that decide which files are mirrored, and which folders are valid only when complete.
+    """The rules that decide which files are mirrored, and which folders are valid only when complete."""
 
-    Attributes:
-      markers: {regular expression for the path of a folder, with its final slash: name of its marker file}.
-      ignored: A regular expression of names that are not mirrored.
-      growing: A regular expression of names of files to which a run appends.
-    """
-
-    markers: Mapping[str, str]
-    ignored: str
-    growing: str = ''
+    markers: Mapping[str, str]  # {regular expression of a folder, with its final slash: name of its marker file}
+    ignored: str  # a regular expression of names that are not mirrored
+    growing: str = ''  # a regular expression of names of files to which a run appends
 
     def marker_of(self, name: str) -> str | None:
         """Returns the marker file of the folder that contains a file; None for a file outside folders with markers."""

@@ -35,19 +35,12 @@ def split_address(url: str) -> tuple[str, str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class RemoteObject:
-    """The metadata of an object.
+    """The metadata of an object."""
 
-    Attributes:
-      name: The name below the address; '' for the address itself.
-      size: The size in bytes.
-      version: The generation or the ETag, which changes with the content.
-      checksum: The checksum of the content, 'crc32c:…' or 'md5:…'; '' if the bucket has none.
-    """
-
-    name: str
-    size: int
-    version: str
-    checksum: str
+    name: str  # the name below the address; '' for the address itself
+    size: int  # in bytes
+    version: str  # the generation or the ETag, which changes with the content
+    checksum: str  # the checksum of the content, 'crc32c:…' or 'md5:…'; '' if the bucket has none
 
 
 def content_checksum(data: bytes | pathlib.Path, kind: str) -> str:
@@ -80,10 +73,6 @@ class RemoteFolder(Requester):
 
     A request raises DeniedError if it is denied, and UnreachableError if the server does not answer in time. `find`,
     `upload` and `write` raise UserError if the bucket does not exist.
-
-    Args:
-      url: gs://BUCKET/PATH or s3://BUCKET/PATH.
-      where: The config key, for messages.
 
     Raises:
       UserError: The package for the protocol is not installed.

@@ -17,11 +17,7 @@ def user_path(
 ) -> epath.Path:
     """Returns a local path: the user's path with ~ expanded, or the local copy of an object or folder in a bucket.
 
-    Args:
-      path_or_address: A local path, gs://… or s3://…
-      where: The config key or another name of the path, for messages.
-      beside: The names of further objects to copy from the same folder, if the address is a single object.
-      checkpoints: Whether to copy the checkpoints of a workdir that has an export.
+    For `beside` and `checkpoints`, see `cache.copy_path`. `where` is the config key, for messages.
 
     Raises:
       UserError: The kind of address, such as http://…, is not supported, or the address cannot be reached.

@@ -64,12 +64,9 @@ def _format_seconds(seconds: float) -> str:
 
 
 class Requester:
-    """Makes requests for one address. A request is retried for a limited time after its first failure.
+    """Makes requests for the address `url`, whose beginning `bucket` names the bucket.
 
-    Args:
-      url: The address.
-      bucket: The part of the address that names the bucket.
-      where: The config key, for messages.
+    A request is retried for a limited time after its first failure. `where` is the config key, for messages.
     """
 
     def __init__(self, url: str, bucket: str, where: str):
