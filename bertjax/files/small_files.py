@@ -33,8 +33,6 @@ def read_json_list(path: epath.PathLike, fix: str) -> list[Any]:
 
 def _read_json(path: epath.PathLike, kind: type, expected: str, fix: str) -> Any:
     text = read_bytes(path, expected, fix, max_bytes=MAX_SETTINGS_BYTES)
-    if not text:
-        raise UserError(str(path), 'an empty file', expected, fix)
     try:
         value = json.loads(text.decode('utf-8-sig'))
     except (ValueError, RecursionError) as error:
@@ -85,7 +83,8 @@ def read_bytes(path: epath.PathLike, expected: str, fix: str, *, max_bytes: int 
     """Reads the bytes of a file.
 
     Raises:
-      UserError: The path is a folder, pipe, device or socket, or the file is unreadable or longer than `max_bytes`.
+      UserError: The path is a folder, pipe, device or socket, or the file is unreadable, empty or longer than
+        `max_bytes`.
     """
     path = pathlib.Path(path)
     kind = 'a folder' if path.is_dir() else unusual_kind(path)
@@ -95,6 +94,9 @@ def read_bytes(path: epath.PathLike, expected: str, fix: str, *, max_bytes: int 
         size = path.stat().st_size
         if max_bytes is not None and size > max_bytes:
             raise UserError(str(path), f'a file of {size:,} bytes', f'{expected} of up to {max_bytes:,} bytes', fix)
-        return path.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         raise UserError(str(path), (error.strerror or str(error)).lower(), expected, fix) from None
+    if not data:
+        raise UserError(str(path), 'an empty file', expected, fix)
+    return data

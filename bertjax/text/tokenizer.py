@@ -246,16 +246,13 @@ def _read_config(directory: epath.Path) -> dict[str, Any]:
 
 def _read_text(file: epath.Path) -> str:
     text = read_text(file, 'a vocabulary as text', _FIX)
-    if not text or '\0' in text:
-        raise UserError(str(file), 'a binary file' if text else 'an empty file', 'a vocabulary as text', _FIX)
+    if '\0' in text:
+        raise UserError(str(file), 'a binary file', 'a vocabulary as text', _FIX)
     return text
 
 
 def _read_bytes(file: epath.Path) -> bytes:
-    data = read_bytes(file, 'a vocabulary', _FIX, max_bytes=MAX_SETTINGS_BYTES)
-    if not data:
-        raise UserError(str(file), 'an empty file', 'a vocabulary', _FIX)
-    return data
+    return read_bytes(file, 'a vocabulary', _FIX, max_bytes=MAX_SETTINGS_BYTES)
 
 
 _ADDED = 'added_tokens.json'  # {token: id}
