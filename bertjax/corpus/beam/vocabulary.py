@@ -20,7 +20,7 @@ import pathlib
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
 
@@ -28,7 +28,7 @@ from bertjax.corpus import identity
 from bertjax.corpus.beam.job import Job, Step, missing_results_error, run_pipeline
 from bertjax.corpus.identity import KnownText
 from bertjax.corpus.shards import cut_shards
-from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource, resolve_sources
+from bertjax.corpus.sources import CorpusOptions, resolve_sources
 from bertjax.corpus.texts import iter_part_texts, new_record, no_text_error
 from bertjax.files.atomic import write_atomic
 from bertjax.text.sampling import iter_sentences, sample
@@ -93,14 +93,6 @@ def _draw(job: _TextJob, number: int) -> Iterable:
     return ()
 
 
-class _Spec(NamedTuple):
-    """The sources and units of one specification of a corpus."""
-
-    name: str
-    sources: list[TextSource]
-    units: list[list[TextPart]]
-
-
 class BeamTextStatistics:
     """Computes word counts or sentence samples of each corpus, and the record of the text that was read.
 
@@ -115,12 +107,12 @@ class BeamTextStatistics:
 
     def __init__(self, corpora: Sequence[Sequence[str]], options: CorpusOptions, flags: str, folder: pathlib.Path):
         self._options, self._flags, self._folder = options, flags, folder
-        self._specs = [[self._resolve(spec) for spec in specs] for specs in corpora]
-        self._units = [(corpus, unit) for corpus, specs in enumerate(self._specs) for s in specs for unit in s.units]
-
-    def _resolve(self, spec: str) -> _Spec:
-        sources = resolve_sources(spec, self._options)
-        return _Spec(spec, sources, cut_shards(sources, self._options.format, in_order=True))
+        self._corpora, self._specs = range(len(corpora)), []
+        for corpus, specs in enumerate(corpora):
+            for spec in specs:
+                sources = resolve_sources(spec, options)
+                self._specs.append((corpus, spec, sources, cut_shards(sources, options.format, in_order=True)))
+        self._units = [(corpus, unit) for corpus, _, _, units in self._specs for unit in units]
 
     def counts(
         self, count: Callable[[Iterable[str]], dict[str, int]], limit: int
@@ -144,7 +136,7 @@ class BeamTextStatistics:
                 ),
             )
             known = self._identify(self._records())
-            return [self._most_frequent(corpus, buckets, limit) for corpus in range(len(self._specs))], known
+            return [self._most_frequent(corpus, buckets, limit) for corpus in self._corpora], known
 
     def _most_frequent(self, corpus: int, buckets: int, limit: int) -> dict[str, int]:
         paths = (self._folder / f'counts-{corpus}-{bucket:05d}' for bucket in range(buckets))
@@ -166,7 +158,7 @@ class BeamTextStatistics:
             known = self._identify(records)
             begins = list(itertools.accumulate((record['sentences'] for record in records), initial=0))
             drawn = []
-            for corpus in range(len(self._specs)):
+            for corpus in self._corpora:
                 units = [number for number, (unit_corpus, _) in enumerate(self._units) if unit_corpus == corpus]
                 count = sum(records[number]['sentences'] for number in units)
                 indices, _ = sample(range(begins[units[0]], begins[units[0]] + count), size, seed)
@@ -232,13 +224,11 @@ class BeamTextStatistics:
           UserError: A specification has no text.
         """
         remaining, known = iter(records), []
-        for spec in itertools.chain.from_iterable(self._specs):
-            spec_records = [next(remaining) for _ in spec.units]
+        for _, spec, sources, units in self._specs:
+            spec_records = [next(remaining) for _ in units]
             if all(record['empty'] for record in spec_records):
-                raise no_text_error(
-                    spec.name, next((record['broken'] for record in spec_records if record['broken']), '')
-                )
+                raise no_text_error(spec, next((record['broken'] for record in spec_records if record['broken']), ''))
             part_digests = itertools.chain.from_iterable(record['digests'] for record in spec_records)
-            digests = identity.collect_digests(zip(itertools.chain(*spec.units), part_digests, strict=True))
-            known += identity.identify(spec.sources, digests)
+            digests = identity.collect_digests(zip(itertools.chain(*units), part_digests, strict=True))
+            known += identity.identify(sources, digests)
         return known
