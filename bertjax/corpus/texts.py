@@ -29,8 +29,7 @@ def iter_texts(
       progress: See `formats.read_events`.
 
     Raises:
-      UserError: The specification has weights or a source is invalid (see `resolve_sources`), there is no text, or the
-        input is broken (if strict).
+      UserError: A source is invalid (see `resolve_sources`), there is no text, or the input is broken (if strict).
     """
     record = new_record()
     for source in resolve_sources(spec, options):
