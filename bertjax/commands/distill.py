@@ -55,8 +55,7 @@ def _distil_general(
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     mesh = make_mesh(settings.mesh_axes, training_devices())
-    settings.check_memory(mesh)
-    settings.check_batches(mesh)
+    settings.check_devices(mesh)
     with lock_workdir(folder):
         with primary_first():
             settings, distillation = distill_pretraining(settings, distill, folder, mesh)

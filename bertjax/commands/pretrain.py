@@ -41,9 +41,8 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     if settings.init and not has_checkpoints(folder):
         huggingface_directory(settings.init)  # raises if there is no such model
     mesh = make_mesh(settings.mesh_axes, training_devices())
-    settings.check_memory(mesh)
     if not settings.budget:  # a budget chooses the batch
-        settings.check_batches(mesh)
+        settings.check_devices(mesh)
     with lock_workdir(folder):
         training, state = _train(settings, folder, mesh, flag_keys)
         finish_pretraining(folder, training, state.eval_params, recipe)
@@ -64,8 +63,7 @@ def _train(
         inputs = None if has_checkpoints(folder) else prepare_inputs(settings, folder)
         plan = make_plan(with_existing_vocabulary(settings, folder), folder, mesh, flag_keys)
     settings = split_batch(settings, plan, mesh, flag_keys)
-    plan.apply(settings).check_memory(mesh)
-    plan.apply(settings).check_batches(mesh)
+    plan.apply(settings).check_devices(mesh)
     print(plan.describe(settings))
     with primary_first():
         training = Pretraining(plan.apply(settings), folder, mesh, inputs=inputs)

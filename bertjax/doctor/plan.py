@@ -115,8 +115,7 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
 def on_this_machine(settings: PretrainingSettings, done: int, total: int | None) -> Iterator[Check]:
     """Checks the memory, and estimates the hours from timed steps. For `done` and `total`, see `on_slice`."""
     mesh, model = make_mesh(settings.mesh_axes), settings.model_config(settings.vocab.size)
-    settings.check_batches(mesh)
-    settings.check_memory(mesh)
+    settings.check_devices(mesh)
     setup = build_pretraining_setup(settings, model, mesh)
     state = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves((setup.state, setup.state.params)))
     on_cpu, free = is_cpu(mesh), min(psutil.virtual_memory().available, host_memory())

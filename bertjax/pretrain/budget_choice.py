@@ -24,7 +24,6 @@ from bertjax.parallel.mesh import is_cpu, row_shards
 from bertjax.pretrain.budget_plan import BudgetPlan
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.training.settings import check_row_count
 from bertjax.training.step_time import time_phase
 
 # (layers, width, heads) of the sizes to choose from.
@@ -191,9 +190,8 @@ def step_seconds(settings: PretrainingSettings, mesh: Mesh) -> float:
     Raises:
       UserError: The model does not fit the devices, or the batch size is not a multiple of the number of row shards.
     """
-    settings.check_memory(mesh)
+    settings.check_devices(mesh)
     phase = settings.resolve_phases(settings.steps)[0]
-    check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(mesh), phase.keys['batch_size'])
     setup = build_pretraining_setup(settings, settings.model_config(settings.vocab.size), mesh)
     return time_phase(setup, phase, phase.batches)
 

@@ -175,21 +175,18 @@ class PretrainingSettings(PretrainingKeys):
             description = describe_attention(model_config, rows, phase.seq_len, **options)
         return description
 
-    def check_batches(self, mesh: Mesh) -> None:
-        """Raises a UserError if the mesh does not divide the model or a batch. Does not read the corpus."""
+    def check_devices(self, mesh: Mesh) -> None:
+        """Raises a UserError if the mesh does not divide the model or a batch, or the devices surely lack the memory.
+
+        Does not read the corpus.
+        """
         trained = not self.tokenizer and not self.init
         check_mesh(self.model_config(self.vocab.size if trained else 128 * mesh.shape['tensor']), mesh)
         for phase in self.unresolved_phases:
             key, rows = phase.smallest_batch
             check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
-
-    def check_memory(self, mesh: Mesh) -> None:
-        """Raises a UserError if a phase surely needs more memory than the devices have. Does not read the corpus."""
-        trained = not self.tokenizer and not self.init
-        model_config = self.model_config(self.vocab.size if trained else 1)
-        for phase in self.unresolved_phases:
             check_memory(
-                model_config,
+                self.model_config(self.vocab.size if trained else 1),
                 mesh,
                 rows=phase.batch_size,
                 parts=phase.grad_accum_steps,

@@ -63,7 +63,7 @@ def test_the_error_names_the_key_of_the_phase_only_if_the_phase_sets_it(key: str
     settings = pretraining_settings(config)
     with pytest.raises(UserError) as error:
         settings.check()
-        settings.check_memory(make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1]))
+        settings.check_devices(make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1]))
     assert error.value.where == (f'config.phases[1].{key}' if in_phase else f'config.{key}')
 
 
@@ -72,7 +72,7 @@ def test_a_state_over_the_data_axis_needs_less_memory(monkeypatch: pytest.Monkey
     config = pretraining_config('base', mesh={'data': 8, 'fsdp': 1, 'tensor': 1}, zero1=zero1, batch_size=8)
     memory = 800 << 20  # parameters and moments take 1.3 GB
     monkeypatch.setattr(train_settings, 'device_memory', lambda mesh: memory)
-    check = pretraining_settings(config).check_memory
+    check = pretraining_settings(config).check_devices
     mesh = make_mesh({'data': 8, 'fsdp': 1, 'tensor': 1}, jax.devices()[:8])
     if fits:
         check(mesh)
