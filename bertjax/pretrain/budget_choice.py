@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -86,7 +86,8 @@ def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Col
         chosen['dtype'] = max(DTYPES, key=lambda dtype: rate(dtype) / _MIN_SPEEDUP[dtype])
     if operations == math.inf:
         operations = _EFFICIENCY * seconds * rate(chosen.get('dtype', settings.model.dtype))
-    length, _ = settings.first_shape
+    length, predictions = settings.first_shape
+    limit = _MAX_STEPS if seconds == math.inf else _MAX_ESTIMATED_STEPS
 
     def count_steps(sequences: float, max_steps: int) -> tuple[int, float]:
         """Returns the batch size and the number of steps of a run that has time for `sequences` rows."""
@@ -94,15 +95,20 @@ def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Col
         rows = choose_batch_size(rows, sequences, length, mesh, max_steps) if chooses_batch else rows
         return rows, min(sequences / rows, seconds / _MIN_STEP_SECONDS)
 
-    def make(size: dict[str, int], rows: int, steps: float) -> BudgetPlan:
-        estimate = max(round(min(steps, COUNT)), 3)
-        warmup = max(round(settings.warmup_fraction * estimate), 1)
-        return BudgetPlan(settings.budget, size | chosen, estimate, warmup, batch_size=rows if chooses_batch else None)
+    def estimate(size: dict[str, int]) -> tuple[float, int, float]:
+        """Returns the expected loss of a size, and the batch size and the number of steps of its run."""
+        model = dataclasses.replace(settings.model, **size)
+        config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
+        rows, steps = count_steps(operations / train_flops_per_sequence(config, length, predictions), limit)
+        return expected_loss(inner_parameters(config.num_layers, config.width), steps * rows * length), rows, steps
 
-    max_steps = _MAX_STEPS if seconds == math.inf else _MAX_ESTIMATED_STEPS
-    estimate_steps = functools.partial(count_steps, max_steps=max_steps)
-    size, rows, steps = _choose_size(settings, _candidate_sizes(settings, flag_keys), operations, estimate_steps)
-    plan = make(size, rows, steps)
+    def make(size: dict[str, int], rows: int, steps: float) -> BudgetPlan:
+        total = max(round(min(steps, COUNT)), 3)
+        warmup = max(round(settings.warmup_fraction * total), 1)
+        return BudgetPlan(settings.budget, size | chosen, total, warmup, batch_size=rows if chooses_batch else None)
+
+    size = min(_candidate_sizes(settings, flag_keys), key=lambda size: estimate(size)[0])
+    plan = make(size, *estimate(size)[1:])
     if plan.estimate > COUNT // 4:
         found, fix = f'{settings.budget}, which allows too many steps', 'lower it, or raise batch_size'
         raise UserError('config.budget', found, f'at most {COUNT // 4:,} steps', fix)
@@ -126,30 +132,6 @@ def _candidate_sizes(settings: PretrainingSettings, flag_keys: Collection[str]) 
         {'num_layers': layers, 'width': width, 'num_heads': heads, 'mlp_dim': mlp_dim(width)}
         for layers, width, heads in SIZES
     ]
-
-
-def _choose_size(
-    settings: PretrainingSettings,
-    sizes: Sequence[dict[str, int]],
-    operations: float,
-    count_steps: Callable[[float], tuple[int, float]],
-) -> tuple[dict[str, int], int, float]:
-    """Returns the size with the lowest expected loss, the batch size and the number of steps.
-
-    Args:
-      sizes: See `_candidate_sizes`.
-      operations: The FLOPs of the run.
-      count_steps: A function from the number of rows of a run to its batch size and its number of steps.
-    """
-    length, predictions = settings.first_shape
-    candidates = []
-    for size in sizes:
-        model = dataclasses.replace(settings.model, **size)
-        config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
-        rows, steps = count_steps(operations / train_flops_per_sequence(config, length, predictions))
-        inner = inner_parameters(config.num_layers, config.width)
-        candidates.append((expected_loss(inner, steps * rows * length), size, rows, steps))
-    return min(candidates, key=lambda candidate: candidate[0])[1:]
 
 
 def choose_batch_size(rows: int, sequences: float, seq_len: int, mesh: Mesh, max_steps: int) -> int:
