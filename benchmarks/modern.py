@@ -89,8 +89,8 @@ def make_rows(mode: str, lengths: np.ndarray) -> list[np.ndarray]:
     """Returns the numbers of the sequences in each row of bertjax."""
     if mode == 'padded':
         return [np.array([i]) for i in range(len(lengths))]
-    order, ends = best_fit(lengths, _LONGEST.value)
-    return np.split(order, ends[:-1])
+    order, row = best_fit(lengths, _LONGEST.value)
+    return np.split(order, np.flatnonzero(np.diff(row)) + 1)
 
 
 def pad(sequences: Tokens) -> dict[str, np.ndarray]:

@@ -75,9 +75,9 @@ def pack_plan(examples: PretrainingExamples, begin: int, length: int) -> tuple[n
     for first in range(0, length, BLOCK):
         block = np.arange(first, min(first + BLOCK, length))
         tokens, maskable = examples.lengths(begin + block)
-        order, ends = best_fit(_sizes(examples, tokens, maskable), examples.seq_len)
+        order, row = best_fit(_sizes(examples, tokens, maskable), examples.seq_len)
         members.append(block[order])
-        starts.append(packed + ends)
+        starts.append(packed + np.cumsum(np.bincount(row)))
         packed, real = packed + len(block), real + int(tokens.sum())
     return np.concatenate([*starts, *members]), {'rows': sum(map(len, starts)) - 1, 'real': real}
 
@@ -144,7 +144,7 @@ class PackedExamples:
         real, used = single['attention_mask'] > 0, single['masked_weights'] > 0
         tokens, predictions = np.count_nonzero(real, axis=1), np.count_nonzero(used, axis=1)
         ordinal = ordinals(np.bincount(row_index, minlength=len(indices)))
-        begin = starts_in_rows(tokens, ordinal)
+        begin = starts_in_rows(tokens, row_index)
         # A packed row begins with the tokens of its examples in order. Boolean indexing of `single` returns them in the
         # same order. The same holds for the predictions.
         mask = _prefix_mask(row_index, tokens, rows['input_ids'].shape)
@@ -193,7 +193,7 @@ def best_fit(sizes: np.ndarray, capacity: int, max_items: int | None = None) -> 
 
     Returns:
       order: int64 [N], the indices of the items, row by row.
-      ends: int64 [R], the end of each row in `order`.
+      row: int64 [N], the row of each item in `order`.
     """
     order = np.argsort(-sizes, kind='stable')
     row_index, rows, counts = [], 0, []
@@ -215,16 +215,11 @@ def best_fit(sizes: np.ndarray, capacity: int, max_items: int | None = None) -> 
         rows_by_room[room - size].append(row)
         room_bits |= 1 << (room - size)
     row_index = np.array(row_index, np.int64)
-    return order[np.argsort(row_index, kind='stable')], np.cumsum(np.bincount(row_index))
+    by_row = np.argsort(row_index, kind='stable')
+    return order[by_row], row_index[by_row]
 
 
-def rows_of_items(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the row of each item and its index in the row, integer [N] each. Items are in the order of `best_fit`."""
-    counts = np.diff(ends, prepend=0)
-    return np.repeat(np.arange(len(ends)), counts), ordinals(counts)
-
-
-def starts_in_rows(sizes: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
-    """Returns where each item starts in its row, int64 [N]. `ordinal` is the index of each item in its row."""
+def starts_in_rows(sizes: np.ndarray, row: np.ndarray) -> np.ndarray:
+    """Returns where each item starts in its row, int64 [N]. `row`, ascending, is the row of each item."""
     preceding = np.cumsum(sizes) - sizes
-    return preceding - np.maximum.accumulate(np.where(ordinal == 0, preceding, 0))
+    return preceding - np.maximum.accumulate(np.where(np.diff(row, prepend=-1) > 0, preceding, 0))

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from bertjax.data.batch import ordinals
 from bertjax.data.length_buckets import fill_last_batch, find_buckets
-from bertjax.data.packing import best_fit, rows_of_items
+from bertjax.data.packing import best_fit
 
 MAX_SEQUENCES = 4  # per row
 _MAX_COST = 0.95  # packing must cost less than this fraction of the cost of single rows
@@ -99,11 +100,12 @@ def plan_packed_rows(
     rows, buckets = [], []
     for number in np.unique(bucket).tolist():
         in_bucket = np.flatnonzero(bucket == number)
-        order, ends = best_fit(lengths[in_bucket], shapes[number], MAX_SEQUENCES)
-        members = np.full((len(ends), MAX_SEQUENCES), -1)
-        members[rows_of_items(ends)] = in_bucket[order]
+        order, row = best_fit(lengths[in_bucket], shapes[number], MAX_SEQUENCES)
+        counts = np.bincount(row)
+        members = np.full((len(counts), MAX_SEQUENCES), -1)
+        members[row, ordinals(counts)] = in_bucket[order]
         rows.append(members)
-        buckets.append(np.full(len(ends), number))
+        buckets.append(np.full(len(counts), number))
     members, bucket = np.concatenate(rows), np.concatenate(buckets)
     return PackingPlan(members, bucket, shapes[: int(bucket.max()) + 1], choose_batch_rows(len(members), sizes))
 

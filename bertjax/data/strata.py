@@ -11,7 +11,7 @@ import numpy as np
 from bertjax.data.batch import count_batches
 from bertjax.data.hashing import Stream, hash_bits
 from bertjax.data.length_buckets import EpochExamples, choose_lengths, find_buckets
-from bertjax.data.packing import best_fit, rows_of_items, starts_in_rows
+from bertjax.data.packing import best_fit, starts_in_rows
 from bertjax.model.layout import Layout
 
 _MULTIPLE = 4  # every row length is a multiple of this number, or the maximum sequence length
@@ -112,11 +112,10 @@ def _one_per_row(capacities: np.ndarray, count: int, max_length: int) -> Layout:
 
 def _several_per_row(capacities: np.ndarray, length: int) -> Layout:
     """Returns the layout with all sequences in rows of the given length, packed by best fit decreasing."""
-    order, ends = best_fit(capacities, length)
-    row, ordinal = rows_of_items(ends)
+    order, row = best_fit(capacities, length)
     starts = np.empty_like(capacities)
-    starts[order] = row * length + starts_in_rows(capacities[order], ordinal)
-    return Layout(((len(ends), length),), tuple(zip(starts.tolist(), capacities.tolist(), strict=True)))
+    starts[order] = row * length + starts_in_rows(capacities[order], row)
+    return Layout(((int(row[-1]) + 1, length),), tuple(zip(starts.tolist(), capacities.tolist(), strict=True)))
 
 
 class StratifiedExamples(EpochExamples):

@@ -59,7 +59,8 @@ def plain_best_fit(sizes, capacity):
     'sizes', [[1], [64] * 5, [40, 30, 24, 10, 10], *np.random.default_rng(0).integers(1, 65, (8, 90))]
 )
 def test_best_fit_equals_the_textbook_algorithm(sizes):
-    order, ends = best_fit(np.asarray(sizes), 64)
+    order, row = best_fit(np.asarray(sizes), 64)
+    ends = np.cumsum(np.bincount(row))
     assert sorted(order.tolist()) == list(range(len(sizes)))
     rows = [np.asarray(sizes)[row] for row in np.split(order, ends[:-1])]
     assert ends[-1] == len(sizes) and all(len(row) for row in rows)
