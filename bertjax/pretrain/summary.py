@@ -8,8 +8,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import logging
-from rich.table import Table
 
 from bertjax.config.pretraining import UNSET
 from bertjax.convert.content import ExportContent
@@ -41,7 +39,7 @@ PRINTED_FIGURES += ('soft_loss', 'cosine_loss', 'hidden_loss', 'attention_loss',
 # {file or folder in the workdir: its description}.
 OUTPUT_FILES = {
     **exports.EXPORT_FOLDERS,
-    'checkpoints': 'to train longer, run the same command with a larger --config.steps',
+    'checkpoints': 'the state of the training',
     'metrics.jsonl': 'every figure; also in tensorboard/',
     'store': 'the text as token ids',
     'tokenizer': 'the vocabulary',
@@ -64,8 +62,6 @@ def finish_pretraining(
     baselines = compute_chance_baselines(training.examples, settings.steps)
     all_rows = read_rows(folder / 'metrics.jsonl')
     rows = [row for row in all_rows if row['split'] == 'heldout']
-    if rows and rows[-1]['step'] != config['steps']:
-        logging.warning('%s ends at step %d of %d.', folder / 'metrics.jsonl', rows[-1]['step'], config['steps'])
     if config['export']:
         formats = split_formats(config['export_formats'])
         export_pretraining(folder, config, model_config, tokenizer, params, rows, formats)
@@ -102,10 +98,9 @@ def finish_pretraining(
     if goodput:
         console.print(f'\ngoodput {goodput}', markup=False)
     files = dict(OUTPUT_FILES)
-    if config['budget']:
-        files['checkpoints'] = 'the state of the training'
-    elif config['epochs'] > 0:
-        files['checkpoints'] = 'to train longer, run the same command with a larger --config.epochs'
+    if not config['budget']:
+        key = 'epochs' if config['epochs'] > 0 else 'steps'
+        files['checkpoints'] = f'to train longer, run the same command with a larger --config.{key}'
     print_output_files(console, folder, files, exported=config['export'])
     print_next_commands(console, _next_commands(folder, config, recipe))
     if config['export']:  # the upload is last, because it may fail
@@ -228,11 +223,8 @@ def _print_texts(console: Console, texts: Mapping[str, tuple[Mapping[str, Any], 
     A text that was added later has no value at the first step.
     """
     steps = min(first['step'] for first, _ in texts.values()), max(last['step'] for _, last in texts.values())
-    table = Table(title='other held-out texts', title_justify='left')
-    table.add_column('', no_wrap=True)
-    for figure in ('MLM loss', 'accuracy'):
-        for step in dict.fromkeys(steps):
-            table.add_column(f'{figure}\nstep {step}', justify='right')
+    columns = [f'{figure}\nstep {step}' for figure in ('MLM loss', 'accuracy') for step in dict.fromkeys(steps)]
+    table = make_table('other held-out texts', '', *columns, **BOXED)
     for name, rows in texts.items():
         by_step = {row['step']: row for row in rows}
         known = [by_step.get(step, {}) for step in dict.fromkeys(steps)]
@@ -243,8 +235,8 @@ def _print_texts(console: Console, texts: Mapping[str, tuple[Mapping[str, Any], 
 def _next_commands(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[tuple[str, ...]]:
     """Returns the commands that the summary proposes to run next."""
     config_flag, path = f'--config={shlex.quote(recipe)}', pathlib.Path(recipe.partition(':')[0])
-    files = (path.with_name('classify.py'), pathlib.Path('configs/classify.py')) if path.suffix else ()
-    classify = next((file for file in files if file.exists()), 'classify')
+    has_classify = path.suffix and path.with_name('classify.py').exists()
+    classify = path.with_name('classify.py') if has_classify else 'classify'
     name = display_path(folder)
     workdir = shlex.quote(name)
     same_run = f'{config_flag} --workdir={workdir}'
