@@ -59,14 +59,11 @@ def load_packings(examples: PretrainingExamples) -> list[Packing]:
     packings, begin = [], 0
     for number, length in enumerate(examples.plan_lengths):
         make = functools.partial(pack_plan, examples, begin, length)
-        packings.append(load_or_make(examples.cache_dir, f'packing-{name}-{number:03d}', _packing, make))
+        array, facts = load_or_make(examples.cache_dir, f'packing-{name}-{number:03d}', make)
+        bounds = facts['rows'] + 1
+        packings.append(Packing(array[bounds:], array[:bounds], facts['real']))
         begin += length
     return packings
-
-
-def _packing(array: np.ndarray, facts: dict[str, Any]) -> Packing:
-    bounds = facts['rows'] + 1
-    return Packing(array[bounds:], array[:bounds], facts['real'])
 
 
 def pack_plan(examples: PretrainingExamples, begin: int, length: int) -> tuple[np.ndarray, dict[str, Any]]:

@@ -6,22 +6,20 @@ import io
 import json
 import pathlib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from bertjax.corpus.store import StoreSplit
 from bertjax.data import walking
 from bertjax.data.hashing import hash_bits, permute
-from bertjax.data.pairs import CHUNK, PairOptions, PairPlan
+from bertjax.data.pairs import PairOptions, PairPlan
 from bertjax.files.atomic import checksum, write_atomic
 from bertjax.files.memory_map import register_mapped
 from bertjax.files.small_files import read_json_or_none
 
 # An input of the hash in the name of every plan. Increase it with any change to the result of `walking.walk`.
 WALK_VERSION = 1
-
-T = TypeVar('T')
 
 
 def locate_in_plans(
@@ -58,10 +56,8 @@ def load_plans(
 ) -> list[PairPlan]:
     """Loads the `options.plans` plans of a split from `cache_dir`. Makes and saves plans that are absent or damaged.
 
-    The NAME of a plan consists of a hash of the rules that all plans share, and the index of the plan. `NAME.npy` has
-    the chunks. `NAME.json` has their number, the checksum of `NAME.npy`, and the other fields of the plan. A plan whose
-    two files do not match is made again. Processes need no lock, because all write the same bytes. If `cache_dir` is
-    None, the plans stay in memory.
+    The name of a plan consists of a hash of the rules that all plans share, and the index of the plan. Processes need
+    no lock, because all write the same bytes. If `cache_dir` is None, the plans stay in memory.
     """
     # The number of plans used for calibration, which affects the probability of IsNext.
     calibrated = options.balanced and walking.calibration_plans(split, options)
@@ -72,21 +68,13 @@ def load_plans(
     def make(number: int) -> tuple[np.ndarray, dict[str, Any]]:
         probability = plans[0].next_probability if plans else walking.calibrate(split, options, seq_len, seed)
         plan = walking.walk(split, options, seq_len, seed, number, probability)
-        return plan.chunks, {
-            'chunks': len(plan.chunks),
-            'next_probability': plan.next_probability,
-            'one_sentence': plan.one_sentence,
-        }
+        facts = {'next_probability': plan.next_probability, 'one_sentence': plan.one_sentence}
+        return plan.chunks, {'chunks': len(plan.chunks), **facts}
 
     for number in range(options.distinct_plans):
-        plans.append(load_or_make(cache_dir, f'plan-{name}-{number:03d}', _plan, functools.partial(make, number)))
+        chunks, facts = load_or_make(cache_dir, f'plan-{name}-{number:03d}', functools.partial(make, number))
+        plans.append(PairPlan(chunks, facts['one_sentence'], facts['next_probability']))
     return plans * (options.plans // len(plans))
-
-
-def _plan(chunks: np.ndarray, facts: dict[str, Any]) -> PairPlan | None:
-    if chunks.dtype != CHUNK or chunks.shape != (facts['chunks'],):
-        return None
-    return PairPlan(chunks, int(facts['one_sentence']), float(facts['next_probability']))
 
 
 def remove_leftovers(cache_dir: pathlib.Path) -> None:
@@ -96,42 +84,37 @@ def remove_leftovers(cache_dir: pathlib.Path) -> None:
 
 
 def load_or_make(
-    cache_dir: str | pathlib.Path | None,
-    name: str,
-    load: Callable[[np.ndarray, dict[str, Any]], T | None],
-    make: Callable[[], tuple[np.ndarray, dict[str, Any]]],
-) -> T:
-    """Loads an object that consists of an array and JSON values. Makes and saves it if it is absent or damaged.
+    cache_dir: str | pathlib.Path | None, name: str, make: Callable[[], tuple[np.ndarray, dict[str, Any]]]
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Loads an array and a few JSON values. Calls `make` and saves its results if they are absent or damaged.
 
-    The files in `cache_dir` are NAME.npy, and NAME.json with the values and the checksum of NAME.npy. If `cache_dir` is
-    None, the object stays in memory. `make` returns the array and the values. `load` makes the object from both, or
-    returns None if they do not match.
+    The files in `cache_dir` are NAME.npy, which is memory-mapped, and NAME.json with the values and the checksum of
+    NAME.npy. If `cache_dir` is None, nothing is saved.
     """
     if cache_dir is None:
-        return load(*make())
+        return make()
     stem = pathlib.Path(cache_dir) / name
-    loaded = _read_array(stem, load)
+    loaded = _read_array(stem)
     if loaded is None:
         array, facts = make()
         file = io.BytesIO()
         np.save(file, array)
         data = file.getbuffer()
-        facts = {**facts, 'sha256': hashlib.sha256(data).hexdigest()}
+        saved = {**facts, 'sha256': hashlib.sha256(data).hexdigest()}
         write_atomic(stem.with_suffix('.npy'), data)
-        write_atomic(stem.with_suffix('.json'), json.dumps(facts, indent=2, sort_keys=True) + '\n')
-        loaded = _read_array(stem, load) or load(array, facts)
+        write_atomic(stem.with_suffix('.json'), json.dumps(saved, indent=2, sort_keys=True) + '\n')
+        loaded = _read_array(stem) or (array, facts)
     return loaded
 
 
-def _read_array(stem: pathlib.Path, load: Callable[[np.ndarray, dict[str, Any]], T | None]) -> T | None:
-    """Returns `load(array, facts)` with the memory-mapped array, or None if the files are absent or damaged."""
+def _read_array(stem: pathlib.Path) -> tuple[np.ndarray, dict[str, Any]] | None:
     path = stem.with_suffix('.npy')
 
-    def verify(facts: dict[str, Any]) -> T | None:
+    def verify(facts: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]] | None:
         if checksum(path) != facts['sha256']:
             return None
         array = np.load(path, mmap_mode='r', allow_pickle=False).view(np.ndarray)
         register_mapped(path, path.stat().st_size)
-        return load(array, facts)
+        return array, facts
 
     return read_json_or_none(stem.with_suffix('.json'), verify)
