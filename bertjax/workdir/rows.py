@@ -155,13 +155,10 @@ def _to_json(value: Any, where: str) -> Any:
         return {str(key): _to_json(item, where) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_to_json(item, where) for item in value]
-    if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in 'mM':
-        return [_to_json(item, where) for item in value]
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        if np.isnat(value):
-            return None
-        item = value.item()  # an integer for nanoseconds, the default of pandas
-        return str(value.astype(f'{value.dtype.kind}8[us]').item() if isinstance(item, int) else item)
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in 'mM':
+        # Python has no type for nanoseconds, the default of pandas.
+        is_nanoseconds = np.datetime_data(value.dtype)[0] == 'ns'
+        value = value.astype(f'{value.dtype.kind}8[us]') if is_nanoseconds else value
     if isinstance(value, datetime.date) and value != value:  # NaT of pandas
         return None
     if hasattr(value, 'dtype') and hasattr(value, 'tolist'):  # NumPy
