@@ -112,14 +112,9 @@ def permute(index: npt.ArrayLike, size: npt.ArrayLike, key: npt.ArrayLike) -> np
 
     Returns:
       int64 [N].
-
-    Raises:
-      ValueError: An index is outside 0..size-1.
     """
     index, size, key = np.broadcast_arrays(np.atleast_1d(np.asarray(index, np.int64)), size, _unsigned(key))
     size = size.astype(np.int64)
-    if (index < 0).any() or (index >= size).any():
-        raise ValueError('an index to permute lies outside 0..size-1')
     a = np.ceil(np.sqrt(size.astype(np.float64))).astype(np.int64)
     b = -(-size // a)
     a, b, key = a.view(np.uint64), b.view(np.uint64), np.ascontiguousarray(key)

@@ -71,19 +71,6 @@ class MaskOptions:
         return dataclasses.replace(self, rate=self.eval_rate, causal_share=0.0)
 
 
-def replacement_ids(vocab_size: int, special_ids: np.ndarray) -> np.ndarray:
-    """Returns the ids (int32) from which random replacements are drawn: all except `special_ids`.
-
-    Raises:
-      UserError: No id is left.
-    """
-    allowed = np.setdiff1d(np.arange(vocab_size, dtype=np.int32), special_ids)
-    if not allowed.size:
-        found, expected = 'a vocabulary that has only special pieces', 'a vocabulary that also has other pieces'
-        raise UserError('config.tokenizer', found, expected, 'train a larger vocabulary')
-    return allowed
-
-
 def prediction_budgets(
     maskable: np.ndarray, options: MaskOptions, max_predictions: int, rates: np.ndarray | None = None
 ) -> np.ndarray:
@@ -114,7 +101,7 @@ def mask_batch(
     Args:
       input_ids, maskable: int32 and bool [B, S].
       max_predictions: P.
-      allowed_ids: int32, the ids of random replacements; see `replacement_ids`.
+      allowed_ids: int, the ids of random replacements: all except those of special pieces.
       seed, n: The keys of the random draws; n is int64 [B].
       within_budget: Whether a row must not exceed its budget. If all words of a row are longer than the budget, the
         first pieces of the shortest word are masked: as many as the budget if True, up to P if False.

@@ -37,14 +37,8 @@ def locate_in_plans(
 
     Returns:
       The cycle, the plan, the slot within the plan, and the start of the plan within a cycle, int64 [B] each.
-
-    Raises:
-      ValueError: A number is negative.
     """
-    indices = np.asarray(indices, np.int64)
-    if (indices < 0).any():
-        raise ValueError('the number of an example or a row is negative')
-    cycle, rest = np.divmod(indices, ends[-1])
+    cycle, rest = np.divmod(np.asarray(indices, np.int64), ends[-1])
     plan = np.searchsorted(ends, rest, 'right')
     counts = np.diff(ends, prepend=0)
     begin = (ends - counts)[plan]

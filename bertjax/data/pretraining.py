@@ -9,10 +9,9 @@ import numpy as np
 from bertjax.corpus.store import StoreSplit
 from bertjax.data import rows
 from bertjax.data.hashing import Stream, hash_int, uniform
-from bertjax.data.masking import MaskOptions, mask_batch, replacement_ids
+from bertjax.data.masking import MaskOptions, mask_batch
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, check_split, draw_target_lengths
 from bertjax.data.plans import WALK_VERSION, load_plans, locate_in_plans
-from bertjax.errors import UserError
 from bertjax.text.tokenizer_base import Tokenizer
 
 # `report` measures lengths on at most this many examples, evenly spaced over a cycle.
@@ -46,7 +45,7 @@ class PretrainingExamples:
       cache_dir: A local directory for the plans; None keeps them in memory.
 
     Raises:
-      UserError: A length is invalid, or the split or the vocabulary is too small. The error names the config key.
+      UserError: See `check_split`.
     """
 
     def __init__(
@@ -62,13 +61,10 @@ class PretrainingExamples:
         phase: int,
         cache_dir: str | pathlib.Path | None,
     ):
-        if not 1 <= max_predictions <= seq_len:
-            expected, fix = f'1 to seq_len={seq_len}', f'use about {masking.rate:g} x seq_len'
-            raise UserError('config.max_predictions', str(max_predictions), expected, fix)
         self.split, self.vocabulary = split, vocabulary
         self.seq_len, self.max_predictions = seq_len, max_predictions
         self.pairs, self.masking = pairs, masking
-        self._allowed_ids = replacement_ids(vocabulary.vocab_size, vocabulary.special_ids)
+        self._allowed_ids = np.setdiff1d(np.arange(vocabulary.vocab_size), vocabulary.special_ids)
         check_split(split, pairs, seq_len)
         self.cache_dir = cache_dir
         self._walk_seed, self.phase_seed = seed, hash_int(seed, Stream.PHASE, phase)

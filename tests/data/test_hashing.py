@@ -115,9 +115,3 @@ def test_keys_give_unrelated_permutations():
 def test_the_image_of_an_index_is_uniform_over_keys():
     counts = np.bincount(permute(np.full(60_000, 3), 60, hash_bits(0, Stream.ORDER, np.arange(60_000))), minlength=60)
     assert ((counts - 1000) ** 2).sum() / 1000 < 59 + 5 * np.sqrt(2 * 59)
-
-
-@pytest.mark.parametrize('index', [-1, 10])
-def test_permute_refuses_an_index_outside_its_size(index):
-    with pytest.raises(ValueError, match='outside'):
-        permute(index, 10, 0)

@@ -123,11 +123,6 @@ def test_a_far_example_costs_what_the_first_costs(small, vocabulary):
     assert (batch['masked_weights'].sum(1) >= 1).all()
 
 
-def test_negative_numbers_are_refused(small, vocabulary):
-    with pytest.raises(ValueError, match='negative'):
-        examples_of(small, vocabulary).batch(np.array([0, -1]))
-
-
 @pytest.mark.parametrize('mode', MODES)
 def test_rows_contain_the_text_of_their_source(small, vocabulary, mode):
     examples = examples_of(small, vocabulary, mode=mode)
@@ -205,12 +200,6 @@ def test_held_out_examples_have_the_same_masks_in_every_process(small, vocabular
     digest = hashlib.sha256(b''.join(x.tobytes() for x in batch.values())).hexdigest()
     run = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == digest
-
-
-@pytest.mark.parametrize('most', [0, 65])
-def test_invalid_numbers_of_predictions_are_refused(small, vocabulary, most):
-    with pytest.raises(UserError, match='max_predictions'):
-        examples_of(small, vocabulary, most=most)
 
 
 def test_a_corpus_of_one_document_is_refused_for_next_sentences(vocabulary):
