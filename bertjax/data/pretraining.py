@@ -148,41 +148,33 @@ class PretrainingExamples:
     def report(self) -> dict[str, object]:
         """Statistics of the examples as JSON values, for the description of a run.
 
-        `real_positions` (the share of positions that are not padding), `mean_a` and `mean_b` (the mean number of tokens
-        of A, and of B in rows with a B) come from a sample. The shares of IsNext among all examples (`is_next`) and
-        among chunks of two or more sentences (`is_next_of_two`), and the share of chunks with one sentence
-        (`one_sentence`), cover all plans. A value is None if it is not defined in the mode of the pairs.
+        `real_positions`, the share of positions that are not padding, comes from a sample. The share of chunks with one
+        sentence (`one_sentence`; None without pairs) and the share of IsNext (`is_next`; None if the mode is not 'nsp')
+        cover all plans.
         """
-        total, is_nsp = self.cycle_length, self.pairs.mode == 'nsp'
-        single = sum(plan.one_sentence for plan in self._plans)
-        is_next = sum(int(np.count_nonzero(plan.chunks['b'])) for plan in self._plans) if is_nsp else 0
-        a, b, real = self._lengths(np.linspace(0, total - 1, min(total, _SAMPLE)).astype(np.int64))
+        total, paired = self.cycle_length, self.pairs.paired
+        is_next = None
+        if self.pairs.mode == 'nsp':
+            is_next = sum(int(np.count_nonzero(plan.chunks['b'])) for plan in self._plans) / total
+        real, _ = self.lengths(np.linspace(0, total - 1, min(total, _SAMPLE)).astype(np.int64))
         return {
             'mode': self.pairs.mode,
             'plans': self.pairs.distinct_plans,
             'examples_per_plan': total / len(self._plans),
-            'one_sentence': single / total if self.pairs.paired else None,
-            'is_next': is_next / total if is_nsp else None,
-            'is_next_of_two': is_next / (total - single) if is_nsp and total > single else None,
+            'one_sentence': sum(plan.one_sentence for plan in self._plans) / total if paired else None,
+            'is_next': is_next,
             'real_positions': float(real.mean() / self.seq_len),
-            'mean_a': float(a.mean()),
-            'mean_b': float(b[b > 0].mean()) if b.any() else None,
         }
 
     def lengths(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the numbers of real (not padding) and of maskable positions of each example, int64 [B] each."""
-        a, b, real = self._lengths(indices)
-        return real, a + b
-
-    def _lengths(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Counts the tokens of A and of B, and the real positions, int64 [N] each."""
         slots = self._locate(indices)
         if not self.pairs.paired:
-            a = slots.chunks['a'].astype(np.int64)
-            return a, np.zeros_like(a), a + slots.chunks['b'] + 1
+            maskable = slots.chunks['a'].astype(np.int64)
+            return maskable + slots.chunks['b'] + 1, maskable
         segments = self._segments(slots)
-        a, b = segments.a_length, segments.b_length
-        return a, b, a + b + np.where(b > 0, 2 + self.vocabulary.separators, 2)
+        maskable = segments.a_length + segments.b_length
+        return maskable + np.where(segments.b_length > 0, 2 + self.vocabulary.separators, 2), maskable
 
     def _locate(self, indices: np.ndarray) -> _Slots:
         indices = np.asarray(indices, np.int64)

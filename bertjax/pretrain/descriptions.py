@@ -69,19 +69,15 @@ def describe_pairs(report: dict[str, Any]) -> list[str]:
 def _describe_pairs(part: dict[str, Any]) -> str:
     text = f'examples ({part["mode"]}): {part["examples_per_plan"]:,.0f} per pass, {part["plans"]} distinct passes; '
     if part['is_next'] is not None:
-        text += f'{part["is_next"]:.1%} IsNext, '
-        if part['is_next_of_two'] is None:
-            text += 'no chunk has two sentences; '
-        else:
-            text += f'{part["is_next_of_two"]:.1%} among the chunks with two sentences or more '
-            text += f'({part["one_sentence"]:.1%} of the chunks have one sentence); '
+        text += f'{part["is_next"]:.1%} IsNext; '
+    if part['one_sentence'] is not None:
+        text += f'{part["one_sentence"]:.1%} of the chunks have one sentence; '
     if 'examples_per_row' in part:
         text += f'{part["examples_per_row"]:.2f} per packed row, {part["rows_per_plan"]:,.0f} rows per pass; '
     text += f'{part["real_positions"]:.1%} of positions are tokens'
     if 'examples_per_row' in part:
         text += f' ({part["unpacked_real_positions"]:.1%} unpacked)'
-    text += f', {part["mean_a"]:.1f} tokens of A'
-    return text + (f' and {part["mean_b"]:.1f} of B' if part['mean_b'] is not None else '')
+    return text
 
 
 def _warn_of_pairs(part: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ def test_chunks_of_one_sentence_give_a_warning(mode: str, effect: str, tmp_path:
     text = Pretraining(settings, tmp_path / 'run', make_mesh(settings.mesh_axes, jax.devices()[:1])).describe()
     (warning,) = [line for line in text.splitlines() if line.startswith('warning: all chunks have a single sentence')]
     assert effect in warning and 'config.pairs.mode=full_sentences' in warning and 'split_sentences=False' in warning
-    assert ('0.0% IsNext, no chunk has two sentences; ' in text) == (mode == 'nsp')
+    assert '100.0% of the chunks have one sentence; ' in text and ('0.0% IsNext; ' in text) == (mode == 'nsp')
 
 
 def test_heldout_text_has_15_percent_masks_for_any_mask_rate_of_training(tmp_path: pathlib.Path):
