@@ -14,7 +14,6 @@ from bertjax.corpus.beam import check_beam
 from bertjax.corpus.identity import KnownText
 from bertjax.corpus.sources import AUTO, CorpusOptions, parse_mixture, resolve_sources
 from bertjax.corpus.texts import iter_texts
-from bertjax.corpus.workers import text_bytes
 from bertjax.errors import UserError, printable
 from bertjax.files.atomic import write_atomic
 from bertjax.pretrain.settings import PretrainingSettings
@@ -26,7 +25,6 @@ from bertjax.text.special import special_layout
 from bertjax.text.symbols import build_symbols, count_symbols, read_symbols
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import MAX_WORDS, build_sentencepiece, build_wordpiece, count_words, train_byte_bpe
-from bertjax.text.wordpiece import INSTALL_FAST, describe_fast_saving
 from bertjax.workdir.tokenizer import save_tokenizer
 
 CANDIDATES = 'candidates.txt'
@@ -60,20 +58,6 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     return tokenizer
 
 
-@contextlib.contextmanager
-def _show_reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[Callable[[int], None]]:
-    """Shows the progress of reading the corpus. Yields a function that takes the number of new bytes or records."""
-    sources = [source for spec in specs for source in resolve_sources(spec, settings.corpus_options)]
-    in_bytes = any(source.kind == 'file' for source in sources)
-    saving = describe_fast_saving(text_bytes(sources))
-    # For other verbs, `build_store` prints the same hint.
-    if saving and settings.run == 'vocab' and settings.vocab.family == 'wordpiece':
-        print(f'{saving}: {INSTALL_FAST}')
-    total = sum(source.size for source in sources)
-    with show_progress('reading the corpus for its vocabulary', total, lines=True, in_bytes=in_bytes) as advance:
-        yield advance
-
-
 class _TextStatistics:
     """Computes the statistics of the text in this process. It has the methods of `BeamTextStatistics`."""
 
@@ -96,15 +80,19 @@ class _TextStatistics:
 
 @contextlib.contextmanager
 def _text_statistics(settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path) -> Iterator[Any]:
-    """Yields the statistics of the text. If config.beam is set, Beam computes them."""
+    """Yields the statistics of the text. If config.beam is set, Beam computes them. Else, the progress is shown."""
+    options = settings.corpus_options
     if settings.beam:
         check_beam(settings.beam)
         from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
-        yield BeamTextStatistics(corpora, settings.corpus_options, settings.beam, workdir / COUNTS)
-    else:
-        with _show_reading(settings, [*itertools.chain.from_iterable(corpora)]) as show:
-            yield _TextStatistics(corpora, settings.corpus_options, show)
+        yield BeamTextStatistics(corpora, options, settings.beam, workdir / COUNTS)
+        return
+    specs = itertools.chain.from_iterable(corpora)
+    sources = [source for spec in specs for source in resolve_sources(spec, options)]
+    in_bytes, total = any(source.kind == 'file' for source in sources), sum(source.size for source in sources)
+    with show_progress('reading the corpus for its vocabulary', total, lines=True, in_bytes=in_bytes) as advance:
+        yield _TextStatistics(corpora, options, advance)
 
 
 def _train(settings: PretrainingSettings, statistics: Any) -> tuple[Tokenizer, list[KnownText]]:
