@@ -25,6 +25,8 @@ PACKING_VERSION = 1
 # The number of examples in a block. On English Wikipedia at S=512, blocks of 1,024, 4,096 and 16,384 examples give rows
 # with 99.6, 99.8 and 99.9 % real (not padding) positions.
 BLOCK = 4096
+# A batch is made in parts of this many positions, because each of its examples first takes a whole row.
+_PART_POSITIONS = 1 << 17
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +134,12 @@ class PackedExamples:
 
     def batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Returns the rows `indices` (int64 [B]) as in `batch.py`. For `rates`, see `PretrainingExamples.batch`."""
+        size = max(1, _PART_POSITIONS // self._examples.seq_len)
+        parts = [slice(first, first + size) for first in range(0, len(indices), size)]
+        made = [self._make(indices[part], None if rates is None else rates[part]) for part in parts]
+        return {name: np.concatenate([rows[name] for rows in made]) for name in made[0]}
+
+    def _make(self, indices: np.ndarray, rates: np.ndarray | None) -> dict[str, np.ndarray]:
         row_index, numbers, cycle = self.locate(indices)
         rates = None if rates is None else rates[row_index]
         single = self._examples.batch(numbers, rates, cycle)  # rows of one example, [X, S]

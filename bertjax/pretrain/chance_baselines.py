@@ -18,7 +18,7 @@ from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.workdir.files import read_recorded_config
 
-_BATCH_SIZE = 4096  # the number of examples or documents that are read at once
+_BATCH_SIZE = 1024  # the number of examples or documents that are read at once
 
 
 @dataclasses.dataclass(frozen=True)

@@ -134,6 +134,14 @@ def test_a_row_is_the_same_in_any_batch_and_from_disk(small, vocabulary, tmp_pat
         assert equal(other.batch(m), together)
 
 
+def test_a_large_batch_equals_its_parts(small, vocabulary, monkeypatch):
+    _, packed = packed_of(small, vocabulary)
+    n, rates = np.arange(50), np.linspace(0.05, 0.15, 50)
+    whole = packed.batch(n, rates)
+    monkeypatch.setattr(packing, '_PART_POSITIONS', 16 * S)
+    assert equal(packed.batch(n, rates), whole)
+
+
 def test_later_cycles_have_the_same_pairs_with_other_masks(small, vocabulary):
     _, packed = packed_of(small, vocabulary)
     length = packed.cycle_length
