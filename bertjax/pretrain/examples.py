@@ -13,7 +13,7 @@ from bertjax.data.mixture import MixedExamples
 from bertjax.data.packing import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
-from bertjax.pretrain.heldout_texts import split_name
+from bertjax.pretrain.heldout_texts import PREFIX
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import open_stores
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -58,31 +58,35 @@ class StoreExamples:
         return all(store.split('heldout').num_documents for store in self.stores)
 
     def get(self, shape: tuple[int, int], split: str, phase: int = 0) -> PhaseExamples:
-        """Returns the training or held-out examples. With config.packing, training examples are packed into rows.
+        """Returns the examples of a split. With config.packing, training examples are packed into rows.
 
-        Training examples have the highest mask rate of the phase, which `ScheduledMasks` can lower. Held-out examples
-        have the mask rate config.masking.eval_rate, which also determines their maximum number of predictions. They and
+        Training examples have the highest mask rate of the phase, which `ScheduledMasks` can lower. Other examples have
+        the mask rate config.masking.eval_rate, which also determines their maximum number of predictions. They and
         their masks are the same in all phases of one row length, so that the losses of phases are comparable.
 
         Args:
           shape: (S, P), the sequence length and the maximum number of predictions of training examples.
-          split: 'train' or 'heldout'.
-          phase: The index of the phase. It has no effect on held-out examples.
+          split: 'train', 'heldout', or the split name of a text in `texts`.
+          phase: The index of the phase, for training examples.
 
         Raises:
           UserError: See `PretrainingExamples`.
         """
-        training = split == 'train'
-        phase = phase if training else 0
         key = (shape, split, phase)
         if key not in self._cache:
-            parts = [self._build_corpus(i, split, shape, phase) for i in range(len(self.stores))]
-            if self.settings.packing and training:
-                parts = [PackedExamples(examples) for examples in parts]
-            weights = [store.weight for store in self.stores]
-            seed = self.settings.run_seeds.data if training else HELDOUT_SEED
-            self._cache[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
+            self._cache[key] = self._make(shape, split, phase)
         return self._cache[key]
+
+    def _make(self, shape: tuple[int, int], split: str, phase: int) -> PhaseExamples:
+        if split.startswith(PREFIX):
+            return self._build(self.texts[split.removeprefix(PREFIX)], shape, phase, training=False)
+        training = split == 'train'
+        parts = [self._build_corpus(i, split, shape, phase) for i in range(len(self.stores))]
+        if self.settings.packing and training:
+            parts = [PackedExamples(examples) for examples in parts]
+        seed = self.settings.run_seeds.data if training else HELDOUT_SEED
+        weights = [store.weight for store in self.stores]
+        return parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
 
     def _build_corpus(self, corpus: int, split: str, shape: tuple[int, int], phase: int) -> PretrainingExamples:
         try:
@@ -95,13 +99,6 @@ class StoreExamples:
                 raise
             name = parse_mixture(self.settings.corpus)[corpus][0]
             raise UserError(error.where, f'in {name}: {error.found}', error.expected, error.fix) from None
-
-    def get_text(self, name: str, shape: tuple[int, int]) -> PretrainingExamples:
-        """Returns the examples of the text `name` in `texts`. For `shape`, see `get`."""
-        key = (shape, split_name(name), 0)
-        if key not in self._cache:
-            self._cache[key] = self._build(self.texts[name], shape, 0, training=False)
-        return self._cache[key]
 
     def _build(
         self, split: StoreSplit, shape: tuple[int, int], phase: int, training: bool, corpus: int = 0

@@ -204,7 +204,8 @@ class Pretraining(Experiment):
         if self._distillation is not None:
             flops += self._distillation.forward_flops(*shape)
 
-        def evaluator(examples: PhaseExamples, split: str) -> Evaluator:
+        def evaluator(split: str) -> Evaluator:
+            examples = self.examples.get(shape, split)
             return Evaluator(
                 lambda params, batch: self._eval_step(params, batch, *teacher),
                 examples,
@@ -215,18 +216,13 @@ class Pretraining(Experiment):
                 split=split,
             )
 
-        heldout = self.examples.get(shape, 'heldout') if self.examples.has_heldout else None
-        texts = {name: self.examples.get_text(name, shape) for name in self.examples.texts}
         return Phase(
             phase,
             self.setup,
             [VmappedRun(train, phase.learning_rate, self.settings.run_seeds.dropout)],
             phase.batches,
-            evaluator=evaluator(heldout, 'heldout') if heldout else None,
-            other_evaluators=[
-                *(evaluator(examples, split_name(name)) for name, examples in texts.items()),
-                *self._pairs_evaluators,
-            ],
+            evaluator=evaluator('heldout') if self.examples.has_heldout else None,
+            other_evaluators=[*(evaluator(split_name(name)) for name in self.examples.texts), *self._pairs_evaluators],
             flops_per_row=flops,
             teacher=teacher,
         )
