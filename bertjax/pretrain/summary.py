@@ -235,8 +235,8 @@ def _print_texts(console: Console, texts: Mapping[str, tuple[Mapping[str, Any], 
 def _next_commands(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[tuple[str, ...]]:
     """Returns the commands that the summary proposes to run next."""
     config_flag, path = f'--config={shlex.quote(recipe)}', pathlib.Path(recipe.partition(':')[0])
-    has_classify = path.suffix and path.with_name('classify.py').exists()
-    classify = path.with_name('classify.py') if has_classify else 'classify'
+    files = (path.with_name('classify.py'), pathlib.Path('configs/classify.py')) if path.suffix else ()
+    classify = next((file for file in files if file.exists()), 'classify')
     name = display_path(folder)
     workdir = shlex.quote(name)
     same_run = f'{config_flag} --workdir={workdir}'
