@@ -43,7 +43,8 @@ class StoreExamples:
         self.settings, self.stores, self.tokenizer, self._cache_dir = settings, stores, tokenizer, cache_dir
         self.texts = texts
         self._cache: dict[tuple, PhaseExamples] = {}
-        self._splits: dict[tuple[int, str], StoreSplit] = {}
+        # All phases share the memory maps of a split.
+        self._splits = {split: [store.split(split) for store in stores] for split in ('train', 'heldout')}
 
     @classmethod
     def open(cls, settings: PretrainingSettings, folder: pathlib.Path) -> 'StoreExamples':
@@ -55,7 +56,7 @@ class StoreExamples:
     @property
     def has_heldout(self) -> bool:
         """Whether every store has held-out documents."""
-        return all(store.split('heldout').num_documents for store in self.stores)
+        return all(split.num_documents for split in self._splits['heldout'])
 
     def get(self, shape: tuple[int, int], split: str, phase: int = 0) -> PhaseExamples:
         """Returns the examples of a split. With config.packing, training examples are packed into rows.
@@ -90,10 +91,7 @@ class StoreExamples:
 
     def _build_corpus(self, corpus: int, split: str, shape: tuple[int, int], phase: int) -> PretrainingExamples:
         try:
-            # All phases share the memory maps of a split.
-            if (corpus, split) not in self._splits:
-                self._splits[corpus, split] = self.stores[corpus].split(split)
-            return self._build(self._splits[corpus, split], shape, phase, split == 'train', corpus)
+            return self._build(self._splits[split][corpus], shape, phase, split == 'train', corpus)
         except UserError as error:
             if len(self.stores) == 1 or error.where != 'config.corpus':
                 raise
