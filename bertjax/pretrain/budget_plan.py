@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Collection
 from typing import Any
 
-from bertjax.config.pretraining import BUDGET_CHOICES, PhaseKeys
+from bertjax.config.pretraining import PhaseKeys
 from bertjax.config.ranges import COUNT, in_steps, parse_budget
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
@@ -113,13 +113,4 @@ class BudgetPlan:
 
 def read_plan(folder: pathlib.Path) -> BudgetPlan | None:
     """Returns the plan in a workdir; None if there is no readable plan."""
-    return read_json_or_none(folder / FILE, _parse_plan)
-
-
-def _parse_plan(facts: dict[str, Any]) -> BudgetPlan:
-    plan = BudgetPlan(**facts)
-    decided = [count for count in (plan.stable, plan.decay, plan.batch_size) if count is not None]
-    are_counts = all(isinstance(count, int) and count >= 0 for count in (plan.estimate, plan.warmup, *decided))
-    if not are_counts or not plan.model.keys() <= {*BUDGET_CHOICES}:
-        raise ValueError('someone changed the file')
-    return plan
+    return read_json_or_none(folder / FILE, lambda facts: BudgetPlan(**facts))

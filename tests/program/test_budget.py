@@ -226,8 +226,7 @@ def test_compile_takes_the_sizes_of_the_plan_or_says_that_the_run_chooses_them(t
     with pytest.raises(StopError, match='16 rows, width 128'):
         compile.run(config, str(tmp_path), ('batch_size', 'model.width'))
     assert not capsys.readouterr().out
-    changes = ({'warmup': '10'}, {'stable': -1}, {'model': {'layers': 2}}, {'model': []}, {'warmups': 1})
-    for text in ('{"budget"', *(json.dumps(dataclasses.asdict(plan) | change) for change in changes)):
+    for text in ('{"budget"', json.dumps(dataclasses.asdict(plan) | {'warmups': 1})):
         (tmp_path / 'budget.json').write_text(text)
         with pytest.raises(UserError, match='no readable plan beside the checkpoints'):
             compile.run(config, str(tmp_path))
