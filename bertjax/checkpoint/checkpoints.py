@@ -124,29 +124,25 @@ class Checkpoints:
             raise UserError('config.step', found, expected, fix)
         return self._load_saved(step)
 
-    def restore(self, step: int, template: Any) -> Any:
+    def restore(self, step: int, template: Any, *, partial: bool = False) -> Any:
         """Restores the state of a finished step with the shapes and shardings of the abstract `template`.
 
-        Only a few arrays are read at a time. If devices share the host's memory, an array exists twice during its
-        transfer.
+        If `partial`, the saved state may have further parts. Only a few arrays are read at a time. If devices share the
+        host's memory, an array exists twice during its transfer.
         """
-        handler = ocp.StandardCheckpointHandler(
-            restore_concurrent_gb=_restore_gigabytes(template), multiprocessing_options=self._processes
+        largest = max(x.size * max(x.dtype.itemsize, 4) for x in jax.tree.leaves(template))
+        handler = ocp.PyTreeCheckpointHandler(
+            restore_concurrent_gb=(1.01 * largest + 2**20) / 1e9,  # the largest array must fit
+            multiprocessing_options=self._processes,
         )
-        return self._read(step, 'state', handler, ocp.args.StandardRestore(template))
+        restore_args = ocp.checkpoint_utils.construct_restore_args(template)
+        args = ocp.args.PyTreeRestore(template, restore_args=restore_args, partial_restore=partial)
+        return self._read(step, 'state', handler, args)
 
     def restore_params(self, saved: SavedCheckpoint, template: Any) -> Any:
-        """Restores only the parameters in the abstract `template`, from the part `saved.eval_params` of the state.
-
-        The state may have further parameters and any optimizer.
-        """
-        state = {saved.eval_params: template}
-        restore_args = ocp.checkpoint_utils.construct_restore_args(state)
-        handler = ocp.PyTreeCheckpointHandler(
-            restore_concurrent_gb=_restore_gigabytes(template), multiprocessing_options=self._processes
-        )
-        args = ocp.args.PyTreeRestore(state, restore_args=restore_args, partial_restore=True)
-        return self._read(saved.position.step, 'state', handler, args)[saved.eval_params]
+        """Restores only the parameters in the abstract `template`, from the part `saved.eval_params` of the state."""
+        part = saved.eval_params
+        return self.restore(saved.position.step, {part: template}, partial=True)[part]
 
     def _read(self, step: int, item: str, handler: ocp.CheckpointHandler, args: ocp.args.CheckpointArgs) -> Any:
         with ocp.Checkpointer(handler, multiprocessing_options=self._processes) as checkpointer:
@@ -278,8 +274,3 @@ def _copy_on_cpu(x: Any) -> Any:
     shards = [shard.data for shard in x.addressable_shards]
     copies = jax.device_put(shards, [shard.sharding for shard in shards], may_alias=False)
     return jax.make_array_from_single_device_arrays(x.shape, x.sharding, copies)
-
-
-def _restore_gigabytes(template: Any) -> float:
-    """Returns the gigabytes that Orbax may read at once: a little more than the largest array, which must fit."""
-    return (1.01 * max(x.size * max(x.dtype.itemsize, 4) for x in jax.tree.leaves(template)) + 2**20) / 1e9

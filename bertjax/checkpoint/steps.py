@@ -64,7 +64,7 @@ def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> No
         elif mark_match and path.is_file():
             step = directory / mark_match[1]
             # A sealed, undamaged step is kept: the process died after it wrote the seal or before it removed any file.
-            if step.is_dir() and not (checksums.is_finished(step) and checksums.find_damage(step) is None):
+            if step.is_dir() and checksums.find_damage(step) is not None:
                 log(f'checkpoint {step.name} is incomplete: it is removed')
                 if not remove_if_possible(step, log):
                     continue
