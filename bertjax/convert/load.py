@@ -63,15 +63,14 @@ class ImportedModel:
 
     def describe_missing(self, paths: Sequence[str]) -> str:
         """Returns the text for `UserError.found` in an error about missing parameters."""
-        return '; '.join([f'no {", ".join(paths)}', *([self.head_note] if self.head_note else [])])
+        return '; '.join(filter(None, [f'no {", ".join(paths)}', self.head_note]))
 
     def describe(self, where: str, action: str = 'starting from') -> str:
         """Returns a line about the loaded and the new parameters. Unused content and `head_note` add lines."""
         source = f' of its {self.kind}' if self.kind else ''
         missing, unused = _format_names(self.missing), _format_names(self.unused)
         line = f'{action} {where}; {self.used} tensors{source} loaded; newly initialized: {missing}'
-        further = [f'not used: {unused}'] if self.unused else []
-        return '\n'.join([line, *further, *([self.head_note] if self.head_note else [])])
+        return '\n'.join(filter(None, [line, f'not used: {unused}' if self.unused else '', self.head_note]))
 
 
 def is_model(directory: epath.PathLike) -> bool:
@@ -137,14 +136,8 @@ def load_task_model(
     the same number of outputs. If both models name their outputs, the names must also be equal, but outputs in another
     order are reordered. Unnamed outputs are assumed to be in the order of `id2label`. `head_note` reports these cases.
 
-    Args:
-      directory: The directory of a pre-trained or fine-tuned model.
-      model: The model, with the config that `read_config` returned for this directory.
-      head: The head of the model.
-      id2label: The names of the outputs.
-      seed: The seed of the newly initialized parameters.
-
-    The errors are those of `load_pretraining_model`.
+    `model` has the config that `read_config` returned for this directory, and `id2label` has the names of its outputs.
+    For `seed` and the errors, see `load_pretraining_model`.
     """
     source = read_source(directory)
     theirs, ours = label_names(source.values.get('id2label')), label_names(id2label)
@@ -170,14 +163,13 @@ def load_task_model(
     if not same_class or not ours or theirs == ours:
         return imported
     if not same_names:
-        listed = f'the outputs of its head are {_format_names(theirs)}, not {_format_names(ours)}'
-        return dataclasses.replace(imported, head_note=listed)
+        note = f'the outputs of its head are {_format_names(theirs)}, not {_format_names(ours)}'
+        return dataclasses.replace(imported, head_note=note)
     if any(path.startswith('head/') for path in imported.missing):
         return imported
     if not theirs:
-        return dataclasses.replace(
-            imported, head_note=f'the outputs of its head have no names, and are taken as {_format_names(ours)}'
-        )
+        note = f'the outputs of its head have no names, and are taken as {_format_names(ours)}'
+        return dataclasses.replace(imported, head_note=note)
     order = [theirs.index(name) for name in ours]
     params = imported.params | {'head': jax.tree.map(lambda x: x[..., order], imported.params['head'])}
     note = f'the outputs of its head are reordered from {_format_names(theirs)}'
