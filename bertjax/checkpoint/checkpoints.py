@@ -2,17 +2,19 @@
 
 import contextlib
 import dataclasses
+import functools
+import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from etils import epath
 
 from bertjax.checkpoint import checksums, steps
 from bertjax.checkpoint.position import Position
-from bertjax.checkpoint.readback import Structure, check_readable, structure
 from bertjax.checkpoint.steps import DAMAGED, Steps
 from bertjax.errors import UserError
 from bertjax.files.atomic import make_directory
@@ -27,6 +29,8 @@ from bertjax.parallel.distributed import (
     primary_first,
     raise_together,
 )
+
+Structure = dict[str, tuple[tuple[int, ...], str]]  # {path: (shape, dtype)} of arrays
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +179,24 @@ class Checkpoints:
         saver = ocp.AsyncCheckpointer(handler, multiprocessing_options=self._processes)
         with annotate_write_errors(self.directory, size):
             saver.save(self._orbax_directory / str(step), args=args)
-        self._saving = self._thread.submit(self._finish, saver, step, cost, size, structure(state), items)
+        written = _structure(state)
+
+        def finish() -> None:
+            with annotate_write_errors(self.directory, size):
+                saver.close()  # waits until the files are written
+            if not is_primary():
+                return
+            _check_readable(self._orbax_directory / str(step), written, items)
+            with annotate_write_errors(self.directory, size):
+                checksums.write_checksums(self.directory / str(step), cost)
+            steps.unmark(self.directory, step)
+            for old in self._steps.superseded(self._keep):
+                steps.mark(self.directory, old)
+                # Orbax deletes a step only if all processes take part, but the other processes are training.
+                if steps.remove_if_possible(self.directory / str(old), self._log):
+                    steps.unmark(self.directory, old)
+
+        self._saving = self._thread.submit(finish)
 
     def _is_finished(self, step: int) -> bool:
         """Returns whether a step is finished. If not, sets aside any old folder, and marks the step as unfinished."""
@@ -187,29 +208,6 @@ class Checkpoints:
         with annotate_write_errors(self.directory, 0):
             steps.mark(self.directory, step)
         return False
-
-    def _finish(
-        self,
-        saver: ocp.AsyncCheckpointer,
-        step: int,
-        cost: float | None,
-        size: int,
-        written: Structure,
-        items: dict[str, Any],
-    ) -> None:
-        with annotate_write_errors(self.directory, size):
-            saver.close()  # waits until the files are written
-        if not is_primary():
-            return
-        check_readable(self._orbax_directory / str(step), written, items)
-        with annotate_write_errors(self.directory, size):
-            checksums.write_checksums(self.directory / str(step), cost)
-        steps.unmark(self.directory, step)
-        for old in self._steps.superseded(self._keep):
-            steps.mark(self.directory, old)
-            # Orbax deletes a step only if all processes take part, but the other processes are training.
-            if steps.remove_if_possible(self.directory / str(old), self._log):
-                steps.unmark(self.directory, old)
 
     def best(self) -> int | None:
         """Returns the undamaged step with the lowest cost, or None if there is no such step. The latest wins a tie."""
@@ -274,3 +272,31 @@ def _copy_on_cpu(x: Any) -> Any:
     shards = [shard.data for shard in x.addressable_shards]
     copies = jax.device_put(shards, [shard.sharding for shard in shards], may_alias=False)
     return jax.make_array_from_single_device_arrays(x.shape, x.sharding, copies)
+
+
+def _structure(tree: Any) -> Structure:
+    """Returns {path: (shape, dtype)} of the arrays, or abstract arrays, in a tree."""
+    leaves = jax.tree.flatten_with_path(tree)[0]
+    name = functools.partial(jax.tree_util.keystr, simple=True, separator='/')
+    return {name(path): (tuple(x.shape), str(x.dtype)) for path, x in leaves}
+
+
+def _check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str, Any]) -> None:
+    """Raises a UserError if the structure of the state or a JSON item of a saved step differs when it is read back.
+
+    The path `step_dir` has no wildcards, which Orbax would expand. `items` is {name: saved JSON value}.
+    """
+    try:
+        restored = _structure(ocp.StandardCheckpointHandler().metadata(epath.Path(step_dir, 'state')).tree)
+        differences = sorted(restored.items() ^ state.items())
+        for name, saved in items.items():
+            read = ocp.JsonCheckpointHandler().restore(epath.Path(step_dir, name))
+            if json.dumps(read, sort_keys=True) != json.dumps(saved, sort_keys=True):
+                differences.append((name, 'another value'))
+    except Exception as error:  # Orbax and tensorstore raise many types
+        differences = [(type(error).__name__, ' '.join(str(error).split())[:200])]
+    if differences:
+        name, reason = differences[0]
+        found = f'a save that cannot be read back ({name}: {reason})'
+        fix = 'check the disk, then start the same command again: earlier checkpoints are kept'
+        raise UserError(f'checkpoint {step_dir.name}', found, 'the values that were saved', fix)
