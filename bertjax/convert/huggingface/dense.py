@@ -66,7 +66,7 @@ def read_dense(folder: epath.Path, settings: Mapping[str, Any], fix: str) -> Den
     if activation not in ACTIVATIONS or settings.get('use_residual'):
         found = f'the activation {activation}{" with a residual" if settings.get("use_residual") else ""}'
         raise UserError(str(folder / 'config.json'), found, f'one of {", ".join(ACTIVATIONS)}, without a residual', fix)
-    tensors, _, _ = read_tensors(folder, lambda name: (name,))
+    tensors = {name: tensor.values for name, tensor in read_tensors(folder).items()}
     weight, bias = tensors.get('linear.weight', np.zeros(0)), tensors.get('linear.bias')
     sizes = tuple(settings.get(key, n) for key, n in zip(('out_features', 'in_features'), weight.shape, strict=False))
     if (

@@ -174,10 +174,10 @@ def read_projection(directory: epath.PathLike) -> np.ndarray:
     """
     folder = epath.Path(directory)
     if not (folder / MODULES).exists():
-        tensors, _, _ = read_tensors(folder, lambda name: (name,))
-        if np.ndim(tensors.get(STANFORD_PROJECTION)) != 2:
+        projection = read_tensors(folder).get(STANFORD_PROJECTION)
+        if projection is None or projection.values.ndim != 2:
             raise UserError(str(folder), f'no matrix {STANFORD_PROJECTION}', f'the projection of {_STANFORD}', _FIX)
-        return tensors[STANFORD_PROJECTION]
+        return projection.values
     _, modules = read_modules(folder, {'pylate.models.Dense.Dense': 'Dense'})
     dense = read_dense(folder / modules[1]['path'], modules[1], _FIX)
     if dense.config.activation != 'Identity' or (dense.bias is not None and dense.bias.any()):

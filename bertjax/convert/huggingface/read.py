@@ -82,11 +82,11 @@ def read(directory: epath.Path) -> CheckpointSource:
         format_names['architectures'] = architecture = str(values['architectures'][0])
 
     def tensors() -> dict[str, np.ndarray]:
-        arrays, names, stored = read_tensors(
-            directory, functools.partial(family.to_bert_names, architecture=architecture), tied=tied
-        )
-        dtypes.update(stored)
-        format_names.update({} if family is BERT else names)
+        to_bert_names = functools.partial(family.to_bert_names, architecture=architecture)
+        stored = read_tensors(directory, to_bert_names, tied=tied)
+        dtypes.update({name: tensor.dtype for name, tensor in stored.items()})
+        format_names.update({} if family is BERT else {name: tensor.name for name, tensor in stored.items()})
+        arrays = {name: tensor.values for name, tensor in stored.items()}
         if is_multi_vector(directory):
             arrays.pop(STANFORD_PROJECTION, None)
             arrays[PROJECTION] = read_projection(directory)

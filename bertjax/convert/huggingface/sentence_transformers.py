@@ -258,8 +258,8 @@ def _pooled_layers(folder: epath.Path, settings: Mapping[str, Any]) -> dict[str,
     """Returns the fields `layers` and `weights` of SentenceModules."""
     if read_settings(folder / 'config.json').get('output_hidden_states') is not True:
         return {}  # sentence-transformers pools the last layer, because the encoder returns no other
-    tensors, _, _ = read_tensors(folder / settings['path'], lambda name: (name,))
-    weights = tensors.get(_WEIGHTS, np.zeros(0)).astype(np.float64)
+    tensors = read_tensors(folder / settings['path'])
+    weights = tensors[_WEIGHTS].values.astype(np.float64) if _WEIGHTS in tensors else np.zeros(0)
     if weights.ndim != 1 or not len(weights) or not np.isfinite(weights / weights.sum()).all():
         found = f'the tensors {format_value(sorted(tensors))}'
         raise UserError(str(folder / settings['path']), found, 'a weight for each of the last layers', _AGAIN)

@@ -8,6 +8,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,10 +32,21 @@ _TIED = (
 )
 
 
+class StoredTensor(NamedTuple):
+    """A tensor in a file."""
+
+    name: str
+    dtype: str  # the dtype in the file, as in NumPy
+    values: np.ndarray  # float32
+
+
 def read_tensors(
-    directory: epath.Path, to_bert_names: Callable[[str], tuple[str, ...]], *, tied: bool = True
-) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, str]]:
-    """Reads all tensors except constant buffers as float32, and renames them with `to_bert_names`.
+    directory: epath.Path,
+    to_bert_names: Callable[[str], tuple[str, ...]] = lambda name: (name,),
+    *,
+    tied: bool = True,
+) -> dict[str, StoredTensor]:
+    """Reads all tensors except constant buffers, and returns them by their names in BERT.
 
     The files are model.safetensors or pytorch_model.bin, possibly in shards. LayerNorm's `gamma` and `beta` become
     `weight` and `bias`. Two tied tensors must be equal, and become one tensor.
@@ -45,26 +57,20 @@ def read_tensors(
         names, the tensor is split into equal parts along its first axis.
       tied: Whether the output embedding is tied to the input embedding. If False, the two are separate tensors.
 
-    Returns:
-      Three dicts whose keys are the names in BERT: the tensors, their names in the file, and the NumPy names of their
-      dtypes in the file.
-
     Raises:
       UserError: A file is missing or damaged, a dtype is not supported, two tied tensors differ, or PyTorch is not
         installed for pytorch_model.bin.
     """
-    tensors: dict[str, np.ndarray] = {}
-    names_in_file: dict[str, str] = {}
-    dtypes: dict[str, str] = {}
+    tensors: dict[str, StoredTensor] = {}
     for file in _files(directory):
-        for theirs, kind, x in (_read_torch if file.suffix == '.bin' else _read_safetensors)(file):
+        for theirs, dtype, x in (_read_torch if file.suffix == '.bin' else _read_safetensors)(file):
             modern = theirs.replace('LayerNorm.gamma', 'LayerNorm.weight').replace('LayerNorm.beta', 'LayerNorm.bias')
             parts = to_bert_names(modern)
             if parts[0] in _BUFFERS:
                 continue
-            if kind not in _DTYPES.values():
+            if dtype not in _DTYPES.values():
                 fix = 'save it in float32: quantized weights cannot start a run'
-                raise UserError(f'{file}: {theirs}', f'type {kind}', 'one of ' + ', '.join(_DTYPES.values()), fix)
+                raise UserError(f'{file}: {theirs}', f'type {dtype}', 'one of ' + ', '.join(_DTYPES.values()), fix)
             if x.ndim == 0 or len(x) % len(parts):
                 parts = (theirs,)  # Later, the tensor is reported as unused, or its shape as wrong.
             for name, part in zip(parts, np.split(x, len(parts)) if len(parts) > 1 else [x], strict=True):
@@ -72,18 +78,17 @@ def read_tensors(
                     if 'pooler' in theirs:
                         name = theirs
                     else:
-                        tensors[names_in_file[name]], dtypes[names_in_file[name]] = tensors[name], dtypes[name]
-                tensors[name], names_in_file[name], dtypes[name] = part, theirs, kind
+                        tensors[tensors[name].name] = tensors[name]
+                tensors[name] = StoredTensor(theirs, dtype, part)
     for name, source in _TIED:
         if name not in tensors or (not tied and name.endswith('.weight')):
             continue
         copy = tensors.pop(name)
-        dtypes.setdefault(source, dtypes[name])
-        if not np.array_equal(tensors.setdefault(source, copy), copy, equal_nan=True):
-            where, expected = f'{directory}: {names_in_file[name]}', f'the values of {names_in_file[source]}'
+        original = tensors.setdefault(source, copy)
+        if not np.array_equal(original.values, copy.values, equal_nan=True):
+            where, expected = f'{directory}: {copy.name}', f'the values of {original.name}'
             raise UserError(where, 'different values', expected, 'give a BERT in which the two are tied')
-        names_in_file.setdefault(source, names_in_file[name])
-    return tensors, names_in_file, dtypes
+    return tensors
 
 
 def _files(directory: epath.Path) -> list[epath.Path]:
@@ -110,10 +115,7 @@ def _shards(directory: epath.Path, index: str) -> list[epath.Path]:
     return shards
 
 
-NamedTensor = tuple[str, str, np.ndarray]  # (name, name of the dtype, values as float32).
-
-
-def _read_safetensors(file: epath.Path) -> Iterator[NamedTensor]:
+def _read_safetensors(file: epath.Path) -> Iterator[StoredTensor]:
     data = read_bytes(file, 'a complete safetensors file', _AGAIN)
     if data.startswith(b'version https://git-lfs'):
         raise UserError(str(file), 'a pointer of Git LFS', 'the tensors', 'run `git lfs pull` in the folder')
@@ -128,10 +130,10 @@ def _read_safetensors(file: epath.Path) -> Iterator[NamedTensor]:
         kind, x = _DTYPES.get(view['dtype'], view['dtype']), np.zeros(0)
         if view['dtype'] in _DTYPES:
             x = np.frombuffer(view['data'], jnp.dtype(kind), math.prod(view['shape'])).reshape(view['shape'])
-        yield name, kind, x.astype(np.float32, copy=False)
+        yield StoredTensor(name, kind, x.astype(np.float32, copy=False))
 
 
-def _read_torch(file: epath.Path) -> Iterator[NamedTensor]:
+def _read_torch(file: epath.Path) -> Iterator[StoredTensor]:
     """Reads a state dict of torch.save without executing code from its pickle."""
     try:
         import torch  # PyTorch is not a dependency, because most directories have safetensors.
@@ -160,7 +162,7 @@ def _read_torch(file: epath.Path) -> Iterator[NamedTensor]:
     for name, x in state.items():
         if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.is_quantized or x.is_meta:
             raise UserError(str(file), repr(name), expected, fix)
-        yield str(name), str(x.dtype).removeprefix('torch.'), x.detach().float().numpy()
+        yield StoredTensor(str(name), str(x.dtype).removeprefix('torch.'), x.detach().float().numpy())
 
 
 def _damaged_entry(data: io.BytesIO) -> str | None:
