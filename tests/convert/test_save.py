@@ -181,8 +181,8 @@ def test_models_that_cannot_be_saved_are_errors(pretrained, tmp_path, monkeypatc
     with pytest.raises(UserError) as refused:
         bert.save(tmp_path / 'new', format='google')
     assert str(refused.value) == (
-        'format: found google for a model with model.layer_norm_eps 1e-05, expected 1e-12, the only value in '
-        'google-research/bert; choose another format, such as orbax'
+        'format: found google for a model with model.layer_norm_eps 1e-05, expected 1e-12, because '
+        'google-research/bert has no other; choose another format, such as orbax'
     )
     assert sorted(os.listdir(tmp_path)) == ['file', 'link']
     (tmp_path / 'new').mkdir()

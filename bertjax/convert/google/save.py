@@ -35,13 +35,11 @@ def check_google(
     `vocabulary` is the family of the tokenizer, and `tokenizer` is None if it does not exist yet. A task's model has a
     `head`, and must have passed `check_head_exportable`.
     """
-    for name in config.modern_fields:
-        found = f'{getattr(config, name)} with google in {_KEY}'
-        raise UserError(f'config.model.{name}', found, "BERT's choice, because google-research/bert has no other", _FIX)
-    for name, theirs in _FIXED.items():
+    fixed = dict.fromkeys(config.modern_fields, "BERT's choice") | _FIXED
+    for name, theirs in fixed.items():
         value = getattr(config, name)
         if value != theirs:
-            expected = f'{theirs}, the only value in google-research/bert'
+            expected = f'{theirs}, because google-research/bert has no other'
             raise UserError(f'config.model.{name}', f'{value} with google in {_KEY}', expected, _FIX)
     if config.num_segments < 2:  # with one, google-research/bert would add nothing to the tokens of a second text
         raise UserError('config.model.num_segments', f'{config.num_segments} with google in {_KEY}', 'at least 2', _FIX)
