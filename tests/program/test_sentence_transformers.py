@@ -91,6 +91,9 @@ def test_a_prompt_that_is_not_pooled_is_refused(program, folder, tmp_path):
     for compare in (bert.search, bert.rerank):
         with pytest.raises(UserError, match=f'{message}; {fix}'):
             compare(TEXTS[0], TEXTS)
+    by_default = {**changes, 'config_sentence_transformers.json': FILES['config_sentence_transformers.json']}
+    with pytest.raises(UserError, match=f'{message}; {fix}'):
+        bertjax.load(write(shutil.copytree(folder, tmp_path / 'default'), **by_default)).encode(TEXTS)
     pairs = tmp_path / 'pairs.jsonl'
     pairs.write_text(json.dumps({'anchor': TEXTS[0], 'positive': TEXTS[1]}))
     ask = (f'--workdir={tmp_path / "w"}', f'--config.init={tmp_path / "model"}', f'--config.input={pairs}')
@@ -132,7 +135,6 @@ def test_each_pooling_agrees_with_its_formula():
             "a type, and the path ''",
         ),
         ('1_Pooling/config.json', {'pooling_mode': ['cls', 'mean']}, r"the pooling \['cls', 'mean'\]"),
-        ('1_Pooling/config.json', {'pooling_mode': 'mean', 'include_prompt': False}, 'excluded from pooling'),
         ('config_sentence_transformers.json', {'truncate_dim': '5'}, "found truncate_dim '5'"),
         (
             '2_Dense/config.json',

@@ -88,16 +88,18 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
         return None
     if not (folder / MODULES).exists():
         return _read_metadata(folder, longest)
-    kinds, modules = read_modules(folder, {'pylate.models.Dense.Dense': 'Dense'})
+    modules = read_modules(folder)
     given, encoder = read_settings(folder / SETTINGS), read_settings(folder / ENCODER)
-    where = str(folder / MODULES)
+    where, kinds = str(folder / MODULES), [module.kind for module in modules]
     expected = [kind.rpartition('.')[2] for _, kind in _MODULES]
     if kinds != expected and not (given['model_type'] == _PYLATE and kinds == expected[:2]):
         raise UserError(where, f'the modules {", ".join(kinds)}', ', '.join(expected), _FIX)
-    if modules[1]['path'] != '1_Dense':
-        raise UserError(where, f'the projection in {modules[1]["path"]}', 'the folder 1_Dense', _FIX)
-    mask_file = f'{modules[2]["path"]}/config.json' if len(modules) > 2 else SETTINGS
-    mask = modules[2] if len(modules) > 2 else {'skiplist_words': given.get('skiplist_words', list(PUNCTUATION))}
+    if modules[1].folder.name != '1_Dense':
+        raise UserError(where, f'the projection in {modules[1].folder.name}', 'the folder 1_Dense', _FIX)
+    if len(modules) > 2:
+        mask_file, mask = f'{modules[2].folder.name}/config.json', modules[2].settings
+    else:
+        mask_file, mask = SETTINGS, {'skiplist_words': given.get('skiplist_words', list(PUNCTUATION))}
     older = None
     if given['model_type'] == _PYLATE and given.get('do_query_expansion') is not False:
         older_length = given.get('query_length') or 32  # the default of PyLate and ColBERT
@@ -178,10 +180,10 @@ def read_projection(directory: epath.PathLike) -> np.ndarray:
         if projection is None or projection.values.ndim != 2:
             raise UserError(str(folder), f'no matrix {STANFORD_PROJECTION}', f'the projection of {_STANFORD}', _FIX)
         return projection.values
-    _, modules = read_modules(folder, {'pylate.models.Dense.Dense': 'Dense'})
-    dense = read_dense(folder / modules[1]['path'], modules[1], _FIX)
+    module = read_modules(folder)[1]
+    dense = read_dense(module.folder, module.settings, _FIX)
     if dense.config.activation != 'Identity' or (dense.bias is not None and dense.bias.any()):
-        raise UserError(str(folder / modules[1]['path']), 'an activation or a bias', 'a linear map', _FIX)
+        raise UserError(str(module.folder), 'an activation or a bias', 'a linear map', _FIX)
     return np.ascontiguousarray(dense.kernel.T)
 
 

@@ -8,8 +8,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from etils import epath
@@ -28,6 +27,7 @@ _ENCODERS = tuple(f'sentence_{x}_config.json' for x in ('bert', 'roberta', 'dist
 ENCODER = _ENCODERS[0]
 SETTINGS = 'config_sentence_transformers.json'
 FILES = (MODULES, *_ENCODERS, SETTINGS)  # The folders that modules.json names are not included.
+_PACKAGES = ('sentence_transformers.', 'pylate.models.')  # of the types in modules.json
 _AGAIN = 'copy the directory again'
 _NAME_POOL = "encode the texts with a pooling such as pool='mean'"
 # {flag of a pooling mode in versions before 6: name of the mode}.
@@ -176,28 +176,29 @@ def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
 
 def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of SentenceModules from `prompt` to `truncate_dim`."""
-    kinds, settings = read_modules(folder)
+    modules = read_modules(folder)
     where, layers = str(folder / MODULES), {}
-    if kinds[1:2] == [_LAYERS]:
-        layers = _pooled_layers(folder, settings[1])
-        kinds.pop(1), settings.pop(1)
+    if [module.kind for module in modules[1:2]] == [_LAYERS]:
+        layers = _pooled_layers(folder, modules.pop(1).folder)
+    kinds = [module.kind for module in modules]
     if kinds[:2] != ['Transformer', 'Pooling']:
         raise UserError(where, f'the modules {", ".join(kinds)}', 'Transformer, then Pooling', _NAME_POOL)
+    pooling = modules[1].settings
     task, output = encoder.get('transformer_task'), encoder.get('module_output_name')
     if task not in (None, 'feature-extraction') or output not in (None, 'token_embeddings'):
         found = f'transformer_task {task} and module_output_name {output}'
         raise UserError(where, found, 'feature-extraction and token_embeddings', _NAME_POOL)
     dense, is_unit = [], False  # is_unit: whether the vectors have length 1
-    for number, kind in enumerate(kinds[2:], 2):
-        module = f'{where}: the module in {settings[number]["path"]}'
+    for kind, path, settings in modules[2:]:
         if kind not in ('Dense', 'Normalize', 'Dropout'):
+            module = f'{where}: the module in {path.name}'
             raise UserError(module, kind, 'Dense, Normalize or Dropout', _NAME_POOL)
         for name in ('module_input_name', 'module_output_name'):
-            if (value := settings[number].get(name)) not in (None, 'sentence_embedding'):
-                file = folder / settings[number]['path'] / 'config.json'
-                raise UserError(str(file), f'{name} {format_value(value)}', 'sentence_embedding', _NAME_POOL)
+            if (value := settings.get(name)) not in (None, 'sentence_embedding'):
+                found = f'{name} {format_value(value)}'
+                raise UserError(str(path / 'config.json'), found, 'sentence_embedding', _NAME_POOL)
         if kind == 'Dense':
-            layer = read_dense(folder / settings[number]['path'], settings[number], _NAME_POOL)
+            layer = read_dense(path, settings, _NAME_POOL)
             dense.append(dataclasses.replace(layer, config=layer.config._replace(normalize_input=is_unit)))
         if kind != 'Dropout':
             is_unit = kind == 'Normalize'
@@ -207,9 +208,6 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
     prompts, name = given.get('prompts'), given.get('default_prompt_name')
     prompts = {key: x for key, x in prompts.items() if isinstance(x, str)} if isinstance(prompts, dict) else {}
     prompt = prompts.get(name, '') if isinstance(name, str) else ''
-    include_prompt = settings[1].get('include_prompt') is not False
-    if prompt and not include_prompt:
-        raise UserError(where, 'a prompt that is excluded from pooling', 'a prompt that is pooled', _NAME_POOL)
     truncate_dim = given.get('truncate_dim') or 0
     if type(truncate_dim) is not int or truncate_dim < 0:
         found = f'truncate_dim {format_value(truncate_dim)}'
@@ -217,9 +215,9 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
     return {
         'prompt': prompt,
         'prompts': prompts,
-        'include_prompt': include_prompt,
+        'include_prompt': pooling.get('include_prompt') is not False,
         **layers,
-        'pool': _pool(where, settings[1]),
+        'pool': _pool(where, pooling),
         'dense': tuple(layer.config for layer in dense),
         'dense_layers': tuple(dense),
         'normalize': is_unit,
@@ -227,42 +225,45 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def read_modules(
-    folder: epath.Path, aliases: Mapping[str, str] = MappingProxyType({})
-) -> tuple[list[str], list[dict[str, Any]]]:
-    """Returns the kinds of the modules, such as 'Dense', and their settings. The settings include `path`.
+class Module(NamedTuple):
+    """A module of modules.json, with its kind such as 'Dense' and the content of its config.json."""
 
-    `aliases` gives the kinds of modules of other packages: {type in modules.json: kind}. Raises a UserError if a module
-    has no type or no valid path, or if a file is missing or damaged.
+    kind: str
+    folder: epath.Path
+    settings: dict[str, Any]
+
+
+def read_modules(folder: epath.Path) -> list[Module]:
+    """Reads the modules of a folder. Raises a UserError if one has no type or no valid path, or if a file is damaged.
+
+    The settings of the first module, which has no folder of its own, are empty.
     """
-    kinds, settings = [], []
+    modules = []
     for number, module in enumerate(read_json_list(folder / MODULES, _AGAIN)):
         facts = module if isinstance(module, dict) else {}
         kind, path = facts.get('type'), facts.get('path')
-        # Each module except the first has a folder. The files of the first are in the folder of modules.json.
         is_valid = isinstance(path, str) and re.fullmatch(r'[\w-]+' if number else '', path)
         if not isinstance(kind, str) or not is_valid:
             expected = 'a type, and the name of a folder' if number else "a type, and the path ''"
             raise UserError(f'{folder / MODULES}: module {number}', format_value(module), expected, _NAME_POOL)
-        # Without an alias, the type of another package keeps its full name, which callers refuse.
-        kind = aliases.get(kind, kind)
-        kinds.append(kind.rpartition('.')[2] if kind.startswith('sentence_transformers.') else kind)
+        if kind.startswith(_PACKAGES):  # the type of another package keeps its full name, which callers refuse
+            kind = kind.rpartition('.')[2]
         file = folder / path / 'config.json'
-        if kinds[-1] in ('Pooling', 'Dense', _LAYERS) and not file.exists():
+        if kind in ('Pooling', 'Dense', _LAYERS) and not file.exists():
             raise UserError(str(file), 'nothing', f'the settings of module {number}', _AGAIN)
-        settings.append({**(read_settings(file) if path else {}), 'path': path})
-    return kinds, settings
+        modules.append(Module(kind, folder / path, read_settings(file) if path else {}))
+    return modules
 
 
-def _pooled_layers(folder: epath.Path, settings: Mapping[str, Any]) -> dict[str, tuple]:
+def _pooled_layers(folder: epath.Path, module: epath.Path) -> dict[str, tuple]:
     """Returns the fields `layers` and `weights` of SentenceModules."""
     if read_settings(folder / 'config.json').get('output_hidden_states') is not True:
         return {}  # sentence-transformers pools the last layer, because the encoder returns no other
-    tensors = read_tensors(folder / settings['path'])
+    tensors = read_tensors(module)
     weights = tensors[_WEIGHTS].values.astype(np.float64) if _WEIGHTS in tensors else np.zeros(0)
     if weights.ndim != 1 or not len(weights) or not np.isfinite(weights / weights.sum()).all():
         found = f'the tensors {format_value(sorted(tensors))}'
-        raise UserError(str(folder / settings['path']), found, 'a weight for each of the last layers', _AGAIN)
+        raise UserError(str(module), found, 'a weight for each of the last layers', _AGAIN)
     layers = tuple(range(-len(weights), 0))
     return {'layers': layers, 'weights': () if np.ptp(weights) == 0 else tuple((weights / weights.sum()).tolist())}
 
