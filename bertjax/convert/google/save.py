@@ -71,7 +71,7 @@ def export_google(content: ExportContent, directory: epath.PathLike) -> None:
     with content.stage(directory) as path:
         theirs = {to_google(name): x for name, x in tensors.items()}
         write_bundle(path / NAME, {name: transpose_kernel(name, x) for name, x in theirs.items()})
-        values = {theirs: getattr(config, ours) for ours, theirs in FIELDS if ours != 'layer_norm_eps'}
+        values = {theirs: getattr(config, ours) for ours, theirs in FIELDS if ours not in _FIXED}
         # 'gelu' means the tanh form of GELU. The key GELU, which google-research/bert ignores, marks the exact form.
         values |= {'hidden_act': _ACTIVATIONS[config.mlp], **({GELU: 'erf'} if config.mlp == 'gelu' else {})}
         (path / CONFIG).write_text(json.dumps(values, indent=2, sort_keys=True) + '\n')

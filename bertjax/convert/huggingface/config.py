@@ -29,10 +29,11 @@ FIELDS = (
     ('attention_dropout', 'attention_probs_dropout_prob'),
     ('layer_norm_eps', 'layer_norm_eps'),
     ('init_stddev', 'initializer_range'),
+    ('causal', 'is_decoder'),
 )
 # The keys of FIELDS that a file may lack. For these keys, our defaults equal the defaults of transformers.
 _OPTIONAL = {'type_vocab_size', 'hidden_dropout_prob', 'attention_probs_dropout_prob'}
-_OPTIONAL |= {'layer_norm_eps', 'initializer_range', 'max_position_embeddings'}
+_OPTIONAL |= {'layer_norm_eps', 'initializer_range', 'max_position_embeddings', 'is_decoder'}
 _FIX = 'set --config.export_formats=orbax to train it anyway'
 
 
@@ -125,7 +126,6 @@ def to_json(
         'architectures': [head.architecture if head else architecture],
         'model_type': 'bert',
         **({'hidden_act': ACTIVATIONS[config.mlp]} if config.mlp in ACTIVATIONS else {}),
-        'is_decoder': config.causal,
         'pad_token_id': pad_id,
         'position_embedding_type': 'absolute',
         'tie_word_embeddings': True,
@@ -145,7 +145,7 @@ def from_json(
     {key in BERT: different key in the file}.
 
     Raises:
-      UserError: The model is not a BERT or has unsupported features, a required key is missing, or a type is wrong.
+      UserError: The model is not a BERT or has unsupported features, a required key is missing.
     """
 
     def fail(key: str, expected: str, fix: str) -> None:
@@ -164,15 +164,11 @@ def from_json(
         fail('position_embedding_type', "'absolute'", other)
     if values.get('add_cross_attention', False):
         fail('add_cross_attention', 'False', f'{other}, not of a decoder with cross-attention')
-    if not isinstance(values.get('is_decoder', False), bool):
-        fail('is_decoder', 'true or false', other)
     if not isinstance(values.get('architectures'), list | None):
         fail('architectures', "a list of transformers' classes", other)
-    fields = {ours: values[theirs] for ours, theirs in FIELDS if theirs in values}
-    for ours, theirs in FIELDS:
-        if isinstance(fields.get(ours), bool) or (ours not in fields and theirs not in _OPTIONAL):
+    for _, theirs in FIELDS:
+        if theirs not in values and theirs not in _OPTIONAL:
             fail(theirs, 'a number', other)
-    fields['mlp'] = ACTIVATIONS_READ[values.get('hidden_act', 'gelu')]
-    fields['causal'] = bool(values.get('is_decoder', False))
-    fields['pooler'] = values.get('pooler_act', 'tanh')
-    return fields
+    fields = {ours: values[theirs] for ours, theirs in FIELDS if theirs in values}
+    mlp = ACTIVATIONS_READ[values.get('hidden_act', 'gelu')]
+    return {**fields, 'mlp': mlp, 'pooler': values.get('pooler_act', 'tanh')}
