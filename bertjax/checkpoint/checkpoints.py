@@ -155,8 +155,7 @@ class Checkpoints:
     def save(self, state: Any, position: Position, config: dict[str, Any], cost: float | None) -> None:
         """Starts to save a step, and returns when the arrays may be overwritten. A finished step is not saved again.
 
-        Args:
-          cost: The value that `best` minimizes; None if it was not measured.
+        `cost` is the value that `best` minimizes; None if it was not measured.
         """
         self.wait()
         step = position.step

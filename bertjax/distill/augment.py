@@ -49,9 +49,8 @@ PredictWords = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
 def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib.Path, mesh: Mesh) -> None:
     """Adds augmented rows to the training split of `data`, as config.distill.augment specifies.
 
-    Raises:
-      UserError: The masked language model does not exist, has no MLM head, has another vocabulary, or has too few
-        positions. Or the vocabulary has too few words.
+    Raises a UserError if the masked language model does not exist or does not fit the task, or if the vocabulary has
+    too few words.
     """
     settings = data.settings
     with primary_first():
@@ -111,12 +110,10 @@ def augment_split(
 
     Args:
       fixed: bool [T], the tokens that are never replaced; see `Task.fixed_tokens`.
-      masked_lm: A masked language model with the same vocabulary.
+      masked_lm: A masked language model with the same vocabulary, which gets batches of `batch_size` sequences.
       times: The number of rows for each original row, including the original row.
       probability: The probability that a word of one piece is replaced.
       count: The number of candidates for a replacement, the most likely words other than the original word.
-      seed: The seed of the random draws; see `choose_words`.
-      batch_size: The number of sequences in a batch of `masked_lm`.
     """
     words = find_single_piece_words(features, tokenizer.special_ids, tokenizer.continues_word) & ~fixed
     boundaries = features.offsets[features.choices : -1 : features.choices]  # of rows, which may have several sequences

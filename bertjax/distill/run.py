@@ -56,10 +56,8 @@ def _load_teacher(
 def distillation_data(settings: FinetuningSettings, distill: DistillationSettings, folder: pathlib.Path) -> TaskData:
     """Returns the data of the task, with the encoder config of the student.
 
-    Without config.init, the student has the config of the teacher with another number of blocks.
-
-    Raises:
-      UserError: config.init or the teacher does not exist, the teacher has too few blocks, or records are malformed.
+    Without config.init, the student has the config of the teacher with another number of blocks. Raises a UserError if
+    config.init or the teacher does not exist, if the teacher has too few blocks, or if records are malformed.
     """
     if distill.student_init == 'init':
         return data_from_source(settings, folder)
@@ -75,11 +73,9 @@ def distillation_data(settings: FinetuningSettings, distill: DistillationSetting
 def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> Teacher:
     """Loads and checks the teacher for a task, before any record is tokenized.
 
-    `data` must have the encoder config of the student, and `data.task` must know the labels.
-
-    Raises:
-      UserError: The teacher has another vocabulary, too few positions or, with the soft loss, no head for the task. Or
-        it cannot be compared with the student.
+    `data` must have the encoder config of the student, and `data.task` must know the labels. Raises a UserError if the
+    teacher has another vocabulary, too few positions or, with the soft loss, no head for the task, or if it cannot be
+    compared with the student.
     """
     task, directory = data.task, huggingface_directory(distill.teacher, f'config.{KEY}')
     check_vocabulary(directory, data.tokenizer)
@@ -102,16 +98,10 @@ def distill_pretraining(
 ) -> tuple[PretrainingSettings, Distillation]:
     """Loads and checks the teacher of a pre-training run, before any text is read.
 
-    Args:
-      settings: The settings of the run. If config.tokenizer and config.init are empty, the student uses the tokenizer
-        of the teacher.
-
-    Returns:
-      The settings with the student's tokenizer, and the distillation for `Pretraining`.
-
-    Raises:
-      UserError: The teacher has another vocabulary, too few positions or, with the soft loss, no MLM head. Or it cannot
-        be compared with the student or copied to it.
+    Returns the settings with the student's tokenizer, and the distillation for `Pretraining`. If config.tokenizer and
+    config.init are empty, the student uses the tokenizer of the teacher. Raises a UserError if the teacher has another
+    vocabulary, too few positions or, with the soft loss, no MLM head, or if it cannot be compared with the student or
+    copied to it.
     """
     directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     if not settings.tokenizer and not settings.init:

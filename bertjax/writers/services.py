@@ -23,15 +23,9 @@ class Service(Protocol):
         """Raises a UserError if the user must do something before the tracker can be used."""
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
-        """Starts a run, or continues the run of an earlier process.
+        """Starts a run with a display name, or continues the run `run_id` of an earlier process. Returns its id.
 
-        Args:
-          name: The display name of the run.
-          folder: The workdir, for files that the tracker writes.
-          run_id: The id of the run to continue, from an earlier `start`; '' starts a new run.
-
-        Returns:
-          The id of the run.
+        `run_id` is '' for a new run. `folder` is the workdir, for files that the tracker writes.
         """
 
     def log(self, step: int, values: Mapping[str, float]) -> None:

@@ -33,9 +33,8 @@ _OTHER_RATES = ('embedding_dropout', 'classifier_dropout')
 def export_huggingface(content: ExportContent, directory: epath.PathLike) -> None:
     """Writes a directory that transformers loads: config.json, model.safetensors, tokenizer files, README.md.
 
-    The local directory appears atomically and replaces an earlier export. Equal content gives equal bytes.
-    A pre-trained model without some of its heads is exported as a class of transformers without these heads. A task's
-    model must have passed `check_head_exportable`.
+    The local directory appears atomically and replaces an earlier export. Equal content gives equal bytes. The class of
+    transformers has only the heads that the parameters have. A task's model must have passed `check_head_exportable`.
 
     Raises:
       UserError: The format cannot represent the model (`check_exportable`), the tokenizer has more pieces than the
