@@ -10,7 +10,6 @@ stanford-futuredata/ColBERT (infra/config/settings.py, modeling/hf_colbert.py).
 
 import dataclasses
 import string
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -102,23 +101,12 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
         mask_file, mask = SETTINGS, {'skiplist_words': given.get('skiplist_words', list(PUNCTUATION))}
     older = None
     if given['model_type'] == _PYLATE and given.get('do_query_expansion') is not False:
-        older_length = given.get('query_length') or 32  # the default of PyLate and ColBERT
-        older_length = _parse_length(older_length, 'query_length', str(folder / SETTINGS), longest)
-        older = {'strategy': 'fixed', 'attend': bool(given.get('attend_to_expansion_tokens')), 'length': older_length}
+        older = {'strategy': 'fixed', 'attend': given.get('attend_to_expansion_tokens')}
+        older['length'] = given.get('query_length') or 32  # the default of PyLate and ColBERT
     expansion = encoder.get('query_expansion', older)
-    if expansion is not None:
-        facts = expansion if isinstance(expansion, dict) else {}
-        if 'strategy' not in facts or type(facts.get('length')) is not int or facts['length'] < 4:
-            expected = 'null, or an object with a strategy and a length of at least 4'
-            raise UserError(str(folder / ENCODER), f'query_expansion {format_value(expansion)}', expected, _FIX)
-    is_plain = not expansion or (expansion['strategy'] == 'fixed' and not expansion.get('token'))
-    prompts, prefixes = given.get('prompts') or {}, {side: given.get(f'{side}_prefix') or '' for side in _SIDES}
-    words = mask.get('skiplist_words') or []
+    is_plain = isinstance(expansion, dict) and expansion.get('strategy') == 'fixed' and not expansion.get('token')
     allowed = {
-        'query_expansion': (ENCODER, expansion, is_plain),
-        'prompts': (SETTINGS, prompts, isinstance(prompts, dict) and _are_strings(prompts.values())),
-        **{f'{side}_prefix': (SETTINGS, prefix, isinstance(prefix, str)) for side, prefix in prefixes.items()},
-        'skiplist_words': (mask_file, words, isinstance(words, list) and _are_strings(words)),
+        'query_expansion': (ENCODER, expansion, expansion is None or is_plain),
         'skiplist_tasks': (mask_file, tasks := mask.get('skiplist_tasks', ['document']), tasks == ['document']),
         'keep_only_token_ids': (mask_file, ids := mask.get('keep_only_token_ids'), not ids),
         'similarity_fn_name': (SETTINGS, name := given.get('similarity_fn_name'), name in (None, 'maxsim', 'MaxSim')),
@@ -127,19 +115,24 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
     for name, (file, value, is_allowed) in allowed.items():
         if not is_allowed:
             raise UserError(str(folder / file), f'{name} {format_value(value)}', "ColBERT's settings", _FIX)
+    prompts, prefixes = given.get('prompts') or {}, {side: given.get(f'{side}_prefix') or '' for side in _SIDES}
     limit = read_max_length(folder, encoder) or longest
 
     def length(name: str) -> int:
         value, file = encoder.get(name) or given.get(name) or limit, ENCODER if encoder.get(name) else SETTINGS
         return _parse_length(value, name, str(folder / file), longest)
 
+    if expansion:
+        query_len = _parse_length(expansion.get('length'), 'the length of query_expansion', str(folder), longest)
+    else:
+        query_len = length('query_length')
     return MultiVector(
         *(prefixes[side] + (prompts.get(side) or '').removeprefix(prefixes[side]) for side in _SIDES),
-        min(expansion['length'], longest) if expansion else length('query_length'),
+        query_len,
         length('document_length'),
         bool(expansion),
         bool(expansion and expansion.get('attend')),
-        tuple(words),
+        tuple(mask.get('skiplist_words') or ()),
     )
 
 
@@ -157,10 +150,6 @@ def _read_metadata(folder: epath.Path, longest: int) -> MultiVector:
     skiplist = PUNCTUATION if given.get('mask_punctuation', True) else ()
     attend = bool(given.get('attend_to_mask_tokens'))
     return MultiVector(*prompts, length('query_maxlen', 32), length('doc_maxlen', 220), True, attend, skiplist)
-
-
-def _are_strings(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, str | None) for value in values)
 
 
 def _parse_length(value: Any, name: str, where: str, longest: int) -> int:

@@ -238,21 +238,8 @@ def test_settings_of_a_folder(tmp_path: pathlib.Path):
         (tmp_path / name).write_text(original)
     for expansion in ('fixed', {'strategy': 'fixed'}, {'length': 8}, {'strategy': 'fixed', 'length': '8'}, []):
         (tmp_path / 'sentence_bert_config.json').write_text(json.dumps({'query_expansion': expansion}))
-        with pytest.raises(UserError, match=r'sentence_bert_config.json: found query_expansion .*an object with'):
+        with pytest.raises(UserError, match=r'found (the length of )?query_expansion '):
             read_multi_vector(tmp_path, 64)
-    for name, key, value in (
-        ('config_sentence_transformers.json', 'prompts', ['x']),
-        ('config_sentence_transformers.json', 'prompts', {'query': 3}),
-        ('config_sentence_transformers.json', 'query_prefix', 3),
-        ('2_MultiVectorMask/config.json', 'skiplist_words', 5),
-        ('2_MultiVectorMask/config.json', 'skiplist_words', [1]),
-    ):
-        original = (tmp_path / name).read_text()
-        (tmp_path / 'sentence_bert_config.json').write_text('{}')
-        (tmp_path / name).write_text(json.dumps({**json.loads(original), key: value}))
-        with pytest.raises(UserError, match=f"{name}: found {key}.*expected ColBERT's settings"):
-            read_multi_vector(tmp_path, 64)
-        (tmp_path / name).write_text(original)
     (tmp_path / 'sentence_bert_config.json').write_text(json.dumps({'document_length': '20'}))
     with pytest.raises(UserError, match=r"sentence_bert_config.json: found document_length '20'"):
         read_multi_vector(tmp_path, 64)
