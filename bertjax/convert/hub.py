@@ -114,17 +114,15 @@ def check_push(name: str) -> None:
     the user and this user's organizations.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+    from huggingface_hub.errors import LocalTokenNotFoundError
 
     try:
         user = HfApi().whoami()
-    except (LocalTokenNotFoundError, HfHubHTTPError) as error:
-        status = getattr(getattr(error, 'response', None), 'status_code', None)
-        if status is not None and status not in (401, 403):
-            raise _push_error(name, f'the hub returns the HTTP status {status}', 'success', _LATER) from None
-        found = 'no hub token' if status is None else 'a token that the hub rejects'
-        raise _push_error(name, found, 'a token with write access', _LOG_IN) from None
-    except Exception as error:  # A network error, see `pull`.
+    except LocalTokenNotFoundError:
+        raise _push_error(name, 'no hub token', 'a token with write access', _LOG_IN) from None
+    except Exception as error:  # For example a network error, see `pull`.
+        if getattr(getattr(error, 'response', None), 'status_code', None) in (401, 403):
+            raise _push_error(name, 'a token that the hub rejects', 'a token with write access', _LOG_IN) from None
         raise _push_error(name, _reason(error), 'a connection to the hub', _LATER) from None
     if user.get('auth', {}).get('accessToken', {}).get('role') == 'read':
         raise _push_error(name, 'a token that can only read', 'a token with write access', _LOG_IN)

@@ -113,15 +113,13 @@ class MLflow(Service):
     def _experiment(self, project: str) -> str:
         from mlflow import MlflowException
 
-        existing = self._client.get_experiment_by_name(project)
-        if existing is None:
-            try:
-                return self._client.create_experiment(project)
-            except MlflowException:
-                existing = self._client.get_experiment_by_name(project)
-                if existing is None:  # otherwise, another run of the sweep has created it meanwhile
-                    raise
-        return existing.experiment_id
+        try:
+            return self._client.create_experiment(project)
+        except MlflowException:  # it exists, or a run of the sweep has created it meanwhile
+            existing = self._client.get_experiment_by_name(project)
+            if existing is None:
+                raise
+            return existing.experiment_id
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
