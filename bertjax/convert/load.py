@@ -152,11 +152,11 @@ def load_task_model(
     shapes = stacked_shapes(model)
     misfits = set()
     for entry in names.entries(model.config, shapes, head.projection):
-        part, x = entry.ours.split('/')[0], source.tensors.get(entry.theirs)
-        if part == 'encoder' or x is None or '/' in entry.theirs:  # a module of sentence-transformers must fit
+        part, tensor = entry.ours.split('/')[0], source.tensors.get(entry.theirs)
+        if part == 'encoder' or tensor is None or '/' in entry.theirs:  # a module of sentence-transformers must fit
             continue
         their_shape = entry.their_shape(shapes[entry.ours], model.config.vocab_size)
-        if x.shape != their_shape or (part == 'head' and not same_head):
+        if tensor.values.shape != their_shape or (part == 'head' and not same_head):
             misfits.add(part)
     readable = {name: shape for name, shape in shapes.items() if name.split('/')[0] not in misfits}
     imported = _assemble(source, model, readable, head.projection, seed)
@@ -183,8 +183,8 @@ def _config(source: CheckpointSource, **changes: Any) -> BertConfig:
     except UserError as error:
         fix = f'copy the directory again: {os.path.basename(where)} was changed'
         key = error.where.rpartition('.')[2]
-        key = source.name(dict(FIELDS).get(key, key))
-        raise UserError(where, f'{key} {error.found}', error.expected, fix) from None
+        key = dict(FIELDS).get(key, key)
+        raise UserError(where, f'{source.key_names.get(key, key)} {error.found}', error.expected, fix) from None
     return dataclasses.replace(config, **changes)
 
 
@@ -194,8 +194,7 @@ def _assemble(
     """Reads the paths in `readable` from the source if it has them, and initializes all other parameters."""
     config, shapes = model.config, stacked_shapes(model)
     flat, used = _read_params(source, readable, config, head)
-    dtypes = {source.dtypes.get(name, 'float32') for name in used}
-    unused = sorted(map(source.name, source.tensors))
+    unused = sorted(tensor.name for tensor in source.tensors.values())
     missing = sorted(set(shapes) - set(flat))
     missing_encoder = [name for name in missing if name.startswith('encoder/')]
     if missing_encoder:
@@ -206,9 +205,8 @@ def _assemble(
     tree = unflatten_dict({tuple(name.split('/')): flat[name] for name in shapes})
     params = tree if config.scan_layers else unstack_layers(tree)
     unused += [source.unused_content] if source.unused_content else []
-    dtype = dtypes.pop() if len(dtypes) == 1 and dtypes <= {'float16', 'bfloat16'} else 'float32'
-    count = len({source.name(name) for name in used})  # several of our arrays may come from one of their tensors
-    return ImportedModel(params, config, missing, unused, count, source.kind, dtype)
+    dtype = next((dtype for dtype in ('float16', 'bfloat16') if {*used.values()} == {dtype}), 'float32')
+    return ImportedModel(params, config, missing, unused, len(used), source.kind, dtype)
 
 
 def _format_names(names: Sequence[str]) -> str:
@@ -218,22 +216,22 @@ def _format_names(names: Sequence[str]) -> str:
 
 def _read_params(
     source: CheckpointSource, shapes: Mapping[str, tuple[int, ...]], config: BertConfig, head: str
-) -> tuple[dict[str, np.ndarray], set[str]]:
-    """Returns our arrays by path, with stacked layers, and the names of the tensors that were converted to them.
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Returns our arrays by path, with stacked layers, and {name: dtype} of the tensors that were converted to them.
 
     The shapes and values are checked. Converted tensors are removed from the source, because two copies of a large
     model may not fit in memory. If a tensor of a path is missing, the result lacks the path.
     """
-    described, used = os.path.basename(source.description_file), set()
+    described, used = os.path.basename(source.description_file), {}
     entries = list(names.entries(config, shapes, head))
     incomplete = {entry.ours for entry in entries if entry.theirs not in source.tensors}
     # If a model of one block does not use its attention norm, the norm has no entry, and its array is all ones.
     params = {path: np.ones(shapes[path], np.float32) for path in shapes.keys() - {entry.ours for entry in entries}}
     for entry in entries:
-        x, path = source.tensors.pop(entry.theirs, None), entry.ours
-        if x is None:
+        tensor, path = source.tensors.pop(entry.theirs, None), entry.ours
+        if tensor is None:
             continue
-        where = f'{source.where}: {source.name(entry.theirs)}'
+        x, where = tensor.values, f'{source.where}: {tensor.name}'
         expected = entry.their_shape(shapes[path], config.vocab_size)
         if x.shape != expected:
             fix = f'{described} and the tensors belong to different models: copy both again from one source'
@@ -243,7 +241,7 @@ def _read_params(
             found = f'{finite.size - finite.sum():,} values that are nan or inf'
             fix = 'give another checkpoint: a run that starts from these values cannot learn'
             raise UserError(where, found, 'finite numbers', fix)
-        used.add(entry.theirs)
+        used[tensor.name] = tensor.dtype  # several of our arrays may come from one of their tensors
         if entry.layer is None:
             params[path] = np.ascontiguousarray(entry.to_ours(x, shapes[path]))
         elif path not in incomplete:

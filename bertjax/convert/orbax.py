@@ -1,6 +1,7 @@
 """Exports a model as an Orbax directory for JAX programs, and reads such a directory."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 from typing import Any
@@ -11,7 +12,7 @@ from etils import epath
 
 from bertjax.convert import names
 from bertjax.convert.content import ExportContent
-from bertjax.convert.source import CheckpointSource
+from bertjax.convert.source import CheckpointSource, StoredTensor
 from bertjax.convert.trees import flat_stacked, params_digest
 from bertjax.errors import UserError, first_line
 from bertjax.files.disk import annotate_write_errors
@@ -89,18 +90,12 @@ def read(directory: epath.Path) -> CheckpointSource:
         found = f'{error.where.removeprefix("config.model.")} {error.found}'
         raise UserError(str(config_path), found, error.expected, _AGAIN) from None
     field_names = fields_of(FieldKind.ARCHITECTURE, FieldKind.TRAINING).keys() - {'param_dtype'}
-    dtypes: dict[str, str] = {}
-
-    def tensors() -> dict[str, np.ndarray]:
-        arrays = _tensors(directory, config, head.get('projection', ''))
-        dtypes.update(dict.fromkeys(arrays, config.param_dtype))
-        return arrays
-
     fields = {name: getattr(config, name) for name in field_names}
-    return CheckpointSource(str(directory), str(config_path), values, fields, tensors, dtypes=dtypes)
+    tensors = functools.partial(_tensors, directory, config, head.get('projection', ''))
+    return CheckpointSource(str(directory), str(config_path), values, fields, tensors)
 
 
-def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict[str, np.ndarray]:
+def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict[str, StoredTensor]:
     folder = pathlib.Path(directory)
     try:
         import orbax.checkpoint as ocp  # see `_save`
@@ -112,4 +107,5 @@ def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict
         raise UserError(str(folder / PARAMS), found, 'a complete export', _AGAIN) from None
     if read_json_object(directory / _CHECKSUM, _AGAIN).get('sha256') != params_digest(params):
         raise UserError(str(folder / PARAMS), 'values that do not match their checksum', 'a complete export', _AGAIN)
-    return names.to_huggingface(flat_stacked(params, config), config, projection)
+    arrays = names.to_huggingface(flat_stacked(params, config), config, projection)
+    return {name: StoredTensor(name, config.param_dtype, x) for name, x in arrays.items()}

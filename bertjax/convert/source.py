@@ -3,9 +3,17 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+
+class StoredTensor(NamedTuple):
+    """A tensor of a saved model."""
+
+    name: str  # the name in the format, for error messages
+    dtype: str  # the stored dtype, as in NumPy
+    values: np.ndarray  # float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,26 +28,24 @@ class CheckpointSource:
       fields: The fields of a BertConfig.
       read: A function that reads the tensors. It is called when `tensors` is first used, because many callers
         need only the sizes of a model.
-      format_names: {name of a tensor or key in BERT: its name in the format}, for names that differ. Error messages
-        have the names of the format.
+      key_names: {key in BERT: its name in the format}, for names that differ. Error messages have the names of the
+        format.
       unused_content: A description of unused content of the directory, such as the variables of an optimizer.
-      dtypes: {name of a tensor: NumPy name of its stored dtype}, filled in by `read`. The default is float32.
     """
 
     where: str
     description_file: str
     values: Mapping[str, Any]
     fields: Mapping[str, Any]
-    read: Callable[[], dict[str, np.ndarray]]
-    format_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    read: Callable[[], dict[str, StoredTensor]]
+    key_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     unused_content: str = ''
-    dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
-    def tensors(self) -> dict[str, np.ndarray]:
-        """The float32 arrays by their names in the BERT classes of transformers.
+    def tensors(self) -> dict[str, StoredTensor]:
+        """The tensors by their names in the BERT classes of transformers.
 
-        The conversion to our arrays removes the converted arrays from the dictionary. Raises a UserError if a file is
+        The conversion to our arrays removes the converted tensors from the dictionary. Raises a UserError if a file is
         damaged or a tensor has an unsupported type.
         """
         return self.read()
@@ -48,8 +54,4 @@ class CheckpointSource:
     def kind(self) -> str:
         """The class of transformers that the description names, or ''."""
         classes = self.values.get('architectures')
-        return self.format_names.get('architectures', str(classes[0]) if isinstance(classes, list) and classes else '')
-
-    def name(self, key: str) -> str:
-        """Returns the name of a tensor or key in the format."""
-        return self.format_names.get(key, key)
+        return self.key_names.get('architectures', str(classes[0]) if isinstance(classes, list) and classes else '')

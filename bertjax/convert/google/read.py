@@ -11,7 +11,7 @@ from etils import epath
 from bertjax.convert.google.bundle import INDEX, Bundle
 from bertjax.convert.google.names import HEADS, from_google, is_slot, transpose_kernel
 from bertjax.convert.huggingface.config import from_json
-from bertjax.convert.source import CheckpointSource
+from bertjax.convert.source import CheckpointSource, StoredTensor
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_bytes, read_json_object
 
@@ -49,7 +49,6 @@ def read(path: epath.Path) -> CheckpointSource:
         values,
         from_json(values, str(config_path)),
         functools.partial(_tensors, bundle, names),
-        format_names={from_google(name): name for name in names},
         unused_content=f'{slots} variables of the optimizer' if slots else '',
     )
 
@@ -104,8 +103,9 @@ def _values(config_path: epath.Path) -> dict[str, Any]:
     return {'model_type': 'bert', **values, 'hidden_act': 'gelu' if exact else _ACTIVATIONS[activation]}
 
 
-def _tensors(bundle: Bundle, names: list[str]) -> dict[str, np.ndarray]:
-    return {
-        from_google(name): np.ascontiguousarray(transpose_kernel(name, bundle.read(name)).astype(np.float32))
-        for name in names
-    }
+def _tensors(bundle: Bundle, names: list[str]) -> dict[str, StoredTensor]:
+    tensors = {}
+    for name in names:
+        x = np.ascontiguousarray(transpose_kernel(name, bundle.read(name)).astype(np.float32))
+        tensors[from_google(name)] = StoredTensor(name, 'float32', x)
+    return tensors

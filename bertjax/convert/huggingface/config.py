@@ -136,12 +136,12 @@ def to_json(
 
 
 def from_json(
-    values: Mapping[str, Any], where: str, format_names: Mapping[str, str] = MappingProxyType({})
+    values: Mapping[str, Any], where: str, key_names: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Any]:
     """Returns the fields of a BertConfig from the content of a BERT's config.json.
 
     Two values extend BERT's config.json: `type_vocab_size` 0 means no segment embedding, and `pooler_act` is the
-    activation of the pooler (default: 'tanh'). Error messages name the file `where` and its keys. `format_names` is
+    activation of the pooler (default: 'tanh'). Error messages name the file `where` and its keys. `key_names` is
     {key in BERT: different key in the file}.
 
     Raises:
@@ -149,7 +149,7 @@ def from_json(
     """
 
     def fail(key: str, expected: str, fix: str) -> None:
-        raise UserError(where, f'{format_names.get(key, key)} {values.get(key)!r}', expected, fix)
+        raise UserError(where, f'{key_names.get(key, key)} {values.get(key)!r}', expected, fix)
 
     other = 'give a directory of a BERT'
     classes = values.get('architectures')

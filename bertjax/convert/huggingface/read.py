@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from etils import epath
 
 from bertjax.convert.huggingface.config import from_json
@@ -14,7 +13,7 @@ from bertjax.convert.huggingface.families import BERT, POSITIONS, SEGMENTS, Fami
 from bertjax.convert.huggingface.multi_vector import PROJECTION, STANFORD_PROJECTION, is_multi_vector, read_projection
 from bertjax.convert.huggingface.sentence_transformers import FILES, MODULES, read_sentence_modules
 from bertjax.convert.huggingface.tensors import read_tensors
-from bertjax.convert.source import CheckpointSource
+from bertjax.convert.source import CheckpointSource, StoredTensor
 from bertjax.files.small_files import read_json_object, read_json_or_none
 from bertjax.text.special import processor_steps
 
@@ -77,36 +76,33 @@ def read(directory: epath.Path) -> CheckpointSource:
     values = read_json_object(directory / CONFIG, 'copy the directory again')
     family = find_family(values.get('model_type', 'bert'))
     architecture = ''
-    format_names, dtypes = {**dict(family.keys), **family.field_names}, {}
+    key_names = {**dict(family.keys), **family.field_names}
     if family is not BERT and isinstance(values.get('architectures'), list) and values['architectures']:
-        format_names['architectures'] = architecture = str(values['architectures'][0])
+        key_names['architectures'] = architecture = str(values['architectures'][0])
 
-    def tensors() -> dict[str, np.ndarray]:
+    def tensors() -> dict[str, StoredTensor]:
         to_bert_names = functools.partial(family.to_bert_names, architecture=architecture)
         stored = read_tensors(directory, to_bert_names, tied=tied)
-        dtypes.update({name: tensor.dtype for name, tensor in stored.items()})
-        format_names.update({} if family is BERT else {name: tensor.name for name, tensor in stored.items()})
-        arrays = {name: tensor.values for name, tensor in stored.items()}
         if is_multi_vector(directory):
-            arrays.pop(STANFORD_PROJECTION, None)
-            arrays[PROJECTION] = read_projection(directory)
+            stored.pop(STANFORD_PROJECTION, None)
+            arrays = {PROJECTION: read_projection(directory)}
         else:
             modules = read_sentence_modules(directory)
-            arrays |= to_tensors(modules.dense_layers) if modules else {}
-        if POSITIONS in arrays:
-            arrays[POSITIONS] = arrays[POSITIONS][family.unused_positions(values, where) :]
-        if cuts_segments and SEGMENTS in arrays:
-            arrays[SEGMENTS] = arrays[SEGMENTS][:1]
-        return arrays
+            arrays = to_tensors(modules.dense_layers) if modules else {}
+        stored |= {name: StoredTensor(name, 'float32', x) for name, x in arrays.items()}
+        if POSITIONS in stored:
+            positions, unused_rows = stored[POSITIONS], family.unused_positions(values, where)
+            stored[POSITIONS] = positions._replace(values=positions.values[unused_rows:])
+        if cuts_segments and SEGMENTS in stored:
+            stored[SEGMENTS] = stored[SEGMENTS]._replace(values=stored[SEGMENTS].values[:1])
+        return stored
 
     bert_values = family.to_bert_values(values, where)
     rows = bert_values.get('type_vocab_size', 2)
     cuts_segments = type(rows) is int and rows > 1 and (family.one_segment or family is BERT)
     cuts_segments = cuts_segments and not _gives_segments(directory, family)
     bert_values |= {'type_vocab_size': 1} if cuts_segments else {}
-    fields = from_json(bert_values, where, format_names) | family.read_fields(values, where)
+    fields = from_json(bert_values, where, key_names) | family.read_fields(values, where)
     tied = fields.get('tie_embeddings', True)
     unused = 'the embeddings of further segments, which the tokenizer does not give' if cuts_segments else ''
-    return CheckpointSource(
-        str(directory), where, bert_values, fields, tensors, format_names, unused_content=unused, dtypes=dtypes
-    )
+    return CheckpointSource(str(directory), where, bert_values, fields, tensors, key_names, unused)

@@ -8,13 +8,13 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 import safetensors
 from etils import epath
 
+from bertjax.convert.source import StoredTensor
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_bytes, read_json_object
 
@@ -30,14 +30,6 @@ _TIED = (
     ('cls.predictions.decoder.weight', 'bert.embeddings.word_embeddings.weight'),
     ('cls.predictions.decoder.bias', 'cls.predictions.bias'),
 )
-
-
-class StoredTensor(NamedTuple):
-    """A tensor in a file."""
-
-    name: str
-    dtype: str  # the dtype in the file, as in NumPy
-    values: np.ndarray  # float32
 
 
 def read_tensors(
