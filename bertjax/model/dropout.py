@@ -7,6 +7,7 @@ a few shifts in the loop that uses the value, whereas a random number generator 
 
 import enum
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -64,6 +65,10 @@ class Dropout(struct.PyTreeNode):
         """Derives the dropout of B·count sequences from that of B examples with `count` sequences each."""
         example_ids = _mix(self.example_ids)[:, None] + jnp.arange(count, dtype=jnp.uint32)
         return self.replace(example_ids=example_ids.reshape(-1))
+
+    def select(self, function: Callable[[jax.Array], jax.Array]) -> 'Dropout':
+        """Applies a function that selects positions, with a `Layout` only."""
+        return self.replace(example_ids=function(self.example_ids), positions=function(self.positions))
 
     def words(self, heads: int | None = None) -> jax.Array:
         """Computes the words, numbers that `hash_words` hashes together with the counter of each value.

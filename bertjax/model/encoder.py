@@ -138,14 +138,11 @@ class EncoderBlock(nn.Module):
           layer: The index of the block, from 0. It may be None if all blocks are alike and there is no dropout.
           mask: The mask without a window.
           rotations: The rotations of blocks that attend globally and of blocks with a window; None without RoPE.
-          dropout: The dropout of the model, or None.
         """
         c = self.config
         block_dropout = output_dropout = dropout and dropout.fold_in(layer)
         if self.first_only and mask.layout and block_dropout is not None:
-            gather = mask.layout.gather_cls
-            example_ids, positions = gather(block_dropout.example_ids), gather(block_dropout.positions)
-            output_dropout = block_dropout.replace(example_ids=example_ids, positions=positions)
+            output_dropout = block_dropout.select(mask.layout.gather_cls)
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
         attention_norm, mlp_norm = Norm(c, name='attention_norm'), Norm(c, name='mlp_norm')
         x = _constrain_hidden(x)
@@ -180,8 +177,8 @@ class BertEncoder(nn.Module):
 
     Attributes:
       packing: How to pack several sequences of a call into a row: a layout with fixed slots or, for calls without
-        dropout, the number of sequences per row. None for no packing. With packing, inputs and results still have one
-        sequence per row, results are zero outside the slots, and intermediate values must not be captured.
+        dropout, the number of sequences per row. Inputs and results still have one sequence per row, results are zero
+        outside the slots, and intermediate values must not be captured.
     """
 
     config: BertConfig
@@ -219,8 +216,8 @@ class BertEncoder(nn.Module):
           key_mask: int32 [B, S], 1 for the tokens that others attend to; None for all tokens.
           all_layers: Whether to also return the hidden states of all layers, from the embeddings to the last block.
           first_only: Whether to return only the first position of each sequence. An unrolled encoder then skips most of
-            its last block, which saves 7 % of the work of 12 blocks. `first_only` must be False with `all_layers`, and
-            has no effect if `packing` is a number.
+            its last block, which saves 7 % of the work of 12 blocks. It must be False with `all_layers`, and has no
+            effect if `packing` is a number.
 
         Returns:
           The hidden states of the last block: [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or

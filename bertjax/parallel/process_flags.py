@@ -14,6 +14,7 @@ from absl import logging
 from bertjax.errors import UserError
 from bertjax.parallel.devices import may_have_tpu
 
+_SLICES = re.compile(r"^MEGASCALE_NUM_SLICES: *'?(\d+)", re.MULTILINE)  # in the attribute 'tpu-env'
 _TRIES = 3  # the maximum number of requests to the metadata server for one attribute
 _TIMEOUT = 3.0  # seconds; the server is on the same machine and answers within milliseconds
 
@@ -64,7 +65,8 @@ def _count_tpu_processes(environment: Mapping[str, str]) -> int:
         try:
             hosts = _read_attribute('worker-network-endpoints', environment)
             if slices is None:
-                slices = _parse_value('MEGASCALE_NUM_SLICES', _read_attribute('tpu-env', environment))
+                match = _SLICES.search(_read_attribute('tpu-env', environment))
+                slices = match and match[1]
         except (OSError, http.client.HTTPException) as error:
             # For a single host outside Google's cloud, 1 is correct. For several hosts, `claim_devices` raises later.
             logging.warning('cannot query the number of machines of the TPU slice, assuming 1: %s', error)
@@ -90,9 +92,3 @@ def _read_attribute(name: str, environment: Mapping[str, str]) -> str:
             if not tries_left:
                 raise
         time.sleep(0.5)
-
-
-def _parse_value(key: str, lines: str) -> str | None:
-    """Returns the value of a key in lines such as `MEGASCALE_NUM_SLICES: '2'`, or None."""
-    pairs = (line.partition(':') for line in lines.splitlines())
-    return next((value.strip().strip("'") for name, _, value in pairs if name.strip() == key), None)

@@ -112,20 +112,15 @@ def _attend_in_groups(
         positions=positions if dropout or mask.window else None,
         query_positions=gather(positions) if mask.window else None,
     )
-    if dropout is not None:
-        dropout = dropout.replace(example_ids=gather(dropout.example_ids), positions=gather(dropout.positions))
-    mixed, group_dropout = [], None
+    dropout = dropout and dropout.select(gather)
+    mixed = []
     for i, most_sequences in enumerate(layout.most_sequences):
         select = functools.partial(layout.group, index=i)
-        # More implementations support rows of one sequence.
-        is_packed = most_sequences > 1
+        is_packed = most_sequences > 1  # more implementations support rows of one sequence
         group_mask = jax.tree.map(select, packed_mask if is_packed else plain_mask)
-        if dropout is not None:
-            example_ids = select(dropout.example_ids)
-            group_dropout = dropout.replace(
-                example_ids=example_ids if is_packed else example_ids[:, 0],
-                positions=select(dropout.positions) if is_packed else None,
-            )
+        group_dropout = dropout and dropout.select(select)
+        if dropout and not is_packed:
+            group_dropout = group_dropout.replace(example_ids=group_dropout.example_ids[:, 0], positions=None)
         mixed.append(attend(name, *map(select, arrays), group_mask, dropout_rate=rate, dropout=group_dropout))
     return layout.join(mixed, len(query))
 
