@@ -59,16 +59,8 @@ class PhaseSettings:
     def make_schedule(self, peak: float | np.ndarray) -> Schedule:
         """Makes the schedule of the phase for a peak learning rate."""
         first, last = self.schedule_steps or (self.first_step, self.last_step)
-        return make_schedule(
-            self.schedule,
-            peak=peak,
-            steps=last - first,
-            warmup_fraction=self.warmup_fraction,
-            power=self.power,
-            decay=self.decay,
-            decay_fraction=self.decay_fraction,
-            first_step=first,
-        )
+        options = {name: getattr(self, name) for name in ('warmup_fraction', 'power', 'decay', 'decay_fraction')}
+        return make_schedule(self.schedule, peak=peak, steps=last - first, first_step=first, **options)
 
 
 @dataclasses.dataclass(eq=False)

@@ -80,7 +80,10 @@ def make_gradients(
     def local_gradients(
         params: Any, batch: Batch, seed: jax.Array, weights: Mapping[str, jax.Array], *teacher: Any
     ) -> LossAndGradients:
-        """Computes the contribution of `batch` to loss and gradients. Gradients have the dtypes of the parameters."""
+        """Computes the contribution of `batch` to loss and gradients, which have the dtypes of the parameters.
+
+        `weights` are the weights of the losses in the whole batch, float32 scalars.
+        """
         stored, _ = partition(params, trained)
         trained_params, frozen = partition(exchange.gather(params) if exchange else params, trained)
 
@@ -89,7 +92,14 @@ def make_gradients(
             return _apply(module, objective, combine(trained_params, frozen), rows, dropout=dropout)
 
         def loss(outputs: Any, rows: Batch) -> tuple[jax.Array, Sums]:
-            return mean_loss(objective, outputs, rows, weights)
+            sums, total = objective.losses(outputs, rows), 0
+            # A weight can be 0, for example in a batch of padding.
+            divisors = {name: jnp.where(weight > 0, weight, 1.0) for name, weight in weights.items()}
+            for name, divisor in divisors.items():
+                if name in sums:
+                    mean = sums[name][0] / divisor
+                    total += objective.factors[name] * mean if name in objective.factors else mean
+            return total, sums
 
         def gradients(rows: Batch) -> LossAndGradients:
             if objective.whole_batch:
@@ -120,24 +130,6 @@ def make_gradients(
         return Gradients(grads, loss, sums, counts)
 
     return batch_gradients
-
-
-def mean_loss(
-    objective: Objective, outputs: Any, rows: Batch, weights: Mapping[str, jax.Array]
-) -> tuple[jax.Array, Sums]:
-    """Computes the contribution of rows to the minimized loss of their batch, and the (sum, weight) of each loss.
-
-    `weights` are the weights of the losses in the whole batch, float32 scalars.
-    """
-    sums = objective.losses(outputs, rows)
-    # A weight can be 0, for example in a batch of padding.
-    divisors = {name: jnp.where(weight > 0, weight, 1.0) for name, weight in weights.items()}
-
-    def scaled_mean(name: str) -> jax.Array:
-        mean = sums[name][0] / divisors[name]
-        return objective.factors[name] * mean if name in objective.factors else mean
-
-    return sum(scaled_mean(name) for name in weights if name in sums), sums
 
 
 def make_update(setup: Setup) -> Callable[..., tuple[TrainState, Metrics]]:

@@ -16,7 +16,6 @@ from bertjax.model.attention.implementation import Implementation, Kernel
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import drop_weights
 from bertjax.model.layers import NEGATIVE
-from bertjax.parallel.partition import indivisible_reason, platform
 
 # `dot_product` is at least as fast up to these lengths in tokens.
 MAX_PLAIN_LENGTH = 96
@@ -34,15 +33,11 @@ class ByHeadCpu(Implementation):
     PLATFORM = 'cpu'
     SUPPORTS_ANY_MASK = True
 
-    def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-        """See `Implementation.supports`."""
-        B, S, heads, _ = key.shape
-        if platform() != self.PLATFORM:
-            return 'it is only for CPUs'
-        longest_plain = MAX_PLAIN_LENGTH_BFLOAT16 if query.dtype == jnp.bfloat16 else MAX_PLAIN_LENGTH
-        if longest_plain >= S:
-            return f'sequences of {S} tokens, but it needs more than {longest_plain}'
-        return indivisible_reason(B, heads)
+    def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
+        longest_plain = MAX_PLAIN_LENGTH_BFLOAT16 if key.dtype == jnp.bfloat16 else MAX_PLAIN_LENGTH
+        if longest_plain >= key.shape[1]:
+            return f'sequences of {key.shape[1]} tokens, but it needs more than {longest_plain}'
+        return super()._refuse_shape(key, mask)
 
     def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
         return functools.partial(_attend, rate)

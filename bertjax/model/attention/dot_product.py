@@ -5,9 +5,9 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from bertjax.model.attention.implementation import Implementation
+from bertjax.model.attention.implementation import Implementation, Kernel
 from bertjax.model.attention.mask import AttentionMask
-from bertjax.model.dropout import Dropout, attention_words, drop_weights
+from bertjax.model.dropout import drop_weights
 from bertjax.model.layers import NEGATIVE
 from bertjax.parallel.partition import platform
 
@@ -19,28 +19,18 @@ class DotProduct(Implementation):
 
     SUPPORTS_ANY_MASK = True
 
-    def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-        """Returns None."""
-        return None
+    def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
+        return functools.partial(_attend, rate)
 
-    def attend(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        mask: AttentionMask,
-        *,
-        dropout_rate: float,
-        dropout: Dropout | None,
-    ) -> jax.Array:
-        """See `Implementation.attend`."""
-        weights = probabilities(query, key, mask).astype(query.dtype)  # [B, H, Q, S]
-        if dropout_rate:
-            positions = None if mask.positions is None else mask.positions[:, None]
-            weights = drop_weights(weights, dropout_rate, attention_words(dropout, weights.shape[1]), positions)
-        if platform() == 'cpu':
-            return mix_on_cpu(weights, value)
-        return jnp.einsum('BHQS,BSHK->BQHK', weights, value)  # [B, Q, H, K]
+
+def _attend(
+    rate: float, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask, words: jax.Array | None
+) -> jax.Array:
+    weights = probabilities(query, key, mask).astype(query.dtype)  # [B, H, Q, S]
+    weights = drop_weights(weights, rate, words, None if mask.positions is None else mask.positions[:, None])
+    if platform() == 'cpu':
+        return mix_on_cpu(weights, value)
+    return jnp.einsum('BHQS,BSHK->BQHK', weights, value)  # [B, Q, H, K]
 
 
 def probabilities(query: jax.Array, key: jax.Array, mask: AttentionMask) -> jax.Array:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from bertjax.model.dropout import Dropout, attention_words
 from bertjax.parallel.partition import indivisible_reason, over_mesh, platform
 
 # (query, key, value, mask, words of dropout) -> the result, for the rows and heads of one device.
-Kernel = Callable[[jax.Array, jax.Array, jax.Array, AttentionMask, jax.Array], jax.Array]
+Kernel = Callable[[jax.Array, jax.Array, jax.Array, AttentionMask, Any], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +32,10 @@ class Implementation:
     positions of a row, unless the mask has `query_ids` or `query_positions`.
 
     Attributes:
-      PLATFORM: The only platform that the implementation supports, 'tpu', 'gpu' or 'cpu'; '' for all platforms.
+      PLATFORM: The only platform that the implementation supports, 'tpu', 'gpu' or 'cpu'; '' for plain XLA operations,
+        which support every call on every platform, and which XLA partitions over a mesh.
       SUPPORTS_DROPOUT: Whether it supports dropout.
-      SUPPORTS_ANY_MASK: Whether it supports every mask.
+      SUPPORTS_ANY_MASK: Whether it supports every mask and any number of queries.
       MERGES_HEADS: Whether its kernel takes and returns [B, S, H·K] instead of [B, S, H, K].
     """
 
@@ -44,6 +46,8 @@ class Implementation:
 
     def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
         """Returns the reason why the implementation does not support this call, or None if it does."""
+        if not self.PLATFORM:
+            return None
         if reason := self._refuse_mask(mask):
             return reason
         if platform() != self.PLATFORM:
@@ -52,7 +56,7 @@ class Implementation:
             return reason
         if dropout_rate and not self.SUPPORTS_DROPOUT:
             return 'it does not support dropout'
-        if query.shape[1] != key.shape[1]:
+        if query.shape[1] != key.shape[1] and not self.SUPPORTS_ANY_MASK:
             return f'it computes all {key.shape[1]} positions, not the first {query.shape[1]}'
         return self._refuse_shape(key, mask)
 
@@ -71,17 +75,19 @@ class Implementation:
         Drops the fraction `dropout_rate` of the weights (see `drop_weights`). `dropout` may be None if the rate is 0.
         """
         B, _, H, _ = query.shape
-        words = attention_words(dropout, H) if dropout_rate else jnp.zeros((B, H, 2), jnp.uint32)
+        words, kernel = attention_words(dropout, H) if dropout_rate else None, self._kernel(query, mask, dropout_rate)
+        if not self.PLATFORM:
+            return kernel(query, key, value, mask, words)
+        words = jnp.zeros((B, H, 2), jnp.uint32) if words is None else words
         arrays, axes = (query, key, value), ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
         if self.MERGES_HEADS:
             arrays, axes = (x.reshape(*x.shape[:2], -1) for x in arrays), axes[:3]
         word_axes = ('act_batch', 'act_heads', *[None] * (words.ndim - 2))
-        inputs = (axes, axes, axes, ('act_batch', 'act_length'), word_axes)
-        kernel = over_mesh(self._kernel(query, mask, dropout_rate), inputs, axes)
+        kernel = over_mesh(kernel, (axes, axes, axes, ('act_batch', 'act_length'), word_axes), axes)
         return kernel(*arrays, mask, words).reshape(query.shape)
 
     def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
-        """Returns the function that computes attention on one device, with this dropout rate."""
+        """Returns the function that computes attention, on one device or as XLA partitions it, with a dropout rate."""
         raise NotImplementedError
 
     def _refuse_mask(self, mask: AttentionMask) -> str | None:

@@ -116,12 +116,13 @@ def _attend_in_groups(
     mixed = []
     for i, most_sequences in enumerate(layout.most_sequences):
         select = functools.partial(layout.group, index=i)
+        inputs = [select(x) for x in arrays]
         is_packed = most_sequences > 1  # more implementations support rows of one sequence
         group_mask = jax.tree.map(select, packed_mask if is_packed else plain_mask)
         group_dropout = dropout and dropout.select(select)
         if dropout and not is_packed:
             group_dropout = group_dropout.replace(example_ids=group_dropout.example_ids[:, 0], positions=None)
-        mixed.append(attend(name, *map(select, arrays), group_mask, dropout_rate=rate, dropout=group_dropout))
+        mixed.append(attend(name, *inputs, group_mask, dropout_rate=rate, dropout=group_dropout))
     return layout.join(mixed, len(query))
 
 
