@@ -15,17 +15,12 @@ from bertjax.model.stacking import STACKED
 
 HIDDEN, SCORES, PROBABILITIES = 'hidden', 'scores', 'probabilities'
 CAPTURES = (HIDDEN, SCORES, PROBABILITIES)
-_KEY = 'value'
+VALUE = 'value'  # the key of a captured value in its collection
 
 
 def is_captured(module: nn.Module, *names: str) -> bool:
     """Returns whether the caller captures at least one of these collections."""
     return not module.is_initializing() and any(map(module.is_mutable_collection, names))
-
-
-def capture_value(module: nn.Module, name: str, value: jax.Array) -> None:
-    """Stores a value in a collection. Call this only if `is_captured` is true."""
-    module.put_variable(name, _KEY, value)
 
 
 def apply_capturing(
@@ -46,8 +41,8 @@ def apply_capturing(
 
 def _stack_values(encoder: Any) -> jax.Array:
     """Stacks the values of all layers in order, for both layouts of the layers (model/stacking.py)."""
-    if _KEY in encoder:  # the encoder itself captured all layers
-        return encoder[_KEY]
+    if VALUE in encoder:  # the encoder itself captured all layers
+        return encoder[VALUE]
     if STACKED in encoder:
-        return encoder[STACKED]['attention'][_KEY]
-    return jnp.stack([encoder[f'{STACKED}_{i}']['attention'][_KEY] for i in range(len(encoder))])
+        return encoder[STACKED]['attention'][VALUE]
+    return jnp.stack([encoder[f'{STACKED}_{i}']['attention'][VALUE] for i in range(len(encoder))])

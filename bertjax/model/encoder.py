@@ -10,7 +10,7 @@ from flax import linen as nn
 from bertjax.errors import UserError
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.self_attention import SelfAttention
-from bertjax.model.capture import CAPTURES, HIDDEN, capture_value, is_captured
+from bertjax.model.capture import CAPTURES, HIDDEN, VALUE, is_captured
 from bertjax.model.config import GATED_MLPS, BertConfig
 from bertjax.model.dropout import Dropout, Site, drop
 from bertjax.model.layers import ACTIVATION_FUNCTIONS, SAVED_RESIDUAL, Embedding, Norm, Projection, save_residual
@@ -258,7 +258,7 @@ class BertEncoder(nn.Module):
         if keep_layers:
             layers = jnp.concatenate([embedded[None], layers])  # [L + 1, B, S, D]
         if is_captured(self, HIDDEN):
-            capture_value(self, HIDDEN, layers)
+            self.put_variable(HIDDEN, VALUE, layers)
         x = _gather_cls(x, layout) if gather_last else x
         layers = layers if all_layers else None
         if self.packing is None:

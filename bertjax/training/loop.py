@@ -4,7 +4,8 @@ import collections
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -35,11 +36,10 @@ class EarlyStopping:
       limit: The run ends after this many evaluations in a row without improvement; 0 for no limit.
     """
 
-    def __init__(self, limit: int, saved: dict[str, Any] | None = None):
-        """Creates a counter, or restores it from `saved`, the value of STATE_KEY in a checkpoint's config."""
-        self.limit = limit
-        self._best: float | None = saved['best'] if saved else None
-        self._waited: int = saved['waited'] if saved else 0
+    def __init__(self, limit: int, config: Mapping[str, Any] = MappingProxyType({})):
+        """Creates a counter, or restores it from the config of a checkpoint."""
+        state = config.get(STATE_KEY, {'best': None, 'waited': 0})
+        self.limit, self._best, self._waited = limit, state['best'], state['waited']
 
     def note(self, cost: float | None) -> bool:
         """Records a cost (lower is better), and returns whether it is the best. None and NaN are never the best."""

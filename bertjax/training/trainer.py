@@ -99,16 +99,11 @@ def _check_same_run(
         fix = 'raise config.steps or config.epochs, or give another --workdir'
         expected = f'at least {step}, because {folder} has a checkpoint of that step'
         raise UserError('config.steps', str(total), expected, fix)
-    finished = step == total or make_early_stopping(settings, saved).should_stop
+    finished = step == total or EarlyStopping(settings.patience, saved.config).should_stop
     for line in check_resume(saved_config, resolved, str(folder), finished=finished):
         if not (timed and line.startswith(('steps: ', 'phases'))):
             print(f'changed since the checkpoint: {line}')
     return finished
-
-
-def make_early_stopping(settings: RunKeys, saved: SavedCheckpoint | None) -> EarlyStopping:
-    """Returns the early stopping of config.patience, restored from the checkpoint if `saved` is not None."""
-    return EarlyStopping(settings.patience, saved.config.get(STATE_KEY) if saved else None)
 
 
 def resume_or_start(
@@ -128,7 +123,7 @@ def resume_or_start(
     if (profiled := profiled_steps(settings.profile)) and profiled[-1] > total:
         fix = f'for example --config.profile={max(total - 5, 1)}:{total}'
         raise UserError('config.profile', repr(settings.profile), f'steps up to {total}, the last of the run', fix)
-    folder, early_stopping = experiment.folders[0], make_early_stopping(settings, saved)
+    folder, early_stopping = experiment.folders[0], EarlyStopping(settings.patience, saved.config if saved else {})
     if time_limit is not None:
         time_limit.begin(folder, position.step)
     with (

@@ -24,11 +24,6 @@ def split_rows(rows: Any, parts: int) -> Any:
     return jax.tree.map(lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), rows)
 
 
-def join_rows(parts: Any) -> Any:
-    """Inverts `split_rows`."""
-    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), parts)
-
-
 def sum_over_parts(function: Callable[[Arrays], Any], rows: Arrays, parts: int) -> Any:
     """Calls `function` for each part of the rows, one after the other, and sums the returned trees."""
     if parts == 1:
@@ -62,7 +57,8 @@ def whole_batch_gradients(
         outputs, pull = jax.vjp(lambda params: forward(params, rows), params)
     else:
         split = split_rows(rows, parts)
-        outputs = join_rows(jax.lax.map(lambda part: forward(params, part), split))
+        outputs = jax.lax.map(lambda part: forward(params, part), split)
+        outputs = jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), outputs)  # inverts `split_rows`
     everything = exchange.gather_rows((outputs, compared)) if exchange else (outputs, compared)
     loss_and_sums, cotangents = jax.value_and_grad(loss, has_aux=True)(*everything)
     cotangents = exchange.own_rows(cotangents, len(rows['example_ids'])) if exchange else cotangents

@@ -298,7 +298,7 @@ def test_patience_needs_strictly_better_evaluations():
     patience = EarlyStopping(2)
     assert [patience.note(cost) for cost in (-0.5, -0.5, -0.6, None)] == [True, False, True, False]
     assert not patience.should_stop
-    again = EarlyStopping(2, patience.state['patience_used'])
+    again = EarlyStopping(2, patience.state)
     assert not again.note(-0.6) and again.should_stop
     assert [EarlyStopping(2).note(cost) for cost in (float('nan'), float('inf'))] == [False, True]
     never = EarlyStopping(0)

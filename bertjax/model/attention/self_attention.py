@@ -8,7 +8,7 @@ from flax import linen as nn
 from bertjax.model.attention import dot_product
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.select import attend
-from bertjax.model.capture import PROBABILITIES, SCORES, capture_value, is_captured
+from bertjax.model.capture import PROBABILITIES, SCORES, VALUE, is_captured
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.layers import Norm, Projection, save_residual
@@ -64,10 +64,10 @@ class SelfAttention(nn.Module):
         # Fused kernels store neither scores nor probabilities, so a capture computes them here. If `attend` uses
         # `dot_product`, XLA merges the two equal computations.
         if is_captured(self, SCORES):
-            capture_value(self, SCORES, dot_product.scores(query, key))  # [B, H, Q, S]
+            self.put_variable(SCORES, VALUE, dot_product.scores(query, key))  # [B, H, Q, S]
         if is_captured(self, PROBABILITIES):
             probabilities = over_visible(lambda mask: dot_product.probabilities(query, key, mask))
-            capture_value(self, PROBABILITIES, probabilities)  # [B, H, Q, S]
+            self.put_variable(PROBABILITIES, VALUE, probabilities)  # [B, H, Q, S]
         attended = over_visible(
             lambda mask: attend(c.attention, query, key, value, mask, dropout_rate=c.attention_dropout, dropout=dropout)
         )  # [B, Q, H, K]
