@@ -101,11 +101,6 @@ def pretraining_losses(outputs: Arrays, batch: Arrays) -> Losses:
     return losses
 
 
-def pretraining_weights(batch: Arrays) -> dict[str, jax.Array]:
-    """Computes the weights of the minimized losses from the batch alone: {name: float32 scalar}."""
-    return {'mlm_loss': batch['masked_weights'].sum(), 'nsp_loss': batch['nsp_weights'].sum()}
-
-
 @dataclasses.dataclass(frozen=True)
 class DistillLoss:
     """The loss between the outputs of a student and of a teacher with the same head.
@@ -167,7 +162,7 @@ def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax
 
 
 def _distill_logits(name: str) -> Callable[[Any, Any, Arrays, float], jax.Array]:
-    """Makes `DistillLoss.elements`, the divergence of the outputs `name`."""
+    """Makes `DistillLoss.elements`: the divergence of the outputs `name`."""
     return lambda student, teacher, batch, temperature: divergence(student[name], teacher[name], temperature)
 
 
@@ -196,7 +191,7 @@ def with_z_loss(objective: Objective, factor: float) -> Objective:
 PRETRAINING = Objective(
     (*INPUTS, 'masked_positions'),
     pretraining_losses,
-    pretraining_weights,
+    lambda batch: {'mlm_loss': batch['masked_weights'].sum(), 'nsp_loss': batch['nsp_weights'].sum()},
     DistillLoss(_distill_logits('mlm_logits'), 'masked_weights'),
 )
 

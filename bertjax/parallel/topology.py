@@ -49,27 +49,15 @@ GENERATIONS = {
     'v6e': Generation(32 * 2**30, 1638e9, 100e9, 16, 1.75e9, 100e9 / 8),
 }
 _HOPPER: dict[str, Any] = {
-    'major': 9,
-    'minor': 0,
-    'features': 'feature_extension: ACCELERATED_FEATURES',
-    'multiprocessors': 132,
-    'lanes': 128,
-    'clock_ghz': 1.98,
-    'shared_block': 232448,
-    'shared_processor': 233472,
-    'links': 450_000_000_000,
-}
+    'major': 9, 'minor': 0, 'features': 'feature_extension: ACCELERATED_FEATURES',
+    'multiprocessors': 132, 'lanes': 128, 'clock_ghz': 1.98,
+    'shared_block': 232448, 'shared_processor': 233472, 'links': 450_000_000_000,
+}  # fmt: skip
 _AMPERE: dict[str, Any] = {
-    'major': 8,
-    'minor': 0,
-    'features': '',
-    'multiprocessors': 108,
-    'lanes': 64,
-    'clock_ghz': 1.41,
-    'shared_block': 166912,
-    'shared_processor': 167936,
-    'links': 300_000_000_000,
-}
+    'major': 8, 'minor': 0, 'features': '',
+    'multiprocessors': 108, 'lanes': 64, 'clock_ghz': 1.41,
+    'shared_block': 166912, 'shared_processor': 167936, 'links': 300_000_000_000,
+}  # fmt: skip
 # Sources: NVIDIA's whitepapers and data sheets, and for shared memory the tables of compute capabilities in the CUDA
 # C++ programming guide. Sizes are in bytes, and `cache` is the L2 cache. `bandwidth` (of the memory) and `links`
 # (NVLink, in one direction) are in bytes per second.
