@@ -1,14 +1,13 @@
 """A watchdog for hanging runs. It prints all stacks and ends the process, so that a scheduler can restart the run."""
 
 import contextlib
-import faulthandler
 import math
 import os
 import pathlib
 import sys
-import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 
 from bertjax.errors import HungError
@@ -61,7 +60,13 @@ def watch_for_hangs(
 
 
 def _report(error: HungError, folder: pathlib.Path) -> None:
-    stacks = _dump_stacks()
+    lines = []
+    for number, innermost in sys._current_frames().items():
+        lines.append(f'Thread 0x{number:x} (most recent call first):')
+        # `traceback.format_stack` would read the source files, and the disk may hang.
+        for frame, line in traceback.walk_stack(innermost):
+            lines.append(f'  File "{frame.f_code.co_filename}", line {line} in {frame.f_code.co_name}')
+    stacks = '\n'.join(lines)
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed
         print(f'{stacks}\n{error}', file=sys.stderr, flush=True)
 
@@ -72,14 +77,3 @@ def _report(error: HungError, folder: pathlib.Path) -> None:
     writing = threading.Thread(target=write, daemon=True)
     writing.start()
     writing.join(_WRITE_TIMEOUT)
-
-
-def _dump_stacks() -> str:
-    """Returns the stacks of all threads, with the innermost call first. If they cannot be read, returns the reason."""
-    try:
-        with tempfile.TemporaryFile() as file:
-            faulthandler.dump_traceback(file, all_threads=True)
-            file.seek(0)
-            return file.read().decode('utf-8', 'replace')
-    except OSError as error:  # for example, no folder for temporary files; the process must end anyway
-        return f'no stacks: {error}'
