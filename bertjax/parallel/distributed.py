@@ -1,11 +1,12 @@
 """Coordinates several processes: lets only the primary write, makes the processes agree, and ends them together.
 
-Each process has its own devices and makes its own rows of a batch. The train state is distributed over all devices.
-Only the primary process, which is the first one, writes and prints. Checkpoints in a shared workdir are an exception:
-each process writes its shards. If workdirs are separate, the other processes copy the files of the primary process.
+Each process has its own devices and makes its own rows of a batch. Only the primary process, which is the first one,
+writes and prints. Checkpoints in a shared workdir are an exception: each process writes its shards. If workdirs are
+separate, the other processes copy the files of the primary process.
 """
 
 import contextlib
+import itertools
 import os
 import pathlib
 import secrets
@@ -179,11 +180,7 @@ def _as_if_alone() -> Iterator[None]:
 
 
 def decide_on_primary(decide: Callable[[], int]) -> int:
-    """Calls `decide` in the primary process and returns the result in all processes.
-
-    Raises:
-      OtherStoppedError: In the other processes if `decide` has raised.
-    """
+    """Returns the result of `decide` in the primary process. If it raises, the others raise OtherStoppedError."""
     if not is_multiprocess():
         return decide()
     value = 0
@@ -203,19 +200,17 @@ def raise_together(failure: BaseException | None) -> None:
 
 def _status_of(error: BaseException) -> int:
     """Returns the exit status of `bertjax.main` for an error."""
-    if isinstance(error, (UserError, StoppedError)):
+    if isinstance(error, UserError | StoppedError):
         return error.exit_status
     return UserError.exit_status if disk.explain_os_error(error, '.') else 1
 
 
-_waits = 0
+_waits = itertools.count(1)
 
 
 def wait_for_all() -> None:
     """Waits until all processes have called this. Collectives on the devices are not used: they would time out."""
-    global _waits
-    _waits += 1
-    _barrier(f'bertjax-{_waits}', _LONG)
+    _barrier(f'bertjax-{next(_waits)}', _LONG)
 
 
 def _barrier(key: str, seconds: int) -> None:
