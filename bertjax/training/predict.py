@@ -1,6 +1,7 @@
 """Computes a model's outputs for all rows of a task's features, in row order."""
 
 import collections
+import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -42,10 +43,11 @@ def make_token_scores(module: nn.Module) -> Forward:
     return forward
 
 
+@dataclasses.dataclass(eq=False)
 class Predictor:
     """Computes outputs batch by batch, with one compilation for each padded length.
 
-    Args:
+    Attributes:
       forward: (params, batch) -> {name: output}, with the rows of the batch along the first axis.
       per_token: The names of outputs with a value per token. The values of padding are cut off.
       batch_size: The number of rows of a batch, rounded up to a multiple of the mesh's row shards.
@@ -53,27 +55,22 @@ class Predictor:
       members: If > 0, the number of models. Their parameters and outputs are stacked along a first axis.
     """
 
-    def __init__(
-        self,
-        forward: Forward,
-        mesh: Mesh,
-        *,
-        inputs: Collection[str],
-        per_token: Collection[str],
-        batch_size: int,
-        shapes: tuple[int, ...],
-        pad_id: int,
-        members: int = 0,
-    ):
-        shards = row_shards(mesh)
-        self._batch_size = -(-batch_size // shards) * shards
-        self._inputs, self._per_token = tuple(inputs), per_token
+    forward: Forward
+    mesh: Mesh
+    _: dataclasses.KW_ONLY
+    inputs: Collection[str]
+    per_token: Collection[str]
+    batch_size: int
+    shapes: tuple[int, ...]
+    pad_id: int
+    members: int = 0
+
+    def __post_init__(self):
+        shards = row_shards(self.mesh)
+        self.batch_size = -(-self.batch_size // shards) * shards
         self._compiled_shapes: set[tuple[int, ...]] = set()
-        self._mesh, self._shapes, self._pad_id, self._members = mesh, shapes, pad_id, members
-        # The outputs are replicated, because every process needs all rows.
-        self._forward = jax.jit(
-            jax.vmap(forward, in_axes=(0, None)) if members else forward, out_shardings=replicated(mesh)
-        )
+        forward = jax.vmap(self.forward, in_axes=(0, None)) if self.members else self.forward
+        self._forward = jax.jit(forward, out_shardings=replicated(self.mesh))  # every process needs all rows
 
     def outputs(
         self,
@@ -94,8 +91,8 @@ class Predictor:
           {name: an array per row}; if `members` > 0, each array has one entry per model along its first axis.
         """
         row_outputs: list[Mapping[str, np.ndarray] | None] = [None] * len(features)
-        sharding, lead = batch_sharding(self._mesh), 1 if self._members else 0
-        local, params = local_rows(sharding, self._batch_size), unshard(params)
+        sharding, lead = batch_sharding(self.mesh), 1 if self.members else 0
+        local, params = local_rows(sharding, self.batch_size), unshard(params)
         pending: collections.deque[tuple[np.ndarray, Mapping[str, jax.Array]]] = collections.deque()
 
         def fetch() -> None:
@@ -107,12 +104,12 @@ class Predictor:
             advance(int((rows >= 0).sum()))
 
         if batches is None:
-            batches = plan_single_rows(features.lengths, self._shapes, self._batch_size).batches()
+            batches = plan_single_rows(features.lengths, self.shapes, self.batch_size).batches()
         for rows, length in batches:
-            batch = features.batch(rows[local], length, self._pad_id)
-            arrays = global_arrays({name: batch[name] for name in self._inputs}, sharding, self._batch_size)
+            batch = features.batch(rows[local], length, self.pad_id)
+            arrays = global_arrays({name: batch[name] for name in self.inputs}, sharding, self.batch_size)
             shape, what = arrays['input_ids'].shape, f'the evaluation of length {length}'
-            with nullcontext() if shape in self._compiled_shapes else on_compile(what), mesh_context(self._mesh):
+            with nullcontext() if shape in self._compiled_shapes else on_compile(what), mesh_context(self.mesh):
                 pending.append((rows, self._forward(params, arrays)))
             self._compiled_shapes.add(shape)
             if len(pending) > _AHEAD:
@@ -120,7 +117,7 @@ class Predictor:
         while pending:
             fetch()
         results = {name: [row[name] for row in row_outputs] for name in row_outputs[0]}
-        for name in results.keys() & set(self._per_token):
+        for name in results.keys() & set(self.per_token):
             pairs = zip(results[name], features.lengths, strict=True)
             results[name] = [x[:, :length] if lead else x[:length] for x, length in pairs]
         return results
