@@ -12,11 +12,12 @@ from bertjax.errors import UserError
 from bertjax.inference.encode import resolve_encoding
 from bertjax.inference.extract import Extractor, item_columns
 from bertjax.inference.extraction import Extraction
-from bertjax.inference.feature_files import format_json_rows, import_arrow
+from bertjax.inference.feature_files import format_json_rows
 from bertjax.inference.input import STANDARD_INPUT, InputSource, make_columns, spool_standard_input
 from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import load_requested_model
 from bertjax.progress import show_progress
+from bertjax.tasks.reading.arrow import import_arrow
 from bertjax.tasks.reading.stream import stream_batches
 from bertjax.terminal import data_output, has_reader
 from bertjax.workdir.lock import lock_workdir
@@ -52,7 +53,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         raise UserError('config.extract.part', found, '0', fix)
     _check_storage(options, streaming)
     if options.format == 'parquet':
-        import_arrow()
+        import_arrow('config.extract.format')
     with lock_workdir(folder, results_only=True):
         if streaming:
             with data_output() as out:

@@ -13,7 +13,7 @@ from bertjax.distill.settings import DistillationSettings
 from bertjax.distill.teacher import KEY, Teacher, check_vocabulary, teacher_config_changes
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
-from bertjax.finetune.task_data import TaskData, data_from_source, learn_labels, read_encoder_config
+from bertjax.finetune.task_data import TaskData, data_from_source, read_encoder_config
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.pretrain.settings import PretrainingSettings
@@ -67,7 +67,9 @@ def distillation_data(settings: FinetuningSettings, distill: DistillationSetting
     copied = distill.student_layers(teacher)
     count = len(copied) if copied is not None else distill.num_layers or -(-teacher.num_layers // 2)
     encoder = dataclasses.replace(teacher, num_layers=count)
-    return learn_labels(TaskData(settings, folder, tokenizer, encoder, directory))
+    data = TaskData(settings, folder, tokenizer, encoder, directory)
+    data.learn()
+    return data
 
 
 def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> Teacher:

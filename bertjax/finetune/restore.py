@@ -204,7 +204,10 @@ def load_task(
         shapes = data.padded_lengths(rows, length_count)
     task_model = TaskModel(data, mesh, shapes)
     params, step = _params(data, task_model.setup, folder)
-    return EvaluatedTask(task_model, params, splits, step, data.finished and _selects_final(settings, folder))
+    # The run has tuned its thresholds for the model that its own config.use_checkpoint selects.
+    used = read_json_or_none(folder / 'config.json', lambda config: config['use_checkpoint']) or settings.use_checkpoint
+    is_final = not settings.step and settings.use_checkpoint == used
+    return EvaluatedTask(task_model, params, splits, step, data.finished and is_final)
 
 
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
@@ -243,12 +246,6 @@ def _check_labels(data: TaskData, folder: pathlib.Path) -> None:
     if trained is not None and labels != trained:
         fix = 'give the data that the model was trained on'
         raise UserError('config.data', f'the labels {labels}', f'{trained}, as in {path}', fix)
-
-
-def _selects_final(settings: FinetuningSettings, folder: pathlib.Path) -> bool:
-    """Returns whether config.step and config.use_checkpoint select the model whose thresholds the run has tuned."""
-    recorded = read_json_or_none(folder / 'config.json', lambda config: config['use_checkpoint'])
-    return not settings.step and settings.use_checkpoint == (recorded or settings.use_checkpoint)
 
 
 def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, int | None]:

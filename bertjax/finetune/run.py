@@ -13,7 +13,6 @@ from bertjax.config.plain import to_plain
 from bertjax.data.length_buckets import BucketedExamples
 from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.packing import PackingChoice, decide_packing
-from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TASK_FILE, TaskData
 from bertjax.finetune.task_model import TaskEvaluator, prepare
 from bertjax.metrics.rows import distillation_values, task_values
@@ -68,21 +67,15 @@ class Finetuning(Experiment):
         self._stage_ends = [total]
         if len(self._setups) > 1:
             self._stage_ends = [distillation.first_stage_steps(total, self._examples.batches), total]
-        self.settings = self._resolve(total, length_count)
+        durations = resolve_durations(settings, total, self._examples.batches)
+        durations |= {'steps': total, 'max_padded_lengths': length_count, 'epochs': total / self._examples.batches}
+        self.settings = dataclasses.replace(self.packing.apply(settings), **durations)
         self.resolved = {**to_plain(self.settings), 'fingerprints': self._fingerprints()}
         self.files = {TASK_FILE: data.task_json(finished=False)}
 
     def _stage_setup(self, stage: DistillationStage) -> Setup:
         student, teacher = self.task_model.setup, (self._distillation.abstract_params,)
         return dataclasses.replace(student, objective=stage.objective(student.objective), teacher=teacher)
-
-    def _resolve(self, total: int, length_count: int) -> FinetuningSettings:
-        """Returns the settings with the values that depend on the data. All durations are in steps."""
-        settings, batches = self.packing.apply(self.settings), self._examples.batches
-        durations = resolve_durations(settings, total, batches)
-        return dataclasses.replace(
-            settings, steps=total, max_padded_lengths=length_count, epochs=total / batches, **durations
-        )
 
     def _fingerprints(self) -> dict[str, str]:
         """Returns fingerprints of the data, the batches and the teacher. They must not change in a resumed run."""

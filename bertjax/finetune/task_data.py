@@ -107,9 +107,11 @@ class TaskData:
         return [name for name in self.task.splits() if name != 'train']
 
     def learn(self) -> None:
-        """Lets the task learn its labels from the training records. Raises a UserError if these are malformed."""
+        """Lets the task learn from the training records, and prints their files. Raises a UserError for bad records."""
         self._records['train'] = self.task.records('train')
         self.task.learn(self._records['train'])
+        if sources := self.task.sources():
+            print(sources)
 
     def with_settings(self, settings: FinetuningSettings) -> 'TaskData':
         """Returns a copy with other training settings. The copies share records and features."""
@@ -260,13 +262,6 @@ def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> Task
     # The config is read before the tokenizer, because `read_config` reports an unsupported model family.
     encoder = read_encoder_config(settings, source)
     tokenizer = load_tokenizer(settings.tokenizer or source)
-    return learn_labels(TaskData(settings, folder, tokenizer, encoder, source))
-
-
-def learn_labels(data: TaskData) -> TaskData:
-    """Lets the task of `data` learn its labels, prints the sources of its records, and returns `data`."""
+    data = TaskData(settings, folder, tokenizer, encoder, source)
     data.learn()
-    sources = data.task.sources()
-    if sources:
-        print(sources)
     return data

@@ -12,11 +12,11 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import load_file, save
 
-from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.safetensors import Tensor, write_tensors
 from bertjax.inference.extract import VectorPart
 from bertjax.model.quantization import quantize, value_ranges
+from bertjax.tasks.reading.arrow import import_arrow
 from bertjax.tasks.reading.json_rows import convert_to_text
 
 Labels = Mapping[str, Any]  # The columns of a text other than its features: id, text, pair.
@@ -109,7 +109,7 @@ def write_parquet(
     path: pathlib.Path, parts: Sequence[pathlib.Path], labels: Iterable[Sequence[Labels]], pieces: Sequence[str]
 ) -> None:
     """Writes NAME.parquet with the columns of `write_jsonl`. `id` is a string. Vectors are lists of fixed size."""
-    pa, pq = import_arrow()
+    pa, pq = import_arrow('config.extract.format')
     width = _shapes(parts)['features'][1]
     vector = pa.list_(pa.float32(), width)
     token_types = {'pieces': pa.list_(pa.string()), **{name: pa.list_(pa.int32()) for name in TOKEN[1:]}}
@@ -126,17 +126,6 @@ def write_parquet(
             writer = writer or pq.ParquetWriter(file.file, pa.schema(kinds))
             writer.write_table(pa.Table.from_pylist(records, pa.schema(kinds)))
         writer.close()
-
-
-def import_arrow() -> tuple[Any, Any]:
-    """Imports pyarrow and its Parquet module. Raises a UserError if pyarrow is not installed."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        fix = "install the extra 'arrow': pip install 'bertjax[arrow]'"
-        raise UserError('config.extract.format', "'parquet' without pyarrow", 'pyarrow', fix) from None
-    return pyarrow, pyarrow.parquet
 
 
 def count_tokens(parts: Sequence[pathlib.Path], full: int) -> tuple[int, int]:

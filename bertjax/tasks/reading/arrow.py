@@ -79,13 +79,19 @@ def _read_json(path: epath.Path) -> dict[str, Any]:
         raise UserError(str(path), f'invalid JSON ({error})', expected, fix) from None
 
 
-def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record]:
+def import_arrow(where: str) -> tuple[Any, Any]:
+    """Imports pyarrow and its Parquet module. Raises a UserError about `where` if pyarrow is not installed."""
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        import pyarrow
+        import pyarrow.parquet
     except ImportError:
         fix = "install the extra 'arrow': pip install 'bertjax[arrow]'"
-        raise UserError(str(path), 'a file that needs pyarrow', 'pyarrow to be installed', fix) from None
+        raise UserError(where, 'a file that needs pyarrow', 'pyarrow to be installed', fix) from None
+    return pyarrow, pyarrow.parquet
+
+
+def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record]:
+    pa, pq = import_arrow(str(path))
     count = 0
     try:
         with path.open('rb') as file:
