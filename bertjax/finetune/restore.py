@@ -103,27 +103,23 @@ def evaluation_settings(
     merged, recorded = merge_run_config(config, folder, command_line_keys), read_recorded_config(path)
     if 'dev_fraction' in merged.task and not merged.task.dev and not merged.input:
         is_same = real_path(merged.data) == real_path(recorded['data'])
-        file = None if is_same else _single_file(merged.data)
-        if file and not _may_be_training_file(file, recorded):
+        file = None if is_same else _new_file(merged.data, recorded)
+        if file:
             merged.task.dev = file.name
             print(f'dev is all records of {merged.data}, because the run was trained on {recorded["data"]}')
     return finetuning_settings(merged)
 
 
-def _single_file(data: str) -> epath.Path | None:
-    """Returns the path of the file if `data` is a file, or the folder of rows without a split; else None."""
-    path = user_path(data, 'config.data')
-    if path.is_file() or is_saved_dataset(path):
-        return path
-    files = list(path.iterdir()) if path.is_dir() else []
-    return files[0] if [file.name for file in files] == ['train.jsonl'] else None
-
-
-def _may_be_training_file(file: epath.Path, recorded: Mapping[str, Any]) -> bool:
-    """Returns whether a training file of the run has the content of `file`, or the data are no longer at their path."""
-    data = pathlib.Path(recorded['data']).expanduser()
-    training_files = filter(pathlib.Path.is_file, (data, data / recorded['task']['train'], *data.glob('train*')))
-    return not data.exists() or any(filecmp.cmp(path, file, shallow=False) for path in training_files)
+def _new_file(data: str, recorded: Mapping[str, Any]) -> epath.Path | None:
+    """Returns the file `data`, or the file in a folder of rows without a split, if the run did not train on a copy."""
+    file = user_path(data, 'config.data')
+    if file.is_dir() and [path.name for path in file.iterdir()] == ['train.jsonl']:
+        file /= 'train.jsonl'
+    folder = pathlib.Path(recorded['data']).expanduser()
+    if not folder.exists() or not (file.is_file() or is_saved_dataset(file)):  # moved data may be the same
+        return None
+    training_files = filter(pathlib.Path.is_file, (folder, folder / recorded['task']['train'], *folder.glob('train*')))
+    return None if any(filecmp.cmp(path, file, shallow=False) for path in training_files) else file
 
 
 def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ()) -> ConfigDict:

@@ -93,7 +93,7 @@ def resolve_encoding(
         found = f'{prompt!r}, which is not the name of a prompt of {model.where}'
         expected = f'one of {", ".join(prompts)}, or a prefix' if prompts else 'a prefix of every text'
         raise UserError('prompt', found, expected, "for example prompt='query: '")
-    prompt = prompts.get(prompt, prompt) if prompt is not None else None
+    prompt = prompts.get(prompt, prompt)
     if modules is None:
         if pool == 'auto' and isinstance(model.task, LateInteractionTask | RerankTask):
             fix = "use rerank, or encode the texts with a pooling such as pool='mean'"

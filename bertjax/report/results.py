@@ -55,19 +55,14 @@ def members_section(run: Run) -> Section | None:
         return None
     score, alone = results.get('score', ''), results.get('alone', {})
     splits = [split for split in results['splits'] if split in alone]
-    rows = [
-        (_linked(member, run.folder), *(format_value(alone[split].get(str(member))) for split in splits))
-        for member in run.models
-    ]
+    rows = []
+    for member in run.models:
+        page, name = member / 'report.html', str(member)
+        title = link(name, os.path.relpath(page, run.folder)) if page.exists() else name
+        rows.append((title, *(format_value(alone[split].get(name)) for split in splits)))
     rows.append(('together', *(format_value(results['splits'][split].get(score)) for split in splits)))
     heads = ['', *(f'{score} on {split}' for split in splits)]
     return Section('members', 'Members', {'heads': heads, 'rows': rows, 'marked': [len(run.models)]})
-
-
-def _linked(member: pathlib.Path, folder: pathlib.Path) -> str:
-    """Returns the name of a workdir, as a link to its page if there is one."""
-    path = member / 'report.html'
-    return link(str(member), os.path.relpath(path, folder)) if path.exists() else str(member)
 
 
 def finished_trials(run: Run) -> Finished:
