@@ -36,23 +36,13 @@ class EncodeMethods:
 
     @overload
     def encode(
-        self, texts: str, pairs: str | None = ..., *, pool: str | None = ..., **options: Unpack[_EncodeOptions]
+        self, texts: Texts, pairs: Texts | None = ..., *, pool: str = ..., **options: Unpack[_EncodeOptions]
     ) -> np.ndarray: ...
 
     @overload
     def encode(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = ...,
-        *,
-        pool: str = ...,
-        **options: Unpack[_EncodeOptions],
-    ) -> np.ndarray: ...
-
-    @overload
-    def encode(
-        self, texts: Sequence[str], pairs: Sequence[str] | None = ..., *, pool: None, **options: Unpack[_EncodeOptions]
-    ) -> list[np.ndarray]: ...
+        self, texts: Texts, pairs: Texts | None = ..., *, pool: None, **options: Unpack[_EncodeOptions]
+    ) -> Any: ...  # an array for one text, else a list of arrays
 
     def encode(
         self,

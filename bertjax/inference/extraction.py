@@ -29,13 +29,11 @@ class Extraction:
     """Converts a file of texts to a file of features in constant memory.
 
     The input is read up to three times: to check it, to compute the features, and to write the other columns. The
-    features are computed in parts, which stay in a folder next to the target until the target is written. A run reuses
-    the parts of an earlier run with the same `Extractor.part_key`. The metadata file NAME.FORMAT.json records the
-    input, so that a run does not replace the features of another input; until it exists, input.json beside the parts
-    does.
+    features are computed in parts, which stay in a folder next to the target until the target is written, and which a
+    later run with the same `Extractor.part_key` reuses. The metadata file NAME.FORMAT.json records the input, so that a
+    run does not replace the features of another input; until it exists, input.json beside the parts does.
 
     Attributes:
-      source: The texts, in a file or spooled from standard input.
       target: The path of the output file. Its suffix selects the format: .npy, .safetensors, .parquet or .jsonl.
       options: The keys of config.extract. `extractor` already applies the keys of the encoding.
     """

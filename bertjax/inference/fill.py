@@ -114,11 +114,9 @@ def fill_each(
 def fill_jointly(runner: Runner, texts: Sequence[MaskedText], advance: Advance | None = None) -> list[dict[str, Any]]:
     """Fills the masks of each text one at a time. Each step fills the mask whose best piece is the most probable.
 
-    Each prediction is conditioned on the pieces that are already filled in. Special tokens are never filled in.
-
-    Returns:
-      For each text, a dict. `text` is the filled text. `tokens` has one piece per mask. `order` has the mask indices in
-      the order of filling. `log_probability` is the sum of the conditional log-probabilities of the pieces.
+    Each prediction is conditioned on the pieces that are already filled in. Special tokens are never filled in. A
+    result has the filled `text`, the pieces `tokens`, the `order` of the mask indices in which they were filled, and
+    `log_probability`, the sum of the conditional log-probabilities of the pieces.
     """
     ids = [text.ids.copy() for text in texts]
     unfilled = [dict(enumerate(text.positions)) for text in texts]  # {mask index: position} of each text
@@ -159,10 +157,8 @@ def extend(
     """Appends masks to each text and fills them from left to right (Wang and Cho 2019, arXiv 1902.04094).
 
     If a text is too long, the model does not read its beginning. The continuation of a text does not depend on the
-    other texts. See `masked_methods.MaskedMethods.extend` for the options.
-
-    Raises:
-      UserError: `tokens` exceeds `max_length` - 2, the length without [CLS] and [SEP].
+    other texts. See `masked_methods.MaskedMethods.extend` for the options. Raises a UserError if `max_length` is below
+    `tokens` + 2, for [CLS] and [SEP].
     """
     tokenizer = runner.model.tokenizer
     max_context = max_length - 2 - tokens

@@ -76,17 +76,16 @@ class Runner:
 
         Args:
           name: The name of the function. Each name must identify one function, which is compiled once per shape.
-          make_forward: A function that returns (params, batch) -> {output name: array} for a module. The module is
-            `model.module`, with `packing` set for packed rows. The first axis of an output indexes the rows.
+          make_forward: A function that returns (params, batch) -> {output name: array} for `model.module`, with
+            `packing` set for packed rows. The first axis of an output indexes the rows.
           features: The rows. No sequence may be longer than the model's number of positions.
           inputs: The names of the arrays in `batch`.
           per_token: The names of the outputs whose second axis indexes the positions. Their padding is removed.
-          max_rows: The maximum batch size; 0 for the `batch_size` of the runner. If > 0, sequences are not packed. Set
-            it for large outputs and for outputs from inside the encoder.
-          lengths: Padded lengths from `choose_lengths`; sequences are then not packed. () for the lengths in LENGTHS.
+          max_rows: The maximum batch size; 0 for the runner's `batch_size`. If > 0, sequences are not packed. Set it
+            for large outputs and for outputs from inside the encoder.
+          lengths: Padded lengths from `choose_lengths`, without packing; () for the lengths in LENGTHS.
           title: The title of the progress bar, which appears after two seconds; '' for no bar.
-          advance: A function that is called after each batch with the number of newly finished rows. It replaces the
-            bar.
+          advance: A function of the number of newly finished rows that replaces the bar.
 
         Returns:
           {output name: a list with one array per row}, in the order of the rows.

@@ -1,8 +1,7 @@
 """The model's predictions for the same held-out masks, before and after training."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -33,8 +32,7 @@ from bertjax.workdir.lock import has_checkpoints
 _ROWS = 4
 
 
-@dataclasses.dataclass(frozen=True)
-class MaskPredictions:
+class MaskPredictions(NamedTuple):
     """The predictions of a model for the masks of a batch: at most P masks in each of B rows.
 
     Attributes:
