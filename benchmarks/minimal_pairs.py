@@ -24,9 +24,8 @@ import transformers
 from absl import app, flags
 
 from bertjax.cores import schedulable_cores
-from bertjax.inference.masked_lm import choose_score_lengths
 from bertjax.inference.runner import Runner
-from bertjax.inference.score import score_minimal_pairs
+from bertjax.inference.score import choose_score_lengths, score_minimal_pairs
 from bertjax.loading.load_model import LoadedModel, load_model
 from bertjax.tasks.minimal_pairs import MinimalPair, encode_pairs, read_pairs
 from bertjax.text.vocabulary import train_wordpiece

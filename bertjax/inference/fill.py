@@ -1,15 +1,19 @@
 """Fills masks with a masked language model: each mask alone, all masks jointly, or masks appended to a text."""
 
+import functools
 import re
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
+from bertjax.data.features import INPUTS, FeatureBuilder
 from bertjax.errors import UserError
-from bertjax.inference.masked_lm import predict_pieces
-from bertjax.inference.runner import Runner
+from bertjax.inference.runner import Forward, Runner
 from bertjax.progress import Advance, ensure_progress, scale_progress
 from bertjax.text.sentencepiece_proto import SPACE
 from bertjax.text.special import MASK
@@ -84,6 +88,67 @@ def _strip_added_space(tokenizer: Tokenizer, part: str, ids: list[int]) -> list[
     if not bare:
         return ids[1:]
     return [tokenizer.pieces.index(bare), *ids[1:]] if bare in tokenizer.pieces else ids
+
+
+def predict_pieces(
+    runner: Runner,
+    sequences: Sequence[np.ndarray],
+    positions: Sequence[Sequence[int]],
+    top_k: int,
+    *,
+    words_only: bool = False,
+    title: str = '',
+    advance: Advance | None = None,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Predicts the most probable pieces at given positions of sequences.
+
+    Args:
+      sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
+      positions: The positions in each sequence, at least one per sequence.
+      top_k: The number K of pieces per position, reduced if there are fewer candidates.
+      words_only: Whether to exclude special tokens. The probabilities of the other pieces do not change.
+      title, advance: See `Runner.run`.
+
+    Returns:
+      For each sequence with M positions, the ids of the pieces, int32 [M, K], and their log-probabilities, float32 [M,
+        K],
+      the most probable first.
+    """
+    tokenizer = runner.model.tokenizer
+    # The embedding table may have more rows than the tokenizer has pieces.
+    banned = np.arange(tokenizer.vocab_size, runner.model.config.vocab_size)
+    banned = np.concatenate([banned, tokenizer.special_ids]) if words_only else banned
+    top_k = min(top_k, runner.model.config.vocab_size - len(banned))
+    make_forward = functools.partial(_make_predict_pieces, top_k=top_k, banned=banned)
+    # All rows of a batch need equally many positions. Rows are grouped by this number, rounded up to a power of two.
+    size = np.array([1 << (len(row) - 1).bit_length() for row in positions])
+    results: list = [None] * len(sequences)
+    inputs = (*INPUTS, 'masked_positions')
+    with ensure_progress(advance, title, len(sequences)) as report:
+        for count_limit in np.unique(size).tolist():
+            builder, rows = FeatureBuilder(), np.flatnonzero(size == count_limit).tolist()
+            for number, row in enumerate(rows):
+                builder.add_sequence(sequences[row])
+                padding = (0, count_limit - len(positions[row]))
+                builder.add_row(number, masked_positions=np.pad(np.int32(positions[row]), padding))
+            outputs = runner.run(
+                ('predict_pieces', top_k, words_only), make_forward, builder.build(), inputs=inputs, advance=report
+            )
+            for row, ids, scores in zip(rows, outputs['ids'], outputs['log_probabilities'], strict=True):
+                count = len(positions[row])
+                results[row] = ids[:count], scores[:count]
+    return results
+
+
+def _make_predict_pieces(module: nn.Module, top_k: int, banned: np.ndarray) -> Forward:
+    def forward(params, batch):
+        inputs = [batch[name] for name in (*INPUTS, 'masked_positions')]
+        logits = module.apply({'params': params}, *inputs)['mlm_logits']
+        scores = jax.nn.log_softmax(logits[..., : module.config.vocab_size], axis=-1)  # [B, P, V]
+        scores, ids = jax.lax.top_k(scores.at[..., banned].set(-jnp.inf), top_k)
+        return {'ids': ids, 'log_probabilities': scores}
+
+    return forward
 
 
 def fill_each(

@@ -10,9 +10,8 @@ from rich.table import Table
 from bertjax.config.inference import FillKeys, name_keys
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
 from bertjax.inference.input import Item, nonblank_texts
-from bertjax.inference.masked_lm import next_sentence_probabilities
 from bertjax.inference.runner import Runner
-from bertjax.inference.score import score_texts
+from bertjax.inference.score import next_sentence_probabilities, score_texts
 from bertjax.progress import Advance
 from bertjax.tasks.reading.records import Row
 

@@ -7,9 +7,8 @@ import numpy as np
 
 from bertjax.inference.arguments import Texts, as_text_list, check_count, check_values, match_input
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
-from bertjax.inference.masked_lm import next_sentence_probabilities
 from bertjax.inference.runner import Runner
-from bertjax.inference.score import score_texts
+from bertjax.inference.score import next_sentence_probabilities, score_texts
 from bertjax.loading.load_model import LoadedModel
 
 

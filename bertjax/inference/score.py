@@ -1,4 +1,4 @@
-"""Scores texts and minimal pairs with a masked language model: pseudo-log-likelihood and pseudo-perplexity."""
+"""Scores texts, text pairs and minimal pairs with the heads from pre-training."""
 
 import hashlib
 import math
@@ -6,18 +6,62 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
+from flax import linen as nn
 
+from bertjax.data.features import INPUTS, masked_copies
 from bertjax.files.atomic import AtomicFile
 from bertjax.inference.encode import build_sequences
-from bertjax.inference.masked_lm import choose_score_lengths, pseudo_log_likelihoods
-from bertjax.inference.runner import Runner
-from bertjax.progress import Advance, scale_progress
+from bertjax.inference.runner import Forward, Runner
+from bertjax.model.bert import BertForPreTraining
+from bertjax.progress import Advance, ensure_progress, scale_progress
 from bertjax.tasks.minimal_pairs import deduplicate
+from bertjax.training.predict import SCORE_INPUTS, make_token_scores
 
+_CHUNK = 1 << 20  # the approximate number of tokens in the masked copies that are in memory at once
 _MAX_EXPONENT = 709  # the largest integer whose exp does not overflow float64
 _VERSION = 1  # increase this number when a code change alters the scores of the same sentences
 _PART = 1024  # the number of pairs in a part; a part takes some seconds with a small model
+
+
+def pseudo_log_likelihoods(
+    runner: Runner, sequences: Sequence[np.ndarray], lengths: tuple[int, ...], advance: Advance | None = None
+) -> list[np.ndarray]:
+    """Computes the log-probability of each piece when only this piece is masked: float32 [S - 2] for each sequence.
+
+    The sum over a sequence is its pseudo-log-likelihood (Salazar et al. 2020, arXiv 1910.14659, equation 1). The masked
+    copies are computed in the order of their length, about _CHUNK tokens at a time.
+
+    Args:
+      sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
+      lengths: The result of `choose_score_lengths`; () for the lengths in `runner.LENGTHS`.
+      advance: A function of the approximate number of newly finished sequences; None shows a progress bar.
+    """
+    results = [np.zeros(0, np.float32)] * len(sequences)
+    length = np.array([len(ids) for ids in sequences], np.int64)
+    copies = np.maximum(length - 2, 0)
+    order = np.argsort(length, kind='stable')
+    order = order[copies[order] > 0]
+    chunk = np.cumsum((length * copies)[order]) // _CHUNK
+    with ensure_progress(advance, 'scoring', len(sequences)) as report:
+        report(len(sequences) - len(order))
+        step = scale_progress(report, len(order), int(copies.sum()))
+        for rows in np.split(order, np.flatnonzero(np.diff(chunk)) + 1) if len(order) else []:
+            features = masked_copies([sequences[row] for row in rows], runner.model.tokenizer.mask_id)
+            outputs = runner.run(
+                'score', make_token_scores, features, inputs=SCORE_INPUTS, lengths=lengths, advance=step
+            )
+            scores = np.split(np.concatenate(outputs['log_probabilities']), np.cumsum(copies[rows])[:-1])
+            for row, row_scores in zip(rows.tolist(), scores, strict=True):
+                results[row] = row_scores
+    return results
+
+
+def choose_score_lengths(runner: Runner, sequences: Sequence[np.ndarray]) -> tuple[int, ...]:
+    """Chooses padded lengths for the masked copies of the sequences; see `Runner.choose_lengths`."""
+    length = np.array([len(ids) for ids in sequences], np.int64)
+    return runner.choose_lengths(np.repeat(length, np.maximum(length - 2, 0)))
 
 
 def score_texts(
@@ -94,3 +138,23 @@ def score_minimal_pairs(
     step = scale_progress(advance, len(sequences) // 2, len(distinct))
     scores = pseudo_log_likelihoods(runner, distinct, lengths, step)
     return np.array([piece_scores.sum(dtype=np.float64) for piece_scores in scores])[index].reshape(-1, 2)
+
+
+def next_sentence_probabilities(
+    runner: Runner, first: Sequence[str], second: Sequence[str], max_length: int, advance: Advance | None = None
+) -> np.ndarray:
+    """Computes `masked_methods.MaskedMethods.next_sentence` for N pairs, float64 [N]."""
+    features = build_sequences(runner.model.tokenizer, first, second, max_length)
+    outputs = runner.run('pairs', _make_pairs, features, title='pairs', advance=advance)
+    return np.array(outputs['probabilities'], np.float64)
+
+
+def _make_pairs(module: nn.Module) -> Forward:
+    def probabilities(bert: BertForPreTraining, *inputs: jax.Array) -> jax.Array:
+        return jax.nn.softmax(bert.nsp(bert.pool(bert.encoder(*inputs)[0])), axis=-1)[:, 0]
+
+    def forward(params, batch):
+        inputs = [batch[name] for name in INPUTS]
+        return {'probabilities': module.apply({'params': params}, *inputs, method=probabilities)}
+
+    return forward

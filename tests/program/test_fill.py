@@ -255,7 +255,7 @@ def test_a_call_has_one_progress_bar(bert, monkeypatch):
         yield advance
 
     monkeypatch.setattr(progress, 'show_progress', record_progress)
-    monkeypatch.setattr('bertjax.inference.masked_lm._CHUNK', 8)
+    monkeypatch.setattr('bertjax.inference.score._CHUNK', 8)
     for call in (
         lambda: bert.fill(TEXTS),
         lambda: bert.fill(TEXTS, jointly=True),
