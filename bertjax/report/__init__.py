@@ -1,1 +1,1 @@
-"""The HTML report of a workdir, with one module per section. A section without data shows a note or is omitted."""
+"""The HTML report of a workdir. A section without data shows a note or is omitted."""

@@ -18,8 +18,7 @@ from bertjax.pages.page import Section, render_page
 from bertjax.pretrain.chance_baselines import ChanceBaselines, compute_chance_baselines
 from bertjax.pretrain.examples import StoreExamples
 from bertjax.report.curves import curves_section
-from bertjax.report.examples import pretraining_examples, task_examples
-from bertjax.report.fillings import fillings_section
+from bertjax.report.examples import fillings_section, pretraining_examples, task_examples
 from bertjax.report.overview import overview_section, speed_section
 from bertjax.report.results import errors_section, figures_section, finished_trials, members_section, sweep_section
 from bertjax.report.run_record import Run, quiet
