@@ -92,22 +92,17 @@ class Finetuning(Experiment):
     def init_state(self) -> TrainState:
         """Returns the state at step 0: from config.init, with a random head if it has none, or from a distillation."""
         distillation, seed = self._distillation, self.settings.run_seeds.init
-        if distillation is None:
-            return self._load_source()
-        if distillation.initial_params is not None:
+        if distillation is not None and distillation.initial_params is not None:
             print(distillation.initial_weights)
             return self.setup.create_from(distillation.initial_params(), seed)
-        if distillation.random:
+        if distillation is not None and distillation.random:
             print(distillation.initial_weights)
             self.evaluate_first = False
             return self.setup.create(seed)
-        return self.setup.create_from(self._load_source().params, seed)
-
-    def _load_source(self) -> TrainState:
-        state, imported = self.task_model.fresh_state(self.settings.run_seeds.init)
+        state, imported = self.task_model.fresh_state(seed)
         print(imported.describe(self.data.source))
         self.evaluate_first = not any(path.startswith('head/') for path in imported.missing)
-        return state
+        return state if distillation is None else self.setup.create_from(state.params, seed)
 
     def phases(self) -> list[Phase]:
         """Returns a phase for each stage."""
