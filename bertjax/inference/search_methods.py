@@ -18,6 +18,7 @@ from bertjax.model.quantization import PRECISIONS, cosine_similarity, dequantize
 from bertjax.tasks.embedding.search import search
 
 Vectors = np.ndarray | jax.Array | VectorShards
+Entries = Sequence[str] | Vectors  # texts, or their vectors
 
 
 class SearchHit(TypedDict):
@@ -64,26 +65,16 @@ class SearchMethods(EncodeMethods):
 
     @overload
     def search(
-        self, queries: str, corpus: Sequence[str] | Vectors, top_k: int = ..., *, calibration: np.ndarray | None = ...
+        self, queries: str, corpus: Entries, top_k: int = ..., *, calibration: np.ndarray | None = ...
     ) -> list[SearchHit]: ...
 
     @overload
     def search(
-        self,
-        queries: Sequence[str] | Vectors,
-        corpus: Sequence[str] | Vectors,
-        top_k: int = ...,
-        *,
-        calibration: np.ndarray | None = ...,
+        self, queries: Entries, corpus: Entries, top_k: int = ..., *, calibration: np.ndarray | None = ...
     ) -> list[list[SearchHit]]: ...
 
     def search(
-        self,
-        queries: Texts | Vectors,
-        corpus: Sequence[str] | Vectors,
-        top_k: int = 10,
-        *,
-        calibration: np.ndarray | None = None,
+        self, queries: Texts | Vectors, corpus: Entries, top_k: int = 10, *, calibration: np.ndarray | None = None
     ) -> Any:
         """Finds the texts with the highest cosines to each query by an exact search on all devices of the process.
 
