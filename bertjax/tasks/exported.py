@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertjax.config.ranges import format_value
+from bertjax.config.ranges import MANY, format_value, integer
 from bertjax.convert.huggingface.cross_encoder import read_cross_encoder
 from bertjax.convert.huggingface.multi_vector import read_multi_vector, settings_as_options
 from bertjax.errors import UserError
@@ -23,6 +23,7 @@ _KINDS = {
     'ForMultipleChoice': 'multiple_choice',
 }
 
+_OUTPUTS = integer(1, MANY)  # the allowed numbers of outputs of a head
 _ENTITY_TAG = re.compile(r'O|[BIESLUM]-.+')
 
 
@@ -125,6 +126,8 @@ def _labels(values: Mapping[str, Any], where: str) -> Sequence[str]:
     except (AttributeError, ValueError):  # not an object, or a key is not a number
         named = {-1: ''}
     count = values.get('num_labels') or len(named) or 2
+    if not _OUTPUTS.contains(count):
+        raise UserError(where, f'num_labels {format_value(count)}', _OUTPUTS.words, 'restore the original file')
     if not all(0 <= number < count for number in named):
         fix = 'correct id2label: the keys are the numbers of the outputs from 0, the values are their names'
         raise UserError(where, f'id2label {format_value(names)}', 'an object such as {"0": "no", "1": "yes"}', fix)
