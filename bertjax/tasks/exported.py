@@ -1,6 +1,5 @@
 """Builds the task of a fine-tuned model from its task.json, or from the config.json of a Hugging Face model."""
 
-import copy
 import dataclasses
 import pathlib
 import re
@@ -58,13 +57,12 @@ def with_seq_len(task: Task, seq_len: int) -> Task:
     if hasattr(task, 'max_query'):
         changes['max_query'] = min(task.max_query, seq_len - 4)
     try:
-        dataclasses.replace(task, **changes)  # validates the options; the result lacks the learned state
+        result = dataclasses.replace(task, **changes)
     except UserError as error:
         limit = f'{error.where}: found {error.found}, expected {error.expected}'
         expected = f'a length that the task allows ({limit})'
         raise UserError('max_length', str(seq_len), expected, 'choose a larger value') from None
-    result = copy.copy(task)
-    vars(result).update(changes)
+    result.restore(task.learned_state())
     return result
 
 
