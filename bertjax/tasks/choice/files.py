@@ -1,16 +1,14 @@
 """Reads multiple-choice questions from the files of SWAG and CODAH, or from rows with a list of endings."""
 
 import dataclasses
-import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Column, Record, TableLayout
 from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records
 from bertjax.tasks.reading.texts import check_text
-from bertjax.text.hash_split import hash64, hash_threshold
 
 # {layout: suffixes of its files}.
 LAYOUTS = {'swag': ('.csv', *FORMATS), 'codah': ('.tsv',), 'jsonl': NESTED}
@@ -106,21 +104,3 @@ def has_labels(files: Files) -> bool:
     """Whether the first row of the files has a label. An empty label and -1 mean that the label is unknown."""
     label = next(read_records(files)).fields.get('label')
     return str(label if label is not None else '').strip() not in ('', '-1')
-
-
-def split_by_hash(
-    questions: Sequence[ChoiceQuestion], split: str, dev_share: float, test_share: float
-) -> list[ChoiceQuestion]:
-    """Returns the questions of a single file that belong to a split.
-
-    The split of a question depends only on its context, so that questions with the same context are in the same split.
-    The context is lower-cased, and its white space is replaced by single spaces. The first 8 bytes of the SHA-256 hash
-    of the result, scaled to [0, 1), select the split. The shares are the expected fractions of distinct contexts.
-    """
-    test, dev = hash_threshold(test_share), hash_threshold(test_share + dev_share)
-
-    def split_of(question: ChoiceQuestion) -> str:
-        digest = hashlib.sha256(' '.join(question.context.lower().split()).encode()).digest()
-        return 'test' if hash64(digest) < test else 'dev' if hash64(digest) < dev else 'train'
-
-    return [question for question in questions if split_of(question) == split]

@@ -1,6 +1,7 @@
 """Multiple choice: selects the correct ending of a text, for SWAG, CODAH and user-defined questions."""
 
 import dataclasses
+import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, describ
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.sentence.task import Scores
 from bertjax.tasks.task import Judgment, Outputs, Task, option
+from bertjax.text.hash_split import hash64, hash_threshold
 from bertjax.text.tokenizer import Tokenizer
 
 Questions, Choices = Sequence[ChoiceQuestion], Sequence[Scores]
@@ -97,12 +99,21 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         return files.read_questions(paths, self.layout, labeled=self._files.is_labeled(split))
 
     def _split_single_file(self, split: str) -> Questions:
+        """Returns the questions of the single file that belong to a split.
+
+        The split of a question depends only on its context, lower-cased and with single spaces. The first 8 bytes of
+        the SHA-256 hash of the context, scaled to [0, 1), select the split.
+        """
         tables = sorted(self._files.folder.glob('*.tsv'))
         if len(tables) != 1:
             found = ' and '.join(path.name for path in tables) or 'no .tsv'
             raise UserError(self.data, found, 'one .tsv, or train.tsv, dev.tsv and test.tsv', 'correct config.data')
-        questions = files.read_questions(tables, 'codah')
-        selected = files.split_by_hash(questions, split, self.dev_share, self.test_share)
+        test, dev = hash_threshold(self.test_share), hash_threshold(self.test_share + self.dev_share)
+        selected = []
+        for question in files.read_questions(tables, 'codah'):
+            number = hash64(hashlib.sha256(' '.join(question.context.lower().split()).encode()).digest())
+            if split == ('test' if number < test else 'dev' if number < dev else 'train'):
+                selected.append(question)
         if not selected:
             fix = 'add questions, or change config.task.dev_share and config.task.test_share'
             raise UserError(str(tables[0]), f'no question for {split}', 'at least one', fix)
