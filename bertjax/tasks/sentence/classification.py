@@ -19,9 +19,8 @@ from bertjax.tasks.sentence.task import Example, Scores, TextTask, check_all_or_
 from bertjax.tasks.task import option
 from bertjax.text.hash_split import hash64, hash_threshold
 
-# SICK (SemEval-2014, task 1): the column of the ids, the predicted columns, and the labels of each predicted column.
-_PAIR_ID, _PREDICTED = 'pair_ID', ('entailment_judgment', 'relatedness_score')
-_SICK_LABELS = dict(zip(_PREDICTED, (['CONTRADICTION', 'ENTAILMENT', 'NEUTRAL'], []), strict=True))
+# SICK (SemEval-2014, task 1): {predicted column: its labels}.
+_SICK = {'entailment_judgment': ['CONTRADICTION', 'ENTAILMENT', 'NEUTRAL'], 'relatedness_score': []}
 _SCORE_METRICS = ('spearman', 'pearson')  # the values of `metric` for a regression
 _UNLABELED = {'-1', '-1.0'}  # labels of an unlabeled record in a test file
 _WEIGHTS_KEY = 'config.task.class_weights'
@@ -208,13 +207,13 @@ class ClassificationTask(TextTask):
 
         The file has three columns, separated by tabs. The script requires NA in the column that is not predicted.
         """
-        ids = [str((record.fields or {}).get(_PAIR_ID)) for record in records]
-        if _SICK_LABELS.get(self.label) != sorted(self.labels) or not all(id.isdecimal() for id in ids):
+        ids = [str((record.fields or {}).get('pair_ID')) for record in records]
+        if _SICK.get(self.label) != sorted(self.labels) or not all(id.isdecimal() for id in ids):
             return {}
-        rows = [(_PAIR_ID, *_PREDICTED)]
+        rows = [('pair_ID', *_SICK)]
         for id, scores in zip(ids, predictions, strict=True):
             answer = f'{scores.value:.4f}' if self.regression else self.labels[scores.best]
-            rows.append((id, *(answer if name == self.label else 'NA' for name in _PREDICTED)))
+            rows.append((id, *(answer if name == self.label else 'NA' for name in _SICK)))
         return {f'{split}.txt': ''.join('\t'.join(row) + '\n' for row in rows)}
 
     def sources(self) -> str:
