@@ -22,10 +22,7 @@ BLIMP_FIELDS = dataclasses.asdict(MinimalPairsKeys())
 class MinimalPair:
     """A good and a bad sentence.
 
-    Attributes:
-      where: The location, 'file:line'.
-      set, phenomenon: The names of the groups that contain the pair; '' if the file has no such groups.
-      fields: All fields of the record.
+    `set` and `phenomenon` are the names of the groups that contain the pair; '' if the file has no such groups.
     """
 
     where: str
@@ -91,8 +88,7 @@ def encode_pairs(pairs: Sequence[MinimalPair], tokenizer: Tokenizer, max_length:
 def deduplicate(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
     """Returns the distinct sequences, and for each of the N sequences its index among them, int64 [N].
 
-    If the model scores only the distinct sequences, equal sequences have exactly equal scores. A pair whose sentences
-    have the same tokens is then a tie.
+    A model that scores only these gives equal sequences exactly equal scores, so that their pair is a tie.
     """
     distinct: dict[bytes, int] = {}
     index = np.array([distinct.setdefault(ids.tobytes(), len(distinct)) for ids in sequences], np.int64)

@@ -19,10 +19,7 @@ Line = tuple[int, str]  # (number of the line, from 1; text without the line end
 class Blank(NamedTuple):
     """A blank line or an empty record, for which the output has a row without a result.
 
-    Attributes:
-      where: the location, such as 'file:line'.
-      kind: the description in messages.
-      fields: all fields of an empty record; None for a blank line.
+    `kind` is its description in messages. `fields` has all fields of an empty record; it is None for a blank line.
     """
 
     where: str
@@ -42,13 +39,10 @@ def quote_names(names: Iterable[Any]) -> str:
 
 
 def read_text(path: epath.PathLike) -> str:
-    """Reads the whole text of a local or remote file, or of a pipe.
-
-    The content is decompressed if it is gzip, bzip2, xz or zstd. A byte order mark is removed.
+    """Reads the whole text of a local or remote file, or of a pipe, decompressed and without a byte order mark.
 
     Raises:
-      UserError: The file cannot be opened, is damaged, or is not UTF-8. The message names the line of the first invalid
-        byte.
+      UserError: The file cannot be opened, is damaged, or is not UTF-8.
     """
     with _open(path) as file:
         compression = streams.detect_compression(str(path), file.peek(8)[:8])

@@ -107,10 +107,9 @@ def _parts(record: Relation, markers: str) -> list[_Part]:
 
 
 def _move_spaces(parts: Sequence[_Part], prefix: str) -> list[_Part]:
-    """Moves a space before a mark to the word after the mark.
+    """Moves a space before a mark to the word after the mark. `prefix` is `Tokenizer.word_prefix`; '' changes nothing.
 
     Without this, a byte-level BPE would read the word as a continuation of the mark, and the space as a separate piece.
-    `prefix` is `Tokenizer.word_prefix`; '' changes nothing.
     """
     # A word after a mark at the start of the text also gets the space.
     moved, space = [], '' if parts[0].text else prefix

@@ -18,7 +18,7 @@ from bertjax.tasks.sentence.report import label_report
 from bertjax.tasks.sentence.task import Example, Scores, name_texts
 from bertjax.tasks.task import Judgment, option
 
-SEPARATORS = '|;,'
+_SEPARATORS = '|;,'
 _FLAGS = {'1': True, '1.0': True, 'true': True, '0': False, '0.0': False, 'false': False, '': False}
 
 
@@ -116,9 +116,8 @@ class MultiLabelTask(ClassificationTask):
         """Returns the separator of the labels in a cell. An unknown separator is detected in the training file."""
         if not self._separator:
             cells = [row.values[-1] or '' for row in self._rows('train')]
-            plain_cells = [cell for cell in cells if not cell.lstrip().startswith('[')]
-            present = (mark for mark in SEPARATORS if any(mark in cell for cell in plain_cells))
-            self._separator = next(present, SEPARATORS[0])
+            plain = ''.join(cell for cell in cells if not cell.lstrip().startswith('['))
+            self._separator = next((mark for mark in _SEPARATORS if mark in plain), _SEPARATORS[0])
             print(f'the separator of the labels of a record is {self._separator!r}')
         return self._separator
 
