@@ -131,14 +131,12 @@ class TableFiles(SplitFiles):
             name = named or next((stem for stem in STEMS[split] if stem in dataset_names), '')
             return (DatasetSplit(self._dataset, name),) if name else ()
         if self._one_file:
-            path = self._path.parent / named if named else None
-            if split != 'train':
-                return (path,) if path else ()
-            if path not in (None, self._path):
+            path = self._path.parent / named if named else self._path
+            if split == 'train' and path != self._path:
                 expected = f"'', because config.data is the training file {self._path.name}"
                 fix = 'leave it out, or give the folder as config.data'
                 raise UserError('config.task.train', repr(named), expected, fix)
-            return (self._path,)
+            return (path,) if named or split == 'train' else ()
         fix = f'name the right one in config.task.{split}'
         return (self.folder / named,) if named else split_files(self.folder, split, fix=fix)
 
