@@ -101,15 +101,6 @@ def parse_relation(record: Record, text: str, label: str | None = None, *, keep_
     return Relation(plain, (first, second), label, where, fields if keep_fields else None)
 
 
-def find_label(record: Record, names: Sequence[str]) -> str | None:
-    """Returns the relation in the first of the fields `names` that has a value; None if it is empty or missing."""
-    name = next((name for name in names if record.fields.get(name) is not None), None)
-    value = '' if name is None else record.fields[name]
-    if not isinstance(value, str | int):
-        raise UserError(record.where, f'{name} {value!r}', 'the name of a relation', 'correct the record')
-    return str(value).strip() or None
-
-
 def _parse_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[MarkedEntity, MarkedEntity]]:
     tokens = fields['token']
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
@@ -117,14 +108,12 @@ def _parse_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[Mar
     starts = [0, *itertools.accumulate(len(token) + 1 for token in tokens)]
     entities = []
     for role in _ROLES:
-        positions = []
-        for name in (f'{role}_start', f'{role}_end'):
-            position = fields.get(name)
-            if type(position) is not int or not 0 <= position < len(tokens):
-                found = f'{name} {position!r}' if name in fields else f'no {name}'
+        names = (f'{role}_start', f'{role}_end')
+        for name in names:
+            if type(fields.get(name)) is not int or not 0 <= fields[name] < len(tokens):
+                found = f'{name} {fields[name]!r}' if name in fields else f'no {name}'
                 raise UserError(where, found, f'a number from 0 to {len(tokens) - 1}', 'correct the record')
-            positions.append(position)
-        first, last = positions
+        first, last = (fields[name] for name in names)
         if first > last:
             found = f'{role}_start {first} after {role}_end {last}'
             raise UserError(where, found, 'the first and the last token of the entity', 'correct the record')
@@ -138,20 +127,17 @@ def parse_marked_text(text: str, where: str) -> tuple[str, tuple[MarkedEntity, M
     Raises:
       UserError: The text has no entity, or several, between << and >> or between [[ and ]].
     """
-    bounds = [_find_marks(text, *MARKS[2 * role : 2 * role + 2], where) for role in (0, 1)]
-    cuts = sorted(cut for bound in bounds for cut in ((bound[0], bound[1]), (bound[2], bound[3])))
+    pairs = [_find_marks(text, opening, closing, where) for opening, closing in (MARKS[:2], MARKS[2:])]
+    cuts = sorted(itertools.chain(*pairs))
     shift = lambda offset: offset - sum(min(end, offset) - start for start, end in cuts if start < offset)  # noqa: E731
     begins, ends = zip(*cuts, strict=True)
     plain = ''.join(text[a:b] for a, b in zip((0, *ends), (*begins, len(text)), strict=True))
-    first, second = (MarkedEntity(shift(bound[1]), shift(bound[2])) for bound in bounds)
+    first, second = (MarkedEntity(shift(opening[1]), shift(closing[0])) for opening, closing in pairs)
     return plain, (first, second)
 
 
-def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int, int, int, int]:
-    """Returns the start and the end of the opening mark, then the start and the end of the closing mark.
-
-    Here, a mark includes the white space that separates the mark from the entity.
-    """
+def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Returns (start, end) of the opening and the closing mark, including the white space beside the entity."""
     a, b = re.escape(opening), re.escape(closing)
     # Marks that white space separates from the entity have priority, because the text itself may contain >>. An entity
     # within a line has priority over an entity that spans several lines.
@@ -159,6 +145,6 @@ def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int,
     for flags, pattern in itertools.product((0, re.DOTALL), patterns):
         matches = list(re.finditer(pattern, text, flags))
         if len(matches) == 1:
-            return *matches[0].span(1), *matches[0].span(2)
+            return matches[0].span(1), matches[0].span(2)
     count = f'{len(matches)} entities' if matches else 'no entity'
     raise UserError(where, f'{count} between {opening} and {closing}', 'exactly one', 'correct the record')

@@ -21,7 +21,7 @@ from bertjax.tasks.reading.layout import Column, Record
 from bertjax.tasks.reading.records import FORMATS, Files, Row, read_records
 from bertjax.tasks.reading.splits import SplitFiles
 from bertjax.tasks.relation.features import MARKERS, STARTS, describe_marks, encode_relations, role_marks
-from bertjax.tasks.relation.files import Relation, find_label, parse_relation
+from bertjax.tasks.relation.files import Relation, parse_relation
 from bertjax.tasks.sentence.task import Scores, TextTask, check_all_or_none
 from bertjax.tasks.task import option
 from bertjax.text.special import is_unused
@@ -102,10 +102,14 @@ class RelationTask(TextTask):
     def _read(self, files: Files, split: str = 'test') -> Iterator[Relation]:
         names = (self.label,) if self.label else ('relation', 'label')
         for record in read_records(files):
-            label = find_label(record, names)
-            if label is None and split != 'test':
+            name = next((name for name in names if record.fields.get(name) is not None), None)
+            label = '' if name is None else record.fields[name]
+            if not isinstance(label, str | int):
+                raise UserError(record.where, f'{name} {label!r}', 'the name of a relation', 'correct the record')
+            label = str(label).strip()
+            if not label and split != 'test':
                 raise UserError(record.where, 'no label', ' or '.join(names), 'correct or remove the record')
-            yield parse_relation(record, self.text_a, label, keep_fields=split != 'train')
+            yield parse_relation(record, self.text_a, label or None, keep_fields=split != 'train')
 
     def records(self, split: str) -> Sequence[Relation]:
         records = list(self._read(self._files.require(split), split))
