@@ -1,6 +1,7 @@
 """Reads, encodes and scores minimal pairs of a grammatical and a similar ungrammatical sentence, as in BLiMP."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,10 +59,9 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
 
     rows = select_columns(records, [column(name) for name in BLIMP_FIELDS])
     pairs = [MinimalPair(row.where, *(value or '' for value in row.values), row.fields) for row in rows]
-    for pair in pairs:
-        empty = [name for name in ('good', 'bad') if not getattr(pair, name).strip()]
-        if empty:
-            field = fields[empty[0]] if fields[empty[0]] in pair.fields else empty[0]
+    for pair, name in itertools.product(pairs, ('good', 'bad')):
+        if not getattr(pair, name).strip():
+            field = fields[name] if fields[name] in pair.fields else name
             raise UserError(pair.where, f'an empty text in {field!r}', 'two sentences', 'correct the record')
     return pairs
 

@@ -11,7 +11,6 @@ _MIN_RECORDS = 10  # the rarest label is reported if it has fewer records
 _MIN_SHARE = 0.01  # in single-label data, the rarest label is also reported below this fraction of the records
 _MAX_MATRIX = 20  # the maximum number of labels for which the full confusion table is printed
 _MEAN = 'macro average'  # the title of the last row of a table of scores
-_BANDS = 5  # the number of intervals of the true score in `value_report`
 
 
 def describe_labels(counts: Mapping[str, int], records: Sequence[LabeledRecord]) -> str:
@@ -114,17 +113,3 @@ def _pairs(table: np.ndarray, labels: Sequence[str]) -> list[str]:
     order = [i for i in np.argsort(-wrong, axis=None, kind='stable')[:_MAX_MATRIX] if wrong.flat[i]]
     lines = [f'{labels[i // len(labels)]} predicted as {labels[i % len(labels)]}: {wrong.flat[i]:,}' for i in order]
     return ['most frequent confusions', *lines] if lines else ['no confusions']
-
-
-def value_report(true: Sequence[float], predicted: Sequence[float]) -> str:
-    """Returns a table with the mean absolute error of the predicted scores in each interval of the true score."""
-    x, y = np.asarray(true, np.float64), np.asarray(predicted, np.float64)
-    edges = np.linspace(x.min(), x.max(), _BANDS + 1)
-    band = np.clip(np.searchsorted(edges, x, side='right') - 1, 0, _BANDS - 1)
-    lines = ['true score           records  mean true  mean predicted  mean absolute error']
-    for i in range(_BANDS):
-        in_band = band == i
-        if in_band.any():
-            figures = f'{x[in_band].mean():11.3f}{y[in_band].mean():16.3f}{np.abs(x - y)[in_band].mean():21.3f}'
-            lines.append(f'{edges[i]:8.3f} to {edges[i + 1]:8.3f}{in_band.sum():9,}{figures}')
-    return '\n'.join(lines)

@@ -23,7 +23,7 @@ from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.sentence.features import LONG, average_rows, text_features
 from bertjax.tasks.sentence.input import read_input
 from bertjax.tasks.sentence.labels import LabeledRecord, count_labels, find_labels
-from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values, value_report
+from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values
 from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, id2label, option
 from bertjax.text.tokenizer import Tokenizer
 
@@ -263,10 +263,8 @@ class TextTask(Task[Example, Scores]):
         return len(set(true)) > 1 and float(np.std(values)) <= 0.01 * float(np.std(true))
 
     def report(self, records: Sequence[Example], predictions: Sequence[Scores]) -> str:
-        """Returns the report on the predicted labels or scores, see report.py."""
-        if self.regression:
-            return value_report([record.label for record in records], [prediction.value for prediction in predictions])
-        return class_report(self._confusion(records, predictions), self.labels)
+        """Returns the report on the predicted labels, see report.py:class_report; '' in a regression."""
+        return '' if self.regression else class_report(self._confusion(records, predictions), self.labels)
 
     def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
         """Yields {label, probabilities: {label: probability}} for each record, or {score} in a regression.
