@@ -60,16 +60,16 @@ class GlueTask(TextTask):
         self.name = self.row.title
         self.regression = not self.row.labels
         self.labels = list(self.row.labels)
-        # A label is its name, its text in official files, or its index, as in JSON lines of the Hugging Face Hub.
-        self._label_names = {str(i): name for i, name in enumerate(self.labels)}
-        self._label_names |= dict(zip((*self.row.file_labels, *self.labels), 2 * self.labels, strict=True))
+        # In a file, a label is its index, as in JSON lines of the Hugging Face Hub, its official text, or its name.
+        forms = map(str, range(len(self.labels))), self.row.file_labels, self.labels
+        self._label_names = {text: name for texts in forms for text, name in zip(texts, self.labels, strict=True)}
         self.measures = self.row.measures
         self.text_columns = tuple(map(Column, self.row.texts))
         rows = [self.row, TASKS['ax']] if name == 'mnli' else [self.row]
         self._splits = {split: (row, source) for row in rows for split, source in row.splits.items()}
 
     def splits(self) -> Sequence[str]:
-        names = self._existing(server=False)
+        names = [split for split, (_, source) in self._splits.items() if not source.server and self._find(split)[0]]
         is_labeled = lambda split: self._example(next(self._read(split)), split).label is not None  # noqa: E731
         return names + list(filter(is_labeled, self.server_splits())) if self.data else names
 
@@ -90,11 +90,7 @@ class GlueTask(TextTask):
 
     def server_splits(self) -> list[str]:
         """Returns the existing splits that the GLUE server evaluates."""
-        return self._existing(server=True)
-
-    def _existing(self, *, server: bool) -> list[str]:
-        names = [split for split, (_, source) in self._splits.items() if bool(source.server) == server]
-        return [split for split in names if self._find(split)[0]]
+        return [split for split, (_, source) in self._splits.items() if source.server and self._find(split)[0]]
 
     def records(self, split: str) -> Sequence[Example]:
         if split not in self._splits:
