@@ -62,10 +62,10 @@ def _connect(scheme: str, attempts: int = 1) -> Any:
         system.retries = attempts
         return system
     # fsspec's default for gs:// is not used, because its query for the type of each bucket needs more permissions.
-    from gcsfs.core import GCSFileSystem
+    from gcsfs import core
 
     token = 'anon' if os.environ.get('STORAGE_EMULATOR_HOST') else None
-    return GCSFileSystem(use_listings_cache=False, token=token)
+    return core.GCSFileSystem(use_listings_cache=False, token=token)
 
 
 class RemoteFolder(Requester):
