@@ -94,7 +94,7 @@ def test_a_corpus_with_links_and_odd_names_is_read(program: Program, corpus: pat
     arguments = ('--config.corpus_options.format=auto', f'--config.corpus={folder}', '--config.run=corpus')
     result = program.run(f'--workdir={tmp_path / "run"}', *arguments)
     assert r'\ud800\x1b[2J' in result.stdout and '\x1b' not in result.stdout
-    assert 'that links reach a second time' in result.stderr
+    assert 'which a link reaches a second time' in result.stderr
     assert json.loads((tmp_path / 'run' / 'store' / 'manifest.json').read_text('utf-8'))['inputs']['count'] == 2
 
 
