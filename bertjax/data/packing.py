@@ -44,11 +44,6 @@ class Packing:
     starts: np.ndarray
     real: int
 
-    @property
-    def rows(self) -> int:
-        """R, the number of rows."""
-        return len(self.starts) - 1
-
     def row(self, number: int) -> np.ndarray:
         """Returns the members of a row."""
         return self.members[self.starts[number] : self.starts[number + 1]]
@@ -69,7 +64,7 @@ def load_packings(examples: PretrainingExamples) -> list[Packing]:
 
 
 def pack_plan(examples: PretrainingExamples, begin: int, length: int) -> tuple[np.ndarray, dict[str, Any]]:
-    """Packs the examples `begin` to `begin + length - 1` of the first cycle. Returns the file of a `Packing`."""
+    """Packs the examples `begin` to `begin + length - 1` of the first cycle. Returns the content of the file."""
     members, starts, packed, real = [], [np.zeros(1, np.int64)], 0, 0
     for first in range(0, length, BLOCK):
         block = np.arange(first, min(first + BLOCK, length))
@@ -112,7 +107,7 @@ class PackedExamples:
 
     @functools.cached_property
     def _ends(self) -> np.ndarray:
-        return np.cumsum([packing.rows for packing in self._packings])
+        return np.cumsum([len(packing.starts) - 1 for packing in self._packings])
 
     @property
     def cycle_length(self) -> int:
