@@ -24,12 +24,10 @@ def mesh_shape(axes: dict[str, int], num_devices: int) -> tuple[int, int, int]:
     fix = f'set config.mesh so that the product is {num_devices} (-1 on one axis takes the rest)'
     if sizes.count(-1) > 1 or any(size == 0 or size < -1 for size in sizes):
         raise UserError('config.mesh', description, 'positive sizes, or -1 for one of them', fix)
-    known = int(np.prod([size for size in sizes if size != -1]))
-    if -1 in sizes and num_devices % known == 0:
-        sizes[sizes.index(-1)] = num_devices // known
-    if int(np.prod(sizes)) != num_devices:
-        raise UserError('config.mesh', description, f'a mesh of {num_devices} device(s)', fix)
-    return tuple(sizes)
+    try:
+        return np.empty(num_devices).reshape(sizes).shape
+    except ValueError:
+        raise UserError('config.mesh', description, f'a mesh of {num_devices} device(s)', fix) from None
 
 
 def make_mesh(axes: dict[str, int], devices: Sequence[jax.Device] | None = None) -> Mesh:
