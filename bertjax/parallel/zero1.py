@@ -52,9 +52,7 @@ def shard_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """
     mesh = x.sharding.mesh
     axes = [_split_axes(entry, mesh) for entry in (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))]
-    shard_shape = [
-        size // math.prod(mesh.shape[axis] for axis in names) for size, names in zip(x.shape, axes, strict=True)
-    ]
+    shard_shape = x.sharding.shard_shape(x.shape)
     fitting = [d for d, size in enumerate(shard_shape) if size % mesh.shape[AXIS] == 0]
     if math.prod(shard_shape) < SMALL or not fitting:
         return x
