@@ -128,7 +128,7 @@ def open_stores(
       UserError: A store does not exist, or it was built with another tokenizer.
     """
     if settings.data:
-        directories, weights = [user_path(settings.data, 'config.data')], [1.0]
+        directories, weights = [user_path(settings.data, 'config.data')], [None]
     else:
         directories = store_directories(settings, workdir)
         weights = [weight for _, weight in parse_mixture(settings.corpus)]
@@ -136,7 +136,8 @@ def open_stores(
     if AUTO in weights:
         sizes = [store.split('train').num_tokens for store in stores]
         weights = smoothed_shares(sizes, settings.corpus_options.smoothing)
-    return [dataclasses.replace(store, weight=weight) for store, weight in zip(stores, weights, strict=True)]
+    pairs = zip(stores, weights, strict=True)
+    return [store if weight is None else dataclasses.replace(store, weight=weight) for store, weight in pairs]
 
 
 def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer) -> list[TokenStore]:
