@@ -155,8 +155,9 @@ class TaskData:
     def tokenize(self, records: Sequence[Any], *, training: bool = False, cache: bool = True) -> TaskSplit:
         """Tokenizes records, and caches their features in WORKDIR/features if `cache` is True."""
         options = (to_plain(self.settings.task), list(self.task.labels), self.settings.seq_len, training)
-        tokenizer = (self.tokenizer.fingerprint, self.tokenizer.separators)
-        key = (*tokenizer, *options, list(records))
+        if self.tokenizer.separators > 1:  # the fingerprint of a tokenizer does not depend on its separators
+            options += (self.tokenizer.separators,)
+        key = (self.tokenizer.fingerprint, *options, list(records))
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
         return TaskSplit(records, load_or_build(self._cache, key, make) if cache else make())
 
