@@ -106,6 +106,7 @@ class CountedFile(io.RawIOBase):
     """The bytes [begin, end) of an open, seekable file. Without `end`, they go to the end of the file.
 
     At each read, `progress` is called with the number of bytes, and the hash object `digest` is updated with the bytes.
+    If `progress` raises an OSError, the read raises a RuntimeError.
     """
 
     def __init__(self, file, begin: int = 0, end: int | None = None, progress=None, digest=None):
@@ -124,7 +125,10 @@ class CountedFile(io.RawIOBase):
         if self._left is not None:
             self._left -= len(data)
         if self._progress:
-            self._progress(len(data))
+            try:
+                self._progress(len(data))
+            except OSError as error:  # the caller would treat an OSError as damage of the file
+                raise RuntimeError('the progress of reading could not be reported') from error
         if self._digest:
             self._digest.update(data)
         return len(data)

@@ -6,6 +6,7 @@ import gzip
 import lzma
 import os
 import re
+import sys
 
 import pytest
 import zstandard
@@ -194,6 +195,18 @@ def test_errors_of_the_machine_stop_the_build(at, number, tmp_path, vocabulary, 
     error = disk.explain_os_error(caught.value, str(tmp_path))
     assert error and (number == errno.EMFILE or error.where == str(path))
     assert _build(path, tmp_path, vocabulary, format='text')['documents'] == len(GOOD) + 20
+
+
+def test_a_failure_to_print_progress_is_not_a_damaged_file(tmp_path, vocabulary, monkeypatch):
+    class FailingStream:
+        def write(self, text):
+            raise PermissionError(errno.EACCES, 'not to be written')
+
+    (tmp_path / 'a.txt').write_bytes(TEXT)
+    monkeypatch.setattr('bertjax.progress._LINE_INTERVAL', 0)
+    monkeypatch.setattr(sys, 'stdout', FailingStream())
+    with pytest.raises(RuntimeError, match='progress'):
+        build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary))
 
 
 @pytest.mark.parametrize(
