@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 
+from bertjax.errors import UserError
 from bertjax.progress import format_duration
 from bertjax.text.bert_settings import PREFIX, canonical_id_settings, is_bert, lowercases
 from bertjax.text.offsets import PieceOffsets, encode_batch, locate
@@ -61,7 +62,12 @@ class WordPieceTokenizer(Tokenizer):
         super().__init__(settings, where, names)
         added = settings.get('added_tokens') or []
         special = [token['id'] for token in added if token.get('special')]
-        self._set_pieces(sort_pieces(piece_ids(settings), where), special)
+        ids = piece_ids(settings)
+        self._set_pieces(sort_pieces(ids, where), special)
+        for token in added:  # nanotoken uses this id, but `tokenizers` uses the id in the vocabulary
+            if token['id'] != ids[token['content']]:
+                found = f'the ids {ids[token["content"]]} and {token["id"]} for {token["content"]!r}'
+                raise UserError(where, found, 'one id for each piece', 'use the original file')
         self.added_ids = frozenset(token['id'] for token in added)
         self.is_bert = is_bert(settings)
         prefix = settings['model'].get('continuing_subword_prefix', PREFIX)

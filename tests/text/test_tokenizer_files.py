@@ -70,6 +70,15 @@ def test_an_impossible_id_is_an_error(tmp_path, kind: str, number):
         load_tokenizer(tmp_path)
 
 
+def test_two_ids_of_an_added_token_are_an_error(tmp_path):
+    WordPieceTokenizer(bert_settings([*SPECIAL, 'a'], lowercase=True)).save(tmp_path)
+    settings = json.loads((tmp_path / 'tokenizer.json').read_text())
+    settings['added_tokens'][-1]['id'] = 5
+    (tmp_path / 'tokenizer.json').write_text(json.dumps(settings))
+    with pytest.raises(UserError, match=r"tokenizer\.json: found the ids 4 and 5 for '\[MASK\]', expected one id"):
+        load_tokenizer(tmp_path)
+
+
 def test_invalid_settings_are_an_error(tmp_path):
     settings = {
         'model': {'type': 'WordPiece', 'vocab': {p: i for i, p in enumerate(SPECIAL)}},
