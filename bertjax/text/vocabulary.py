@@ -41,6 +41,7 @@ _BYTES = 256  # the number of one-byte pieces in byte-level BPE
 # Byte-level BPE training cuts longer words into parts of this many bytes, because its time is quadratic in the length.
 _MAX_WORD_BYTES = 1_000
 _ASCII_SPACE = re.compile('[ \t\n\r]+')
+_LONG_RUN = re.compile(rf'(?<![A-Za-z0-9])([A-Za-z0-9]{{{MAX_CHARACTERS + 1}}})[A-Za-z0-9]+')
 _SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
 
 
@@ -98,6 +99,8 @@ def count_words(texts: Iterable[str], lowercase: bool, strip_accents: bool | Non
     words: collections.Counter[str] = collections.Counter()
 
     def count_chunk(chunk: str, count: int) -> None:
+        if len(chunk) > MAX_CHARACTERS:  # the word is ignored anyway, but the normalizer needs 70 bytes per character
+            chunk = _LONG_RUN.sub(r'\1', chunk)
         try:
             normal = normalizer.normalize_str(chunk)
         except UnicodeEncodeError:

@@ -1,6 +1,7 @@
 """Tests that tokenizers do bounded work for words of many thousands of characters."""
 
 import json
+import types
 
 import pytest
 
@@ -24,6 +25,14 @@ def test_vocabularies_are_trained_on_the_start_of_a_long_word():
     assert list(iter_sentences([f'{long}cd. Next one.'])) == [*[long[:1000]] * 10, 'Next one.']
     assert count_symbols([f'{long} cd', f'{long}x']) == {long: 1, 'cd': 1}
     assert count_words([f'{long}cd end.{long * 3}.'], True) == {'end': 1, '.': 2}
+
+
+def test_words_are_counted_from_the_start_of_a_long_word(monkeypatch):
+    texts = []
+    normalizer = types.SimpleNamespace(normalize_str=lambda text: texts.append(text) or text)
+    monkeypatch.setattr('bertjax.text.vocabulary.normalizers.BertNormalizer', lambda **options: normalizer)
+    assert count_words([f'{"x" * 100}, {"é" * 3}{"x" * 5000}.{"y" * 101}'], True) == {'x' * 100: 1, ',': 1, '.': 1}
+    assert sorted(texts) == sorted([f'{"x" * 100},', f'{"é" * 3}{"x" * 101}.{"y" * 101}'])
 
 
 def test_ordinary_text_is_unchanged():
