@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -51,8 +52,9 @@ def show_progress(title: str, total: int | None, *, lines: bool = False, in_byte
         no_wrap = Column(no_wrap=True)
         columns = [DownloadColumn(table_column=no_wrap), TransferSpeedColumn(table_column=no_wrap)]
     console = Console(stderr=True, force_jupyter=None)
+    in_terminal = console.is_terminal and sys.stderr.isatty()  # with FORCE_COLOR, rich calls a file a terminal
     # In a notebook rich needs ipywidgets to draw a bar.
-    has_bar = bool(title) and (console.is_terminal or (console.is_jupyter and find_spec('ipywidgets') is not None))
+    has_bar = bool(title) and (in_terminal or (console.is_jupyter and find_spec('ipywidgets') is not None))
     bar = make_bar(*columns, console=console, transient=True)
     task, start = bar.add_task(title, total=total), time.monotonic()
     last = start

@@ -19,7 +19,10 @@ from bertjax.text import wordpiece
 
 
 def test_progress_without_a_terminal(tmp_path, vocabulary, monkeypatch, capsys):
-    """The lines count bytes of files, and records of a dataset."""
+    """The lines count bytes of files, and records of a dataset. With FORCE_COLOR, rich sees a terminal everywhere."""
+    monkeypatch.delenv('JPY_PARENT_PID', raising=False)
+    monkeypatch.setenv('TERM', 'xterm')
+    monkeypatch.setenv('FORCE_COLOR', '1')
     monkeypatch.setattr('bertjax.progress._LINE_INTERVAL', 0)
     (tmp_path / 'a.txt').write_bytes(as_text(documents(1000)))
     for number in (1, 2):
