@@ -147,7 +147,7 @@ def remove_partial_files(directory: pathlib.Path, manifest: dict) -> None:
 
 
 def prepare_partial(directory: pathlib.Path, plan: BuildPlan) -> set[int]:
-    """Makes the directory of partial work. Removes work of another plan, and the records of shards with changed files.
+    """Makes the directory of partial work. Removes work of another plan, and the records of shards with changed text.
 
     Returns:
       The numbers of the finished shards.
@@ -155,13 +155,18 @@ def prepare_partial(directory: pathlib.Path, plan: BuildPlan) -> set[int]:
     partial, done = directory / 'partial', set()
     inputs, work = read_json_or_none(partial / 'plan.json', lambda facts: (facts['inputs'], _work(facts))) or ([], None)
     if work == _work(plan.facts()):
-        pairs = zip(plan.sources, inputs, strict=True)
-        changed = {source.path for source, facts in pairs if tuple(facts) != identity.file_facts(source)}
+        facts = {source.path: identity.file_facts(source) for source in plan.sources}
+        changed = {path for (path, now), old in zip(facts.items(), inputs, strict=True) if now != tuple(old)}
         for number, parts in enumerate(plan.shards):
-            if any(part.path in changed for part in parts):
-                (partial / f'{number:05d}.json').unlink(missing_ok=True)
-            elif read_record(directory, number, parts):
+            record = read_record(directory, number, parts)
+            if record and all(
+                identity.digest_range(part.path, facts[part.path], part.begin, part.end) == digest
+                for part, digest in zip(parts, record['digests'], strict=True)
+                if part.path in changed
+            ):
                 done.add(number)
+            else:
+                (partial / f'{number:05d}.json').unlink(missing_ok=True)
         logging.info('Continuing the build in %s: %d of %d shards are done.', directory, len(done), len(plan.shards))
     else:
         if (partial / 'plan.json').exists():

@@ -122,13 +122,13 @@ def describe_difference(known: Sequence[KnownText], sources: Sequence[TextSource
     log(f'{pairs[0][1].path}{others} may have changed (another date or inode): comparing the content')
     ranges = [(source, row) for text, source in pairs for row in text.digests]
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
-        digests = pool.map(lambda pair: _digest(pair[0].path, file_facts(pair[0]), *pair[1][:2]), ranges)
+        digests = pool.map(lambda pair: digest_range(pair[0].path, file_facts(pair[0]), *pair[1][:2]), ranges)
         changed = [source for (source, row), digest in zip(ranges, digests, strict=True) if row[-1] != digest]
     return f'{changed[0].name} has changed' if changed else None
 
 
 @functools.lru_cache(maxsize=1 << 16)  # a run compares the text of its vocabulary and that of its store
-def _digest(path: str, facts: tuple[int, str, int], begin: int, end: int) -> str:
+def digest_range(path: str, facts: tuple[int, str, int], begin: int, end: int) -> str:
     """Returns the hash that `formats.read_events` computes for a range of a file. Reading stops at any damage."""
     del facts  # part of the cache key
     digest = new_digest()
