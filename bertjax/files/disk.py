@@ -148,9 +148,11 @@ def check_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < allowed:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-            soft = allowed
+        for limit in (allowed, max(soft, min(allowed, 10_240))):  # macOS refuses more
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+                soft = limit
+                break
     if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
         raise _too_few_files(f'{soft} open files allowed', 1024)
 

@@ -77,13 +77,27 @@ def test_a_missing_folder_is_explained(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ('soft', 'hard', 'new_soft'),
-    [(24, 24, None), (64, 4096, 4096), (64, 256, 256), (4096, 4096, 4096), (256, -1, 1 << 20), (-1, -1, -1)],
+    ('soft', 'hard', 'new_soft', 'most'),
+    [
+        (24, 24, None, 1 << 20),
+        (64, 4096, 4096, 1 << 20),
+        (64, 256, 256, 1 << 20),
+        (4096, 4096, 4096, 1 << 20),
+        (256, -1, 1 << 20, 1 << 20),
+        (256, -1, 10_240, 10_240),  # as on macOS
+        (-1, -1, -1, 1 << 20),
+    ],
 )
-def test_the_limit_of_open_files_is_raised_or_refused(monkeypatch, soft, hard, new_soft):
+def test_the_limit_of_open_files_is_raised_or_refused(monkeypatch, soft, hard, new_soft, most):
     limits = [soft, hard]
+
+    def set_limits(which, pair):
+        if pair[0] > most:
+            raise ValueError('current limit exceeds maximum limit')
+        limits[:] = pair
+
     monkeypatch.setattr(resource, 'getrlimit', lambda which: tuple(limits))
-    monkeypatch.setattr(resource, 'setrlimit', lambda which, pair: limits.__setitem__(slice(None), pair))
+    monkeypatch.setattr(resource, 'setrlimit', set_limits)
     if new_soft is None:
         with pytest.raises(UserError, match=r'ulimit -n: found 24 open files allowed.*ulimit -n 1024'):
             disk.check_open_files()
