@@ -26,8 +26,6 @@ REPLACED = {
     'first_before_others': 'primary_first',
     'is_first': 'is_primary',
     'from_first': 'broadcast_from_primary',
-    'Means': 'Backend',
-    'OnBeam': 'BeamBackend',
     'train_in': 'fit',
     'continue_or_begin': 'resume_or_start',
     'working_in': 'lock_workdir',
