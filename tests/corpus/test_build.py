@@ -1,6 +1,7 @@
 """Tests that a build gives the same bytes with any number of workers and after any interruption."""
 
 import logging
+import multiprocessing
 import os
 import pathlib
 import signal
@@ -60,6 +61,14 @@ def test_an_error_of_a_worker_ends_the_build(small_shards, tmp_path, vocabulary)
     options = CorpusOptions(workers=2, strict=True)
     with pytest.raises(UserError, match='invalid UTF-8'):
         build_store(f'{tmp_path}/?.txt', tmp_path / 'store', str(vocabulary), options, progress=False)
+
+
+def test_the_other_workers_stop_after_an_error(tmp_path, monkeypatch):
+    counters = multiprocessing.get_context('spawn').Array('q', [0, 1])
+    monkeypatch.setattr(workers, '_worker', (tmp_path, None, CorpusOptions(), counters))
+    monkeypatch.setattr(workers, 'encode_shard', lambda *arguments: arguments[-1](1))
+    with pytest.raises(workers._Stopped):
+        workers._encode(0, [])
 
 
 @pytest.mark.parametrize('layout', ['jsonl', 'wikiextractor', *slow('text')])
