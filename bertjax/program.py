@@ -16,13 +16,15 @@ reads only once.
 """
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import os
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Collection
+import threading
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from bertjax.config.check import check_used
@@ -212,9 +214,8 @@ def _run(
     with contextlib.ExitStack() as stack:
         stack.enter_context(filter_log())
         if quiet:
-            on_row = on_row and _with_output(on_row, sys.stdout)
-            null = stack.enter_context(open(os.devnull, 'w', encoding='utf-8', errors='replace'))
-            stack.enter_context(contextlib.redirect_stdout(null))
+            stack.enter_context(_QuietOutput())
+            on_row = on_row and _with_output(on_row)
         stack.callback(CALLER.reset, CALLER.set(Caller('call', ends_process=False, on_row=on_row)))
         try:
             run_verb(request, workdir, _check_one_process)
@@ -229,12 +230,61 @@ def _run(
     return FinishedRun(request, pathlib.Path(workdir).expanduser().absolute())
 
 
-def _with_output(on_row: OnRow, stdout: TextIO) -> OnRow:
-    """Returns a function that calls `on_row` with `stdout` as standard output."""
+# Whether the current thread is in the `on_row` of a quiet call. The output of `on_row` is not discarded.
+_IN_ON_ROW: contextvars.ContextVar[bool] = contextvars.ContextVar('in_on_row', default=False)
+
+
+class _QuietOutput:
+    """A context that discards standard output, except in `on_row`. Threads may enter and leave in any order."""
+
+    _lock, _calls, _stdout = threading.Lock(), 0, sys.stdout
+
+    def __enter__(self) -> None:
+        shared = _QuietOutput
+        with shared._lock:
+            if not shared._calls:
+                shared._stdout, sys.stdout = sys.stdout, _QuietStream(sys.stdout)
+            shared._calls += 1
+        self._token = _IN_ON_ROW.set(False)
+
+    def __exit__(self, *error: object) -> None:
+        shared = _QuietOutput
+        _IN_ON_ROW.reset(self._token)
+        with shared._lock:
+            shared._calls -= 1
+            if not shared._calls:
+                sys.stdout = shared._stdout
+
+
+class _QuietStream:
+    """A stream that writes to `stream` in `on_row`, and discards all other text."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(text) if _IN_ON_ROW.get() else len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def isatty(self) -> bool:
+        return False  # else a run would draw progress bars
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _with_output(on_row: OnRow) -> OnRow:
+    """Returns a function that calls `on_row` without discarding its output."""
 
     def call(row: dict[str, Any]) -> None:
-        with contextlib.redirect_stdout(stdout):
+        token = _IN_ON_ROW.set(True)
+        try:
             on_row(row)
+        finally:
+            _IN_ON_ROW.reset(token)
 
     return call
 

@@ -20,7 +20,7 @@ from running import GLUE, NO_SAVES, ONE_LENGTH, PRETRAIN, RUN12, SMALL, SWEEP, T
 
 import bertjax
 from bertjax.config.recipes import phase
-from bertjax.program import FinishedRun
+from bertjax.program import FinishedRun, _QuietOutput, _with_output
 from bertjax.training.caller import CALLER, Caller
 from bertjax.training.health.interrupt import Interrupt
 from bertjax.workdir.rows import write_rows
@@ -115,6 +115,18 @@ def test_ctrl_c_saves_and_the_same_call_continues_in_a_thread(short_run, corpus,
     assert_same_run(short_run, done[0].workdir, 'heldout')
     first, second = [row for row in rows(tmp_path / 'time.jsonl', None) if 'began' in row]
     assert second['began'] > first['began']  # the time starts with the call, not with the process
+
+
+def test_output_returns_after_the_last_of_several_quiet_calls(capsys):
+    first, second = _QuietOutput(), _QuietOutput()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()
+    print('hidden')
+    _with_output(lambda row: print(row['step']))({'step': 7})
+    second.__exit__()
+    print('visible')
+    assert capsys.readouterr().out == '7\nvisible\n'
 
 
 def test_a_corpus_may_be_a_list_of_texts(corpus, tmp_path, program_environment):
