@@ -79,14 +79,18 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
 
 
 def _moves(name: str, old: str, new: str) -> bool:
-    """Whether the file `name`, which was beside or in the data `old`, is another file of the data `new`."""
-    if os.path.isabs(name) or is_remote(name):
+    """Whether the file `name`, which was beside or in the data `old`, can be another file with the data `new`."""
+    if os.path.isabs(name) or is_remote(name) or _beside(old, name) == _beside(new, name):
         return False
-    old_path, new_path = (
-        os.path.realpath(os.path.join(data if os.path.isdir(data) else os.path.dirname(data), name))
-        for data in map(os.path.expanduser, (old, new))
-    )
-    return is_remote(new) or (os.path.exists(new_path) and new_path != old_path)
+    return not os.path.isfile(os.path.expanduser(new)) or os.path.exists(_beside(new, name))
+
+
+def _beside(data: str, name: str) -> str:
+    """Returns the path of the file `name` in the folder `data`, or beside the file `data`."""
+    data = os.path.expanduser(data)
+    if is_remote(data):  # a file has a suffix
+        return os.path.join(os.path.dirname(data) if pathlib.PurePath(data).suffix else data, name)
+    return os.path.realpath(os.path.join(data if os.path.isdir(data) else os.path.dirname(data), name))
 
 
 def evaluation_settings(

@@ -77,11 +77,13 @@ def test_a_file_beside_the_training_file_is_not_used_with_another_single_file(
     assert merge_run_config(moved, folder, {'data'}).task.dev == ''  # there is no such file
     (tmp_path / 'moved' / 'dev.csv').touch()
     assert merge_run_config(moved, folder, {'data'}).task.dev == 'dev.csv'
-    (folder / 'config.json').write_text(
-        dump(recipe(repository, 'classify.py', data='gs://b/a', **{'task.dev': 'd.csv'}))
-    )
-    for data, dev in (('gs://b/later', 'd.csv'), ('gs://b/a', 'd.csv')):
-        assert merge_run_config(recipe(repository, 'classify.py', data=data), folder, {'data'}).task.dev == dev
+    for old, new, dev in (
+        ('gs://b/a', 'gs://b/later', 'd.csv'), ('gs://b/a', 'gs://b/a', 'd.csv'),
+        ('gs://b/a.csv', 'gs://b/later.csv', ''), (str(tmp_path), str(tmp_path / 'moved'), 'd.csv'),
+    ):  # fmt: skip
+        trained = recipe(repository, 'classify.py', data=old, **{'task.dev': 'd.csv'})
+        (folder / 'config.json').write_text(dump(trained))
+        assert merge_run_config(recipe(repository, 'classify.py', data=new), folder, {'data'}).task.dev == dev
 
 
 def test_another_path_of_the_initial_model_has_no_effect_after_the_start(
