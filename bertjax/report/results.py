@@ -1,6 +1,7 @@
 """The results of a task: of one run, the members of an ensemble, or a sweep and its trials, and the errors on dev."""
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -66,10 +67,13 @@ def members_section(run: Run) -> Section | None:
 
 
 def finished_trials(run: Run) -> Finished:
-    """Returns the finished trials of a sweep, each with its results."""
-    finished = [read_recorded_results(path) for path in (run.folder / TRIALS).glob(f'*/{RESULTS}')]
-    names = [field.name for field in dataclasses.fields(Trial)]
-    trials = [(Trial(**{name: results[name] for name in names}), results) for results in finished]
+    """Returns the finished trials of a sweep, each with its results. Trials with damaged results are omitted."""
+    names, trials = [field.name for field in dataclasses.fields(Trial)], []
+    for path in (run.folder / TRIALS).glob(f'*/{RESULTS}'):
+        with contextlib.suppress(UserError, KeyError):
+            results = read_recorded_results(path)
+            dev_score(results)  # raises an error for damaged results
+            trials.append((Trial(**{name: results[name] for name in names}), results))
     return sorted(trials, key=lambda item: item[0])
 
 
@@ -157,7 +161,10 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
         raise UserError(str(path), f'no JSON lines ({error})', expected, fix) from None
     if len(records) != len(rows):
         raise UserError(str(path), f'{len(rows):,} lines', expected, f'{fix}, or restore config.max_eval_records')
-    judgments = list(task.judgments(records, rows))
+    try:
+        judgments = list(task.judgments(records, rows))
+    except (LookupError, TypeError, ValueError) as error:
+        raise UserError(str(path), f'predictions of another version ({error!r})', expected, fix) from None
     wrong = sorted((judgment for judgment in judgments if judgment.error > 0), key=lambda judgment: -judgment.error)
     counts = collections.Counter(pair for judgment in judgments for pair in judgment.classes)
     worst = [

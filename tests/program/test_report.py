@@ -184,8 +184,11 @@ def test_the_page_of_a_sweep_shows_its_trials(
         assert ticks == ['0.00001', '0.003'] or ticks == ['1e-5', '0.003']
 
     browser.visit(path, look)
-    for folder in (workdir / 'trials').iterdir():
-        (folder / 'results.json').unlink()
+    missing, *damaged = (workdir / 'trials').glob('*/results.json')
+    missing.unlink()
+    without_dev = json.dumps(json.loads(damaged[0].read_text(encoding='utf-8')) | {'splits': {}})
+    for path, text in zip(damaged, ('{', '{}', without_dev), strict=True):
+        path.write_text(text, encoding='utf-8')
     assert 'No run of the sweep is finished yet' in report(program, workdir, **GLUE).read_text(encoding='utf-8')
 
 
