@@ -1,17 +1,20 @@
 """run=doctor reports what it finds, writes nothing, and exits with status 2 if something would prevent the run."""
 
 import dataclasses
+import json
 import pathlib
+import shutil
 import time
 
 import pytest
 from running import GLUE, RUN, Program, assert_one_line, copy_workdir
 
 from bertjax.config.recipes import pretraining_config
-from bertjax.doctor import plan
+from bertjax.doctor import outcome, plan
 from bertjax.files.atomic import lock_directory
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.warm_start import with_existing_vocabulary
+from bertjax.report.run_record import Run
 
 DOCTOR = '--config.run=doctor'
 
@@ -57,6 +60,20 @@ def test_sizes_are_computed_with_the_vocabulary_of_the_initial_model(trained: pa
     pieces = (trained / 'tokenizer' / 'vocab.txt').read_text(encoding='utf-8').splitlines()
     (check,) = plan.config(with_existing_vocabulary(settings, tmp_path), tmp_path)
     assert check.message.endswith(f'with a vocabulary of {len(pieces)}') and len(pieces) != settings.vocab.size
+
+
+def test_another_vocabulary_than_the_initial_models_is_named(trained: pathlib.Path, tmp_path: pathlib.Path):
+    """No other check notices a vocabulary of the same size."""
+    export, init = trained / 'export' / 'hf', tmp_path / 'model'
+    shutil.copytree(export, init, ignore=shutil.ignore_patterns('tokenizer.json'))
+    *pieces, last = (init / 'vocab.txt').read_text(encoding='utf-8').splitlines()
+    (init / 'vocab.txt').write_text('\n'.join([*pieces[:-1], last, pieces[-1]]), encoding='utf-8')
+    config = json.loads((trained / 'config.json').read_text(encoding='utf-8'))
+    rows = [{'step': 24, 'split': 'heldout', 'mlm_loss': 9.0}]
+    for path in (export, init):
+        (check,) = outcome.mlm_loss(Run(trained, 'configs/pretrain_tiny.py', config | {'init': str(path)}, True, rows))
+        assert (f'the run and {path} have different vocabularies' in check.message) == (path == init), check
+        assert ('leave config.tokenizer empty' in check.fix) == (path == init)
 
 
 def test_all_failed_checks_are_reported(program: Program, tmp_path: pathlib.Path):
