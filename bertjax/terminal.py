@@ -135,11 +135,13 @@ def is_shown(record: logging.LogRecord) -> bool:
 def filter_log() -> Iterator[None]:
     """Hides the log messages for which `is_shown` is False, within the context."""
     logger = logging.getLogger('absl')  # Orbax logs through it, too.
+    added = is_shown not in logger.filters
     logger.addFilter(is_shown)
     try:
         yield
     finally:
-        logger.removeFilter(is_shown)
+        if added:
+            logger.removeFilter(is_shown)
 
 
 def invocation() -> str:

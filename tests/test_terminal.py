@@ -1,6 +1,7 @@
 """Control characters are escaped; streams may be closed, lose their reader, or have a small encoding."""
 
 import io
+import logging
 import os
 import pty
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 from rich.table import Table
 
 from bertjax.errors import UserError, printable
-from bertjax.terminal import Console, invocation, make_table
+from bertjax.terminal import Console, filter_log, invocation, is_shown, make_table
 from bertjax.usage import recipe_help
 
 # A small program that prints lines with print and with rich, and writes data.
@@ -216,3 +217,11 @@ with data_output() as out:
     arguments = ['bash', '-c', command, sys.executable, program]
     done = subprocess.run(arguments, env={**os.environ, 'PYTHONPATH': str(repository)}, capture_output=True)
     assert done.returncode == 5 and done.stdout == b'0\n', done.stderr
+
+
+def test_an_inner_filter_of_the_log_keeps_the_outer_one():
+    with filter_log():
+        with filter_log():
+            pass
+        assert is_shown in logging.getLogger('absl').filters
+    assert is_shown not in logging.getLogger('absl').filters
