@@ -16,7 +16,7 @@ from bertjax.attention_analysis.findings import PAGE, check_replaceable, describ
 from bertjax.attention_analysis.heads import MEASURES
 from bertjax.attention_analysis.relations import MIN_WORDS, best_heads_accuracy
 from bertjax.attention_analysis.shown_texts import make_shown_texts
-from bertjax.config.inference import inference_settings
+from bertjax.config.inference import AttentionKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.paths import unusual_kind
@@ -48,6 +48,10 @@ def run(config: ConfigDict, workdir: str) -> None:
     if not path and not texts:
         fix = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'
         raise UserError('config.input', 'nothing', 'texts to analyze', fix)
+    if not path and (options.field != AttentionKeys.field or options.pair_field):
+        found, fix = 'a name of a field', 'leave it out, or set config.input to a file with this field'
+        expected = 'none, because config.attention.texts has no fields'
+        raise UserError('config.attention.field, pair_field', found, expected, fix)
     check_replaceable(folder / 'attention', path)
     if options.compare:
         check_plotly()

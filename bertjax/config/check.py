@@ -91,17 +91,17 @@ def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
         if values[name] == known[name].default:
             continue
         _check_used_by_a_phase(name, values, flag_keys)
-        if not known[name].used_with:
-            continue
-        other, *used = known[name].used_with
-        # A phase may have its own value of the other key.
-        others = [value for key, value in values.items() if other in (key, INHERITED.get(key.partition('].')[2]))]
-        has_effect = any(value in used for value in others) if used else any(others)
-        if not has_effect:
-            found = f'{format_value(values[name])} with config.{other}={format_value(values[other])}'
-            fix = f'leave it out, or set --config.{other}'
-            fix += ' to ' + ' or '.join(str(value) for value in used if value not in ANY_RECIPE) if used else ''
-            raise UserError(f'config.{name}', found, 'no value, because it has no effect', fix)
+        other = name
+        while known[other].used_with:  # the other key must have an effect, too
+            other, *used = known[other].used_with
+            # A phase may have its own value of the other key.
+            others = [value for key, value in values.items() if other in (key, INHERITED.get(key.partition('].')[2]))]
+            has_effect = any(value in used for value in others) if used else any(others)
+            if not has_effect:
+                found = f'{format_value(values[name])} with config.{other}={format_value(values[other])}'
+                fix = f'leave it out, or set --config.{other}'
+                fix += ' to ' + ' or '.join(str(x) or "''" for x in used if x not in ANY_RECIPE) if used else ''
+                raise UserError(f'config.{name}', found, 'no value, because it has no effect', fix)
 
 
 def _check_used_by_a_phase(name: str, values: Mapping[str, Any], flag_keys: Collection[str]) -> None:

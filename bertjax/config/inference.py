@@ -16,7 +16,7 @@ from bertjax.model.quantization import PRECISIONS
 FEATURE_FORMATS = ('npy', 'safetensors', 'parquet', 'jsonl')
 ASK = ('masks', 'score', 'pairs', 'continue')
 _FIELD = text(empty=False)
-_MASKS, _CONTINUE = ('ask', 'masks'), ('ask', 'continue')  # see `used_with` in schema.Key
+_PAIRS, _MASKS, _CONTINUE = ('ask', 'pairs'), ('ask', 'masks'), ('ask', 'continue')  # see `used_with` in schema.Key
 _LENGTH = either(integer(4, MANY), special(0, "the model's default"))
 _MARGIN = either(number(0, 2), special(None, 'no margin'))
 _PROMPT = either(TEXT, special(None, "the model's default"))
@@ -105,17 +105,17 @@ class FillKeys:
 
     ask: str = key('masks', one_of(ASK), 'the kind of question; the argument of the recipe sets this key')
     text: str = key('', TEXT, 'a single text instead of `input`; the answer is printed as a table')
-    second: str = key('', TEXT, '`pairs`: the text that may follow `text`')
-    field: str = key('text', _FIELD, 'records: the field with the text')
-    pair_field: str = key('pair', _FIELD, '`pairs`: the field with the second text', used_with=('ask', 'pairs'))
-    top_k: int = key(5, integer(1, 1000), '`masks`: the number of predictions per mask', used_with=_MASKS)
+    second: str = key('', TEXT, '`pairs`: the text that may follow `text`', used_with=_PAIRS)
+    field: str = key('text', _FIELD, 'records: the field with the text', used_with=('text', ''))
+    pair_field: str = key('pair', _FIELD, '`pairs`: the field with the second text', used_with=('second', ''))
+    top_k: int = key(5, integer(1, 1000), '`masks`: the number of predictions per mask', used_with=('jointly', False))
     jointly: bool = key(False, about='`masks`: fill one mask at a time, the most certain first', used_with=_MASKS)
     tokens: int = key(20, integer(1, MANY), '`continue`: the number of pieces to append', used_with=_CONTINUE)
     temperature: float = key(
         1.0, number(0, 100), '`continue`: the temperature; 0: the most probable piece', used_with=_CONTINUE
     )
-    sample: int = key(50, integer(1, 1000), '`continue`: sample from this many best pieces', used_with=_CONTINUE)
-    seed: int = key(0, SEED, '`continue`: the seed of sampling', used_with=_CONTINUE)
+    sample: int = key(50, integer(1, 1000), '`continue`: sample from this many best pieces', used_with=('temperature',))
+    seed: int = key(0, SEED, '`continue`: the seed of sampling', used_with=('temperature',))
 
 
 @dataclasses.dataclass(frozen=True)

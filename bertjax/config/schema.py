@@ -54,8 +54,9 @@ class Key:
       change: Whether a resumed run may have another value.
       trained: The source of the value in some verbs, see `Trained`.
       named: Whether the argument of a recipe sets the key without its name, as in configs/glue.py:rte.
-      used_with: The name of another key, followed by the values of that key for which this key has an effect. A name
-        without values means all values except 0 and ''. () means that this key always has an effect.
+      used_with: The name of another key, followed by the values of that key for which this key has an effect, if the
+        other key has one. A name without values means all values except 0 and ''. () means that this key always has an
+        effect.
     """
 
     default: Any

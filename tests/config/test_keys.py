@@ -43,8 +43,8 @@ def test_a_key_is_used_with_values_that_another_key_allows():
         'schedule.power', 'schedule.decay', 'schedule.decay_fraction', 'optimizer.momentum', 'optimizer.adam_lr_ratio',
         'vocab.model_type', 'vocab.sample_sentences', 'pairs.short_probability', 'masking.max_span', 'push_private',
         'tracker_project', 'tracker_run', 'step', 'split', 'input', 'topology', 'find_batch', 'steps', 'benchmark',
-        'ensemble', 'extract.calibration', 'fill.pair_field', 'fill.top_k', 'fill.jointly', 'fill.tokens',
-        'fill.temperature', 'fill.sample', 'fill.seed',
+        'ensemble', 'extract.calibration', 'fill.second', 'fill.field', 'fill.pair_field', 'fill.top_k', 'fill.jointly',
+        'fill.tokens', 'fill.temperature', 'fill.sample', 'fill.seed',
     }  # fmt: skip
 
 

@@ -235,6 +235,9 @@ def test_mistakes_are_reported_before_anything_is_written(program: Program, trai
         return line
 
     assert 'config.input' in error()
+    for name in ('field', 'pair_field'):
+        texts = ('--config.attention.texts=("a text",)', f'--config.attention.{name}=body')
+        assert 'config.attention.texts has no fields' in error(*texts)
     assert 'config.attention.show' in error('--config.attention.show=-1')
     assert 'config.max_length' in error(f'--config.input={treebank}', '--config.max_length=9999')
     long = _file(tmp_path, 'long.conllu', treebank.read_text().partition('\n\n')[0])

@@ -226,6 +226,9 @@ def test_answers_to_another_input_with_the_same_name_are_not_replaced(program: P
 IGNORED = [
     ('masks', 'tokens=3'), ('score', 'top_k=9'), ('score', 'jointly'), ('pairs', 'temperature=0.5'),
     ('masks', 'pair_field=b'), ('masks', 'seed=3'), ('score', 'sample=3'), ('continue', 'top_k=9'),
+    ('masks', 'jointly --config.fill.top_k=9'), ('masks', 'text=[MASK] --config.fill.field=b'),
+    ('continue', 'temperature=0.0 --config.fill.seed=3'), ('continue', 'temperature=0.0 --config.fill.sample=3'),
+    ('pairs', 'text=a --config.fill.second=b --config.fill.pair_field=c'), ('masks', 'second=a'),
 ]  # fmt: skip
 
 
