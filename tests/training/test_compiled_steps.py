@@ -181,11 +181,12 @@ def test_the_progress_bar_and_a_line_report_compilation(tmp_path, capsys, monkey
     recorder = Recorder(experiment, console, GoodputClock(tmp_path, 0))
     status = lambda: console._progress.tasks[0].fields['status']  # noqa: E731
     assert status() == ''
-    console.set_status('loss 0.7')
+    console.write({'split': 'train', 'step': 2, 'loss': 0.7, 'sequences_per_s': 9.0, 'seconds_per_step': 0.5})
+    assert capsys.readouterr().out.startswith('step 2/10  loss 0.700  9 seq/s')
     for seconds in (0.5, 12.4):
         with recorder.report_compile('length 64 (1 of 3)'):
             assert status() == 'compiling length 64 (1 of 3) …'
             now[0] += seconds
-        assert status() == 'loss 0.7'
+        assert status() == 'loss 0.700  9 seq/s'
     assert capsys.readouterr().out == 'compiled length 64 (1 of 3) in 12 s\n'
     recorder.close()
