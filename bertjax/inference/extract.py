@@ -130,7 +130,7 @@ def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
     value, where = item.fields[id], f'{item.where}, field {quote_names([id])}'
     if isinstance(value, str):
         check_text(value, where)
-    elif value is not None and not (isinstance(value, int | float) and math.isfinite(value)):
+    elif not isinstance(value, int | None) and not (isinstance(value, float) and math.isfinite(value)):
         fix = 'name another field in config.extract.id, or leave the field empty'
         raise UserError(where, format_value(value), 'a string or a finite number', fix)  # JSON has no NaN
     return {'id': value, **texts}

@@ -167,7 +167,7 @@ def test_mistakes_are_reported_before_anything_is_computed(program: Program, tra
     assert 'config.extract.id' in line('--config.extract.id=name')
     bad.write_text('{"text": "a", "n": 1}\n{"text": "b", "n": "\\ud83d"}\n{"text": "c", "n": {}}\n')
     assert f"{bad}:2, field 'n': found a lone surrogate" in line('--config.extract.id=n', source=bad)
-    bad.write_text('{"text": "a", "n": 1}\n{"text": "c", "n": {}}\n')
+    bad.write_text('{"text": "a", "n": 1' + 400 * '0' + '}\n{"text": "c", "n": {}}\n')
     assert f"{bad}:2, field 'n': found {{}}, expected a string or a finite number" in line(
         '--config.extract.id=n', source=bad
     )
