@@ -14,7 +14,10 @@ from bertjax.tasks.task import Task
 
 
 class Label(TypedDict, total=False):
-    """The result of a classification. A regression sets only `score`; several labels set `labels`, not `label`."""
+    """The result of a classification, or of a regression, which sets only `score`.
+
+    A classification sets `probabilities` and `label` or, if a text may have several labels, `labels`.
+    """
 
     label: str
     labels: list[str]
@@ -35,7 +38,7 @@ class Answer(TypedDict):
 
 
 class TaggedEntity(TypedDict):
-    """An entity from character `start` to `end` of a text, or from word to word of a list.
+    """An entity [start, end) in the characters of a text, or in the words of a list.
 
     `score` is the mean probability of the entity's words.
     """
