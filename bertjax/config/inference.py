@@ -82,7 +82,7 @@ class ExtractKeys:
     )
     combine: str = key('mean', one_of(COMBINE), 'how several layers are combined')
     weights: tuple = key((), list_of(number(-1e6, 1e6)), '`combine=weighted`: one weight per layer')
-    pool: str = key('auto', one_of(('auto', *POOL)), 'the pooling; `auto`: that of sentence-transformers, else `mean`')
+    pool: str = key('auto', one_of(('auto', *POOL)), "`auto`: the model's own (sentence-transformers), else `mean`")
     normalize: bool | None = key(
         None, _NORMALIZE, "whether to scale vectors to length 1; `None`: the model's setting if `pool=auto`, else no"
     )

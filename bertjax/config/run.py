@@ -115,7 +115,9 @@ class RunKeys:
     schedule: ScheduleKeys = group(ScheduleKeys(), change=TRAINING)
     optimizer: Optimizer = group(Optimizer(), change=TRAINING)
 
-    ema_decay: float = key(0.0, BELOW_ONE, 'the decay of the average weights to evaluate and export; 0: none', STATE)
+    ema_decay: float = key(
+        0.0, BELOW_ONE, 'the decay of a moving average of weights to evaluate and export; 0: none', STATE
+    )
 
     log_every: int = key(100, integer(1, COUNT), 'the number of steps between logged rows of training', MACHINE)
     eval_every: int | str = key('1%', duration('%'), 'the interval between evaluations; 0: only at the start and end')
