@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 import bertjax
 from bertjax.convert.huggingface.sentence_transformers import module_files, read_sentence_modules
 from bertjax.errors import UserError
+from bertjax.loading.save_model import model_to_export
 from bertjax.model.pooling import SENTENCE_POOL, pool_tokens
 from bertjax.tasks.embedding.files import TextExample
 from bertjax.tasks.embedding.task import EmbeddingTask
@@ -94,6 +95,12 @@ def test_a_prompt_that_is_not_pooled_is_refused(program, folder, tmp_path):
     by_default = {**changes, 'config_sentence_transformers.json': FILES['config_sentence_transformers.json']}
     with pytest.raises(UserError, match=f'{message}; {fix}'):
         bertjax.load(write(shutil.copytree(folder, tmp_path / 'default'), **by_default)).encode(TEXTS)
+    without_dense = {**by_default, 'modules.json': FILES['modules.json'][:2]}
+    for name, is_exported in (('1_Pooling/config.json', False), ('config_sentence_transformers.json', True)):
+        # the exported function cannot exclude a default prompt, but a model without one is exported
+        model = write(tmp_path / 'default', **{**without_dense, name: changes[name]})
+        content = model_to_export(bertjax.load(model)._model, ['stablehlo'], 'format')
+        assert (content.embeddings is not None) == is_exported
     pairs = tmp_path / 'pairs.jsonl'
     pairs.write_text(json.dumps({'anchor': TEXTS[0], 'positive': TEXTS[1]}))
     ask = (f'--workdir={tmp_path / "w"}', f'--config.init={tmp_path / "model"}', f'--config.input={pairs}')

@@ -82,5 +82,7 @@ def exported_module(config: BertConfig, modules: SentenceModules | None) -> Bert
     layers = next((name for name, numbers in LAYER_NUMBERS.items() if modules and numbers == modules.layers), None)
     if layers is None or modules.refusal or modules.dense_layers or modules.weights or modules.truncate_dim:
         return None
+    if modules.prompt and not modules.include_prompt:
+        return None  # the module cannot tell the tokens of the prompt from the others
     options = {'pool': modules.pool, 'dense': modules.dense, 'normalize': modules.normalize}
     return BertForEmbedding(config, layers=layers, **options)
