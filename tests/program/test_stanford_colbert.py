@@ -13,7 +13,9 @@ from test_colbert_run import RECIPE, assert_equal_cosines, colbert
 from test_rerank_run import lists, scores
 
 import bertjax
-from bertjax.convert.huggingface.multi_vector import PUNCTUATION, MultiVector, read_multi_vector
+from bertjax.convert.huggingface import multi_vector
+from bertjax.convert.huggingface.multi_vector import PROJECTION, PUNCTUATION, MultiVector, read_multi_vector
+from bertjax.convert.load import read_source
 from bertjax.errors import UserError
 from bertjax.loading.load_model import load_model
 from bertjax.tasks.embedding.files import TextExample
@@ -64,7 +66,11 @@ def test_a_folder_is_scored_saved_and_trained(program: Program, stanford: pathli
     assert 'config.task.query_len: found 32 for' in error and 'expected 12, as in that model' in error
 
 
-def test_settings_are_read_or_refused(stanford: pathlib.Path):
+def test_settings_are_read_or_refused(stanford: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as once:
+        once.delattr(multi_vector, 'read_tensors')  # the projection is read with the other tensors
+        projection = read_source(stanford).tensors[PROJECTION].values
+    np.testing.assert_array_equal(projection, load_file(stanford / 'model.safetensors')['linear.weight'])
     expected = MultiVector('[unused0] ', '[unused1] ', 12, 24, True, False, PUNCTUATION)
     assert read_multi_vector(stanford, 64) == expected
     metadata = stanford / 'artifact.metadata'
