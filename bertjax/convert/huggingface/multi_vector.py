@@ -10,6 +10,7 @@ stanford-futuredata/ColBERT (infra/config/settings.py, modeling/hf_colbert.py).
 
 import dataclasses
 import string
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -102,11 +103,17 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
     older = None
     if given['model_type'] == _PYLATE and given.get('do_query_expansion') is not False:
         older = {'strategy': 'fixed', 'attend': given.get('attend_to_expansion_tokens')}
-        older['length'] = given.get('query_length') or 32  # the default of PyLate and ColBERT
+        query_len = given.get('query_length') or 32  # the default of PyLate and ColBERT
+        older['length'] = _parse_length(query_len, 'query_length', str(folder / SETTINGS), longest)
     expansion = encoder.get('query_expansion', older)
     is_plain = isinstance(expansion, dict) and expansion.get('strategy') == 'fixed' and not expansion.get('token')
+    prompts, prefixes = given.get('prompts') or {}, {side: given.get(f'{side}_prefix') or '' for side in _SIDES}
+    words = mask.get('skiplist_words') or []
     allowed = {
         'query_expansion': (ENCODER, expansion, expansion is None or is_plain),
+        'prompts': (SETTINGS, prompts, isinstance(prompts, dict) and _are_strings(prompts.values())),
+        **{f'{side}_prefix': (SETTINGS, prefix, isinstance(prefix, str)) for side, prefix in prefixes.items()},
+        'skiplist_words': (mask_file, words, isinstance(words, list) and _are_strings(words)),
         'skiplist_tasks': (mask_file, tasks := mask.get('skiplist_tasks', ['document']), tasks == ['document']),
         'keep_only_token_ids': (mask_file, ids := mask.get('keep_only_token_ids'), not ids),
         'similarity_fn_name': (SETTINGS, name := given.get('similarity_fn_name'), name in (None, 'maxsim', 'MaxSim')),
@@ -115,7 +122,6 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
     for name, (file, value, is_allowed) in allowed.items():
         if not is_allowed:
             raise UserError(str(folder / file), f'{name} {format_value(value)}', "ColBERT's settings", _FIX)
-    prompts, prefixes = given.get('prompts') or {}, {side: given.get(f'{side}_prefix') or '' for side in _SIDES}
     limit = read_max_length(folder, encoder) or longest
 
     def length(name: str) -> int:
@@ -123,7 +129,8 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
         return _parse_length(value, name, str(folder / file), longest)
 
     if expansion:
-        query_len = _parse_length(expansion.get('length'), 'the length of query_expansion', str(folder), longest)
+        name = 'the length of query_expansion'
+        query_len = _parse_length(expansion.get('length'), name, str(folder / ENCODER), longest)
     else:
         query_len = length('query_length')
     return MultiVector(
@@ -132,7 +139,7 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
         length('document_length'),
         bool(expansion),
         bool(expansion and expansion.get('attend')),
-        tuple(mask.get('skiplist_words') or ()),
+        tuple(words),
     )
 
 
@@ -150,6 +157,10 @@ def _read_metadata(folder: epath.Path, longest: int) -> MultiVector:
     skiplist = PUNCTUATION if given.get('mask_punctuation', True) else ()
     attend = bool(given.get('attend_to_mask_tokens'))
     return MultiVector(*prompts, length('query_maxlen', 32), length('doc_maxlen', 220), True, attend, skiplist)
+
+
+def _are_strings(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str | None) for value in values)
 
 
 def _parse_length(value: Any, name: str, where: str, longest: int) -> int:

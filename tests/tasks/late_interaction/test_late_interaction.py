@@ -238,8 +238,21 @@ def test_settings_of_a_folder(tmp_path: pathlib.Path):
         (tmp_path / name).write_text(original)
     for expansion in ('fixed', {'strategy': 'fixed'}, {'length': 8}, {'strategy': 'fixed', 'length': '8'}, []):
         (tmp_path / 'sentence_bert_config.json').write_text(json.dumps({'query_expansion': expansion}))
-        with pytest.raises(UserError, match=r'found (the length of )?query_expansion '):
+        with pytest.raises(UserError, match=r'sentence_bert_config.json: found (the length of )?query_expansion '):
             read_multi_vector(tmp_path, 64)
+    for name, key, value in (
+        ('config_sentence_transformers.json', 'prompts', ['x']),
+        ('config_sentence_transformers.json', 'prompts', {'query': 3}),
+        ('config_sentence_transformers.json', 'query_prefix', 3),
+        ('2_MultiVectorMask/config.json', 'skiplist_words', 'the'),
+        ('2_MultiVectorMask/config.json', 'skiplist_words', [1]),
+    ):
+        original = (tmp_path / name).read_text()
+        (tmp_path / 'sentence_bert_config.json').write_text('{}')
+        (tmp_path / name).write_text(json.dumps({**json.loads(original), key: value}))
+        with pytest.raises(UserError, match=f"{name}: found {key}.*expected ColBERT's settings"):
+            read_multi_vector(tmp_path, 64)
+        (tmp_path / name).write_text(original)
     (tmp_path / 'sentence_bert_config.json').write_text(json.dumps({'document_length': '20'}))
     with pytest.raises(UserError, match=r"sentence_bert_config.json: found document_length '20'"):
         read_multi_vector(tmp_path, 64)
@@ -260,6 +273,12 @@ def test_settings_of_a_folder(tmp_path: pathlib.Path):
     (tmp_path / 'sentence_bert_config.json').write_text(json.dumps({'max_seq_length': 50}))
     pylate = {'model_type': 'ColBERT', 'query_prefix': '[Q] ', 'document_prefix': '[D] ', 'query_length': 8}
     pylate |= {'document_length': 7, 'attend_to_expansion_tokens': True}
+    for query_length in ('32', 3):
+        (tmp_path / 'config_sentence_transformers.json').write_text(
+            json.dumps({**pylate, 'query_length': query_length})
+        )
+        with pytest.raises(UserError, match=rf'config_sentence_transformers.json: found query_length {query_length!r}'):
+            read_multi_vector(tmp_path, 64)
     (tmp_path / 'config_sentence_transformers.json').write_text(json.dumps(pylate))
     assert read_multi_vector(tmp_path, 64) == MultiVector('[Q] ', '[D] ', 8, 7, True, True, PUNCTUATION)
     # The lengths may exceed max_seq_length, which PyLate saves without the prefix. The prompt follows the prefix.
