@@ -55,7 +55,8 @@ class Checkpoints:
     `save` copies the arrays to the host. A background thread writes them, reads their structure back, and syncs the
     files and their checksums to disk. It then removes old checkpoints, except the newest `keep` and the one with the
     lowest cost. If a save fails, the next `save`, `wait` or `close` raises its error. All processes must call `save`
-    and `wait`, which raise in all processes if the save failed in one of them.
+    and `wait`, which raise in all processes if the save failed in one of them. The constructor raises a UserError if
+    the directory or a parent of it is a file.
 
     Args:
       directory: The folder, which is created if needed.
@@ -74,9 +75,10 @@ class Checkpoints:
         waits_for_others = not (has_separate_workdirs() or is_alone())
         self._processes = ocp.options.MultiprocessingOptions() if waits_for_others else _single_process()
         self._stack = contextlib.ExitStack()
-        self._thread = self._stack.enter_context(futures.ThreadPoolExecutor(1, 'checkpoint'))
         # The path must not have wildcards, because Orbax finds its files by a glob pattern that begins with the path.
         self._orbax_directory = self._stack.enter_context(without_wildcards(self.directory))
+        # The stack leaves the thread first, so the path exists until the thread has finished a save.
+        self._thread = self._stack.enter_context(futures.ThreadPoolExecutor(1, 'checkpoint'))
         if not read_only and is_primary():
             self._prepare()
         elif not read_only and has_separate_workdirs():
@@ -239,8 +241,9 @@ class Checkpoints:
 
     def _wait_for_save(self) -> BaseException | None:
         """Waits for the running save and returns its error, or None."""
-        saving, self._saving = self._saving, None
-        return None if saving is None else saving.exception()
+        failure = None if self._saving is None else self._saving.exception()
+        self._saving = None  # only now, because Ctrl-C may interrupt the wait
+        return failure
 
     def close(self) -> None:
         """Waits for this process's part of the running save. If the save failed, raises its error.

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from unittest import mock
 
 import jax
 import orbax.checkpoint as ocp
@@ -132,7 +133,7 @@ def test_a_finished_step_is_not_saved_again(open_checkpoints):
     assert bits(checkpoints.restore(5, template_on(mesh_of()))) == bits(first)
 
 
-@pytest.mark.parametrize('when', ['next save', 'close'])
+@pytest.mark.parametrize('when', ['next save', 'close', 'close after an interrupted wait'])
 def test_an_error_of_the_background_thread_is_raised(open_checkpoints, monkeypatch, when):
     checkpoints, _ = open_checkpoints()
 
@@ -142,11 +143,15 @@ def test_an_error_of_the_background_thread_is_raised(open_checkpoints, monkeypat
     with monkeypatch.context() as broken:
         broken.setattr(checksums, 'write_checksums', full)
         checkpoints.save(state_at(1), Position(1), CONFIG, None)
+        if when == 'close after an interrupted wait':
+            interrupt = mock.patch.object(checkpoints._saving, 'exception', side_effect=KeyboardInterrupt)
+            with interrupt, pytest.raises(KeyboardInterrupt):
+                checkpoints.wait()
         with pytest.raises(OSError, match='No space left'):
-            if when == 'close':
-                checkpoints.close()
-            else:
+            if when == 'next save':
                 checkpoints.save(state_at(2), Position(2), CONFIG, None)
+            else:
+                checkpoints.close()
     checkpoints.close()  # The error was raised before, so this call does nothing.
     again, messages = open_checkpoints()
     assert again.latest() is None

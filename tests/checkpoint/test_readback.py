@@ -4,6 +4,7 @@ import os
 import pathlib
 import shutil
 import types
+from unittest import mock
 
 import numpy as np
 import orbax.checkpoint as ocp
@@ -28,13 +29,21 @@ def names(directory: pathlib.Path) -> list[str]:
 
 @pytest.mark.parametrize('name', ['exp[1]', *slow('a*b', 'what?', '**')])
 def test_a_path_may_contain_wildcards(tmp_path, name):
-    """Orbax treats paths as glob patterns. The symbolic link that avoids this is removed at the end."""
+    """Orbax treats paths as glob patterns. The symbolic link that avoids this is removed at the end.
+
+    An interrupted `close` finishes the save, too.
+    """
     folder = tmp_path / name / 'checkpoints'
     for step in (1, 2):
         checkpoints = Checkpoints(folder, keep=1)
         assert (checkpoints.latest() is None) == (step == 1)
         checkpoints.save(state_at(step), Position(step), CONFIG, None)
-        checkpoints.close()
+        if step == 1:
+            checkpoints.close()
+        else:
+            interrupt = mock.patch.object(checkpoints._saving, 'exception', side_effect=KeyboardInterrupt)
+            with interrupt, pytest.raises(KeyboardInterrupt):
+                checkpoints.close()
     checkpoints = Checkpoints(folder, keep=1, read_only=True)
     assert checkpoints.latest().position == Position(2)
     assert bits(checkpoints.restore(2, template_on(mesh_of()))) == bits(state_at(2))
