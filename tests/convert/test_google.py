@@ -26,6 +26,7 @@ from bertjax.convert.heads import MULTIPLE_CHOICE, QUESTION_ANSWERING, SEQUENCE_
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config, read_source
 from bertjax.errors import UserError
+from bertjax.files import protobuf
 from bertjax.model.bert import BertForPreTraining
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer
@@ -124,6 +125,12 @@ def test_a_variable_in_slices_is_refused(tmp_path):
     write_files(tmp_path, SLICED)
     with pytest.raises(UserError, match='x/a: found a variable saved in slices'):
         Bundle(tmp_path / 's').read('x/a')
+
+
+def test_big_endian_numbers_are_refused(tmp_path):
+    (tmp_path / 'x.index').write_bytes(table.write_table({b'': protobuf.varint_field(2, 1)}))
+    with pytest.raises(UserError, match=r'x\.index: found big-endian numbers'):
+        Bundle(tmp_path / 'x')
 
 
 def test_a_table_of_many_blocks_is_read_back(monkeypatch):

@@ -21,9 +21,9 @@ INDEX = '.index'
 # {DataType of tensorflow/core/framework/types.proto: dtype}.
 _DTYPES = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64, 14: ml_dtypes.bfloat16, 19: np.float16}
 _FLOAT32 = 1
-# _HEADER is the key of the header. The next two are fields of BundleHeaderProto: the number of data files and the
-# format version. _PRODUCER is a field of VersionDef.
-_HEADER, _SHARDS, _VERSION, _PRODUCER = b'', 1, 3, 1
+# _HEADER is the key of the header. The next three are fields of BundleHeaderProto: the number of data files, the byte
+# order and the format version. _PRODUCER is a field of VersionDef.
+_HEADER, _SHARDS, _BIG_ENDIAN, _VERSION, _PRODUCER = b'', 1, 2, 3, 1
 # The fields of BundleEntryProto. The next line has the fields of TensorShapeProto and of its dimensions.
 _DTYPE, _SHAPE, _SHARD, _OFFSET, _SIZE, _CRC, _SLICES = 1, 2, 3, 4, 5, 6, 7
 _DIMENSION, _LENGTH = 2, 1
@@ -37,7 +37,7 @@ class Bundle:
     def __init__(self, prefix: epath.PathLike):
         """Opens the checkpoint `prefix`, the path of the index file without its suffix.
 
-        Raises a UserError if the index does not exist or is damaged.
+        Raises a UserError if the index does not exist, is damaged or is big-endian.
         """
         self._prefix = epath.Path(prefix)
         self._index = self._prefix.parent / (self._prefix.name + INDEX)
@@ -50,6 +50,9 @@ class Bundle:
             self.shapes = {name: _shape(entry.get(_SHAPE, b'')) for name, entry in self._entries.items()}
         except (ValueError, TypeError) as error:
             raise UserError(str(self._index), str(error), _EXPECTED, _AGAIN) from None
+        if header.get(_BIG_ENDIAN):  # the checksums do not show this
+            fix = 'save it again on a little-endian machine'
+            raise UserError(str(self._index), 'big-endian numbers', 'little-endian numbers', fix)
         self._shards = header.get(_SHARDS, 1)
 
     def read(self, name: str) -> np.ndarray:
