@@ -1,5 +1,6 @@
 """Exports a model to ONNX with jax2onnx and symbolic sizes, for onnxruntime and other programs without JAX."""
 
+import contextlib
 import dataclasses
 import importlib.util
 import logging
@@ -50,7 +51,8 @@ outputs = dict(zip(names, session.run(names, dict(zip({names}, inputs)))))
 def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
     """Raises a UserError if a pre-trained model or a task's model cannot be exported to ONNX.
 
-    jax2onnx is not installed or cannot convert the model (a BiLSTM), or the weights do not fit in one file.
+    This is the case if jax2onnx is not installed or cannot convert the model (a BiLSTM), or if the weights do not fit
+    in one file.
     """
     if importlib.util.find_spec('jax2onnx') is None:
         fix = "pip install 'bertjax[onnx]'"
@@ -75,7 +77,11 @@ def export_onnx(content: ExportContent, directory: epath.PathLike) -> None:
     config = dataclasses.replace(content.config, **changes)  # a scan would become a Loop
     model, embeddings, outputs = content.module.clone(config=config), content.embeddings, {}
     embeddings = None if embeddings is None else embeddings.clone(config=config)
-    with content.stage(directory) as path:
+    with content.stage(directory) as path, contextlib.ExitStack() as stack:
+        for name in ('jax2onnx', 'onnx_ir'):  # They warn of plugins that cannot be imported, and of undeclared types.
+            logger = logging.getLogger(name)
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
         for name, function in make_functions(model, unstacked.keys(), embeddings).items():
             graph, outputs[name] = _convert(name, function, flat_paths(unstacked), model)
             write_atomic(path / f'{name}.onnx', graph.SerializeToString(deterministic=True))
@@ -87,8 +93,6 @@ def _convert(
     name: str, function: Function, weights: Mapping[str, np.ndarray], model: BertForPreTraining | BertForTask
 ) -> tuple[Any, dict[str, str]]:
     """Returns an onnx.ModelProto and its outputs, {name: dtype and shape}."""
-    for logger in ('jax2onnx', 'onnx_ir'):  # They warn of plugins that cannot be imported, and of undeclared types.
-        logging.getLogger(logger).setLevel(logging.ERROR)
     import jax2onnx  # An optional dependency, whose import takes two seconds.
 
     def bound(*inputs: jax.Array) -> dict[str, jax.Array]:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import logging
 import pathlib
 
 import jax
@@ -66,6 +67,7 @@ def test_a_pretrained_model_runs_without_jax(small_config, make_params, tokenize
     model, params = BertForPreTraining(small_config()), make_params(small_config())
     export_onnx(ExportContent(model, params, tokenizer, extra_files={'task.json': b'{}'}), tmp_path / 'one')
     export_onnx(ExportContent(model, params, tokenizer, extra_files={'task.json': b'{}'}), tmp_path / 'two')
+    assert logging.getLogger('jax2onnx').level == logging.getLogger('onnx_ir').level == logging.NOTSET
     files = {path.name: path.read_bytes() for path in (tmp_path / 'one').iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / 'two').iterdir()}
     assert str(pathlib.Path(onnx.__file__).parent).encode() not in b''.join(files.values()) and not caplog.records
