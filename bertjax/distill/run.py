@@ -152,7 +152,7 @@ def _distillation(
     if distill.has_two_stages:
         stages = [stage(HIDDEN_LOSSES, distill.intermediate_learning_rate or None), stage(OUTPUT_LOSSES)]
     copied = distill.student_layers(teacher.config, student.num_layers)
-    initial_weights = 'starting from random weights'
+    initial_weights = '' if distill.student_init == 'init' else 'starting from random weights'
     if copied is not None:
         missing = {name.partition('/')[0] for name in teacher.imported.missing}
         head = ' and the head' if 'head' in teacher.imported.params.keys() - missing else ''
