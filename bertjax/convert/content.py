@@ -36,7 +36,8 @@ class ExportContent:
       dtype: The dtype of the tensors in a Hugging Face directory: 'float32', 'float16' or 'bfloat16'.
       values: The config.json of the Hugging Face directory from which the model was read; empty for other models. An
         export to Hugging Face keeps the model family, and the keys that the export does not set.
-      files: The same for a Hugging Face directory. They replace files of the export except config.json and tensors.
+      files: Additional files of a Hugging Face directory, {relative path: content}. They replace files of the export
+        except config.json and the tensors.
       embeddings: The module that computes vectors of texts. StableHLO and ONNX get a function of this module. None if
         there is no such module.
     """

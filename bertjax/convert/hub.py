@@ -110,8 +110,8 @@ def pull(name: str, where: str) -> str:
 def check_push(name: str) -> None:
     """Raises a UserError if a push to a repository would fail.
 
-    The hub token is missing, rejected or read-only, the hub is not available, or the repository belongs to others than
-    the user and this user's organizations.
+    This is the case if the hub token is missing, rejected or read-only, if the hub is not available, or if the
+    repository belongs to others than the user and this user's organizations.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import LocalTokenNotFoundError

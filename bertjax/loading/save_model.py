@@ -46,7 +46,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
 
     Parts that were initialized at random, such as an untrained head, are omitted. The other parts keep the dtype of the
     model's files if the format supports it, else they become float32. The values do not change. Raises a UserError if
-    one of the formats cannot represent the model. `where` names the key or the argument with the formats in it.
+    one of the formats cannot represent the model. `where` names the key or argument of the formats for its message.
     """
     task, origin = model.task, model.origin
     head = None if task is None else task.head

@@ -69,8 +69,8 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
 def check_head_exportable(model: BertForTask, head: Head) -> None:
     """Raises a UserError if transformers cannot represent a task's model.
 
-    `check_exportable` fails, transformers lacks the head, the model has a BiLSTM or unsupported `layers`, or the class
-    of transformers reads [CLS] and the encoder is left-to-right.
+    This is the case if `check_exportable` fails, transformers lacks the head, the model has a BiLSTM or unsupported
+    `layers`, or the class of transformers reads [CLS] and the encoder is left-to-right.
     """
     check_exportable(model.config, head)
     if not head.architecture:
@@ -145,7 +145,8 @@ def from_json(
     {key in BERT: different key in the file}.
 
     Raises:
-      UserError: The model is not a BERT or has unsupported features, a required key is missing.
+      UserError: The model is not a BERT or has unsupported features, or a required key is missing. BertConfig checks
+        the types.
     """
 
     def fail(key: str, expected: str, fix: str) -> None:
