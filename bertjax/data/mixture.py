@@ -1,6 +1,5 @@
-"""Mixes the pre-training examples of several corpora, and schedules the mask rate of examples."""
+"""Mixes the pre-training examples of several corpora."""
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -90,30 +89,3 @@ class MixedExamples:
             for name, x in batch.items():
                 rows.setdefault(name, np.zeros((len(component), *x.shape[1:]), x.dtype))[selected] = x
         return rows
-
-
-@dataclasses.dataclass(frozen=True)
-class ScheduledMasks:
-    """The examples (or packed rows) of a phase, with a mask rate that changes linearly with the example number.
-
-    The rate of example n depends only on n and the attributes, so a resumed run has the same rates.
-
-    Attributes:
-      examples: The examples. Their own mask rate is the higher of `first` and `last`.
-      first, last: The mask rates of the first and of the last example.
-      count: The number of examples in the phase.
-    """
-
-    examples: PretrainingExamples | PackedExamples | MixedExamples
-    first: float
-    last: float
-    count: int
-
-    def rates(self, indices: np.ndarray) -> np.ndarray:
-        """Returns the mask rate of each example, float64 [B]. Examples after the end of the phase have rate `last`."""
-        progress = np.minimum(np.asarray(indices) / max(self.count - 1, 1), 1)
-        return self.first + (self.last - self.first) * progress
-
-    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the examples `indices`, int64 [B], in the format of `batch.py`."""
-        return self.examples.batch(indices, self.rates(indices))

@@ -12,8 +12,8 @@ from jax.sharding import Mesh
 from bertjax.config.plain import to_plain
 from bertjax.convert.vocabulary import set_embedding_rows
 from bertjax.corpus.store import StoreSplit, TokenStore
-from bertjax.data.mixture import ScheduledMasks
 from bertjax.data.plans import remove_leftovers
+from bertjax.data.scheduled_masks import ScheduledMasks
 from bertjax.errors import UserError
 from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, Objective, with_z_loss
 from bertjax.metrics.rows import distillation_values, pair_name, pretraining_values

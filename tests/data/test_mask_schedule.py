@@ -5,10 +5,11 @@ import pytest
 from data_fakes import synthetic_split
 
 from bertjax.data.masking import MaskOptions
-from bertjax.data.mixture import MixedExamples, ScheduledMasks
+from bertjax.data.mixture import MixedExamples
 from bertjax.data.packing import PackedExamples
 from bertjax.data.pairs import PairOptions
 from bertjax.data.pretraining import PretrainingExamples
+from bertjax.data.scheduled_masks import ScheduledMasks
 
 S, P, COUNT = 64, 26, 200
 HIGH, LOW = 0.4, 0.15
