@@ -5,6 +5,8 @@ import dataclasses
 import pathlib
 from typing import Any
 
+from jax.sharding import Mesh
+
 from bertjax.checkpoint.checkpoints import Checkpoints, SavedCheckpoint
 from bertjax.data.pairs import PairOptions
 from bertjax.errors import UserError
@@ -24,6 +26,7 @@ class SavedPretraining:
     """A checkpoint of a pre-training run, with its parameters on the mesh."""
 
     config: BertConfig
+    mesh: Mesh
     tokenizer: Tokenizer
     params: Any
     checkpoint: SavedCheckpoint
@@ -57,4 +60,4 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
         setup = build_pretraining_setup(settings, model_config, make_mesh(settings.mesh_axes))
         with mesh_context(setup.mesh):
             params = checkpoints.restore_params(checkpoint, setup.state.params)
-    return SavedPretraining(model_config, tokenizer, params, checkpoint)
+    return SavedPretraining(model_config, setup.mesh, tokenizer, params, checkpoint)
