@@ -181,9 +181,9 @@ def _make_gpus(name: str, example: str) -> list[Any]:
     if machines > 1 or 'x' in count:
         raise UserError('config.topology', repr(name), example, f'give the number of GPUs of one machine: {gpu}:8')
     os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')  # compiling needs no driver
-    jax.devices('cpu')  # starting JAX registers the plug-ins
     shape, target = f'1x1x{count}', _TARGET.format(**GPUS[gpu])  # partitions, hosts per partition, GPUs per host
     try:
+        jax.devices('cpu')  # starting JAX registers the plug-ins
         return list(topologies.get_topology_desc(gpu, 'cuda', topology=shape, target_config=target).devices)
     except Exception as error:  # the plug-in raises various errors
         reason = first_line(error)

@@ -40,7 +40,7 @@ def test_a_published_encoder_with_a_new_head_gives_the_logits_of_transformers(to
     ours = model.apply({'params': imported.params}, *inputs.values())['logits']
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
     tokens = load_task_model(directory, BertForTokens(model.config, 5), TOKEN_CLASSIFICATION)
-    assert tokens.unused == ['bert.pooler.dense.bias', 'bert.pooler.dense.weight']
+    assert tokens.unused == ['pooler.dense.bias', 'pooler.dense.weight']
 
 
 def test_the_bilstm_equals_torch_on_packed_sequences(torch):

@@ -19,8 +19,8 @@ class Fake:
 
     calls: list
 
-    def refusal(self):
-        return None
+    def check(self):
+        pass
 
     def start(self, *arguments):
         self.calls.append(arguments)
@@ -81,8 +81,10 @@ def test_a_missing_package_is_an_error_before_anything_is_written(
 def test_a_trained_model_is_evaluated_without_its_tracker(
     program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path, monkeypatch
 ):
-    refusal = UserError('config.tracker', 'no login', 'a login', 'log in')
-    monkeypatch.setitem(tracker.SERVICES, 'wandb', lambda: types.SimpleNamespace(refusal=lambda: refusal))
+    def refuse():
+        raise UserError('config.tracker', 'no login', 'a login', 'log in')
+
+    monkeypatch.setitem(tracker.SERVICES, 'wandb', lambda: types.SimpleNamespace(check=refuse))
     workdir = copy_workdir(tuned, tmp_path / 'own')
     path = workdir / 'config.json'
     path.write_text(json.dumps(json.loads(path.read_text()) | {'tracker': 'wandb'}))

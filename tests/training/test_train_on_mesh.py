@@ -58,7 +58,7 @@ def test_the_initial_state_is_traced_once(monkeypatch):
     """Although the shapes and shardings are computed before the state."""
     traces = []
     monkeypatch.setattr(
-        'bertjax.training.state.init_params', lambda model, key: traces.append(1) or init_params(model, key)
+        'bertjax.training.setup.init_params', lambda model, key: traces.append(1) or init_params(model, key)
     )
     Run(tiny_config(mesh=MESH, **MESH_RECIPE)).init()
     assert len(traces) == 1

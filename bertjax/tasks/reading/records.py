@@ -45,7 +45,7 @@ def is_binary(path: epath.Path) -> bool:
     return streams.bare_suffix(path.name) in BINARY or is_saved_dataset(path)
 
 
-def read_records(files: Files, format: str = 'auto', layout: TableLayout = ANY_TABLE) -> Iterator[Record]:
+def read_records(files: Files, format: str = '', layout: TableLayout = ANY_TABLE) -> Iterator[Record]:
     """Yields the records of the files of a split, in order.
 
     TSV has no quoting, as in the files of GLUE and SICK: a quotation mark is an ordinary character, and no field
@@ -54,7 +54,8 @@ def read_records(files: Files, format: str = 'auto', layout: TableLayout = ANY_T
     lines. .gz, .bz2, .xz and .zst files are decompressed. Text is UTF-8, with or without a byte order mark.
 
     Args:
-      format: The format of text files, one of TEXT_FORMATS; 'auto' selects the format by suffix.
+      format: The format of text files, one of TEXT_FORMATS; '' or 'auto' selects the format by suffix. Only for 'auto' does the
+        message of an unknown suffix propose config.task.format.
       layout: The expected form of a table; by default, any table with a header.
 
     Raises:
@@ -66,7 +67,7 @@ def read_records(files: Files, format: str = 'auto', layout: TableLayout = ANY_T
             yield from read_dataset(*path)
             continue
         suffix = streams.bare_suffix(path.name)
-        kind = FORMATS.get(suffix) if format == 'auto' else format
+        kind = FORMATS.get(suffix) if format in ('', 'auto') else format
         if not path.is_file() and not is_saved_dataset(path):
             raise UserError(str(path), 'no such file', 'a table', 'check config.data and the names in config.task')
         if is_binary(path):
@@ -74,7 +75,7 @@ def read_records(files: Files, format: str = 'auto', layout: TableLayout = ANY_T
         elif kind:
             yield from parse_records(read_lines(path), str(path), kind, layout)
         else:
-            fix = f'rename it, or set config.task.format to one of {", ".join(TEXT_FORMATS)}'
+            fix = 'rename it' + (f', or set config.task.format to one of {", ".join(TEXT_FORMATS)}' if format else '')
             raise UserError(str(path), f'the suffix {suffix!r}', 'one of ' + ', '.join(FORMATS), fix)
 
 
@@ -97,7 +98,7 @@ def parse_records(
     return check_not_empty(records, where)
 
 
-def read_rows(files: Files, layout: TableLayout, format: str = 'auto') -> Iterator[Row]:
+def read_rows(files: Files, layout: TableLayout, format: str = '') -> Iterator[Row]:
     """Reads records with `read_records`, and yields the columns of `layout`."""
     return select_columns(read_records(files, format, layout), layout.columns)
 

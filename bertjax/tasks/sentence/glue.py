@@ -139,7 +139,7 @@ class GlueTask(TextTask):
         headerless, max_broken_rows = row.headerless_columns, row.max_broken_rows
         if source.server:  # the server needs a prediction for every row, so no row may be dropped
             headerless, max_broken_rows = row.headerless_test_columns, 0
-        return read_rows(files, TableLayout(columns, headerless, max_broken_rows), 'tsv' if official else 'auto')
+        return read_rows(files, TableLayout(columns, headerless, max_broken_rows), 'tsv' if official else '')
 
     def _folder(self) -> epath.Path:
         data = data_directory(self.data, f'a folder with the files of {self.name}')
