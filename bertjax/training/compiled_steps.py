@@ -136,7 +136,7 @@ class CompiledSteps(Mapping[int, Program]):
     def _submit(self, lengths: Iterable[int]) -> None:
         for length in lengths:
             if length not in self._futures:
-                # Accelerators lower here, so that errors of all lengths come first and JAX's contexts of the caller apply.
+                # Accelerators lower here: errors of all lengths come first, and the caller's JAX contexts apply.
                 job = self._lower(length) if self._in_parallel else lambda length=length: self._lower(length)()
                 # XLA releases the GIL.
                 self._pool = self._pool or concurrent.futures.ThreadPoolExecutor(None if self._in_parallel else 1)

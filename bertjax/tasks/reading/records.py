@@ -54,8 +54,8 @@ def read_records(files: Files, format: str = '', layout: TableLayout = ANY_TABLE
     lines. .gz, .bz2, .xz and .zst files are decompressed. Text is UTF-8, with or without a byte order mark.
 
     Args:
-      format: The format of text files, one of TEXT_FORMATS; '' or 'auto' selects the format by suffix. Only for 'auto' does the
-        message of an unknown suffix propose config.task.format.
+      format: The format of text files, one of TEXT_FORMATS; '' or 'auto' selects the format by suffix. Only for 'auto'
+        does the message of an unknown suffix propose config.task.format.
       layout: The expected form of a table; by default, any table with a header.
 
     Raises:
