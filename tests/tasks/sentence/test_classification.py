@@ -184,6 +184,8 @@ def test_data_may_be_a_single_file(tmp_path):
     (tmp_path / 'other.txt').write_text('ham\tgood\n')
     assert learned(path, **options, test='other.txt').records('test')[0].label == 'ham'
     assert learned(path, **options, train=path.name).labels == ['ham', 'spam']
+    with pytest.raises(UserError, match=r"the suffix '', .*; rename it, or set config\.task\.format to one of tsv"):
+        learned(path)
     with pytest.raises(UserError, match=r"task\.train: found 'other.txt', expected '', because config\.data is"):
         learned(path, **options, train='other.txt')
 
