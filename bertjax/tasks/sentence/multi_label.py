@@ -115,10 +115,17 @@ class MultiLabelTask(ClassificationTask):
     def _find_separator(self) -> str:
         """Returns the separator of the labels in a cell. An unknown separator is detected in the training file."""
         if not self._separator:
+            if not self._files.find('train'):
+                found, expected = 'nothing, without a training file', 'the separator of the labels of a record'
+                raise UserError('config.task.separator', found, expected, "for example --config.task.separator=','")
             cells = [row.values[-1] or '' for row in self._rows('train')]
             plain = ''.join(cell for cell in cells if not cell.lstrip().startswith('['))
-            self._separator = next((mark for mark in _SEPARATORS if mark in plain), _SEPARATORS[0])
+            marks = [mark for mark in _SEPARATORS if mark in plain]
+            self._separator = marks[0] if marks else _SEPARATORS[0]
             print(f'the separator of the labels of a record is {self._separator!r}')
+            if len(marks) > 1:
+                question = 'are these several labels? config.task.separator sets the separator'
+                print(f'warning: labels contain {" and ".join(map(repr, marks[1:]))}; {question}')
         return self._separator
 
     def _balanced_weights(self, counts: Sequence[int], total: int) -> list[float]:

@@ -141,11 +141,17 @@ def test_there_may_be_more_labels_than_half_the_records(tmp_path: pathlib.Path):
 
 def test_odd_labels_are_reported(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
     path = tmp_path / 'train.csv'
-    path.write_text('text,label\na,x;none\nb,y\nc,X\n')
+    path.write_text('text,label\na,x;none\nb,"x, y"\nc,X\n')
     learned(path)
     output = capsys.readouterr().out
     assert "warning: 'X' and 'x' are different labels" in output
     assert f"1 records have the label 'none', the first at {path}:2; is it a missing value?" in output
+    assert "warning: labels contain ','; are these several labels? config.task.separator sets" in output
+    learned(path, separator=';')
+    assert 'several labels' not in capsys.readouterr().out
+    path.write_text('text,label\na,x;z\nb,x\nc,z\n')
+    learned(path)
+    assert 'several labels' not in capsys.readouterr().out
 
 
 def test_a_test_file_with_only_some_label_columns_is_refused(tmp_path: pathlib.Path):
@@ -170,3 +176,17 @@ def test_a_test_file_without_any_label_is_only_predicted(tmp_path: pathlib.Path)
     task = learned(tmp_path)
     assert list(task.splits()) == ['train', 'test']
     assert [record.label for record in task.records('test')] == [(), ('x',)]
+
+
+def test_a_separator_that_training_did_not_need_is_set_for_a_test_file(tmp_path: pathlib.Path):
+    (tmp_path / 'lists.jsonl').write_text(FILES['lists.jsonl'])
+    (tmp_path / 'data').mkdir()
+    (tmp_path / 'data' / 'test.csv').write_text('text,label\na,x|y\n')
+    state = learned(tmp_path / 'lists.jsonl').learned_state()
+    task = MultiLabelTask(str(tmp_path / 'data'), 32)
+    task.restore(state)
+    with pytest.raises(UserError, match=r'config\.task\.separator: found nothing, without a training file'):
+        task.records('test')
+    task = MultiLabelTask(str(tmp_path / 'data'), 32, separator='|')
+    task.restore(state)
+    assert task.records('test')[0].label == ('x', 'y')
