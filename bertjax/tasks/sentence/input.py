@@ -20,6 +20,7 @@ def read_input(
     format: str = 'auto',
     quiet: bool = False,
     tabs: bool = False,
+    keep_tabs: bool = False,
 ) -> Iterator[Row | Blank]:
     """Yields the texts of each record as soon as its lines are read. A .json file is read to its end first.
 
@@ -34,6 +35,7 @@ def read_input(
       headerless_columns: The names of all columns of a table without a header; () if tables have a header.
       quiet: Whether to suppress the message about the detected format.
       tabs: Whether plain lines are pairs if the first line has a tab, even if `columns` has one column.
+      keep_tabs: Whether a plain line with tabs is a single text.
 
     Raises:
       UserError: The file has no rows, or a row is malformed.
@@ -50,12 +52,12 @@ def read_input(
     if not quiet:
         print(f'{where}: read as {names.get(format, "one text per line" if texts == 1 else "one pair per line")}')
     if format == 'lines':
-        return check_not_empty(_plain_rows(lines, where, texts), where, 'no text')
+        return check_not_empty(_plain_rows(lines, where, texts, keep_tabs), where, 'no text')
     layout = TableLayout(tuple(columns), tuple(headerless_columns))
     return select_columns(parse_records(lines, where, format, layout, blank='skipped'), columns)
 
 
-def _plain_rows(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row | Blank]:
+def _plain_rows(lines: Iterable[Line], where: str, texts: int, keep_tabs: bool) -> Iterator[Row | Blank]:
     blanks: list[Blank] = []
     for number, line in lines:
         location = f'{where}:{number}'
@@ -64,7 +66,7 @@ def _plain_rows(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row |
             continue
         yield from blanks  # so blank lines at the end of the file are dropped
         blanks = []
-        cells = tuple(line.split('\t'))
+        cells = (line,) if keep_tabs else tuple(line.split('\t'))
         if len(cells) != texts:
             expected = 'one text per line, without tabs' if texts == 1 else 'two texts per line with a tab between them'
             fix = 'correct the line, or put the column names in the first line'

@@ -113,6 +113,7 @@ class TextTask(Task[Example, Scores]):
     has_baselines = True
     columns = ()  # the names of all columns of a table without a header; () if tables must have one
     format = 'auto'  # the format of text files whose suffix is unknown
+    keep_tabs = False  # whether a plain line with tabs is a single text
     trained_texts = 0  # the number of texts in each training record of a regression; 0 if unknown or not a regression
     learned: ClassVar[Mapping[str, str]] = {'labels': 'labels'}
     min_seq_len = 5
@@ -142,7 +143,8 @@ class TextTask(Task[Example, Scores]):
         return REGRESSION if self.regression else CLASSIFICATION
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Example | Blank]:
-        for row in read_input(lines, where, self.text_columns, headerless_columns=self.columns, format=self.format):
+        options = {'headerless_columns': self.columns, 'format': self.format, 'keep_tabs': self.keep_tabs}
+        for row in read_input(lines, where, self.text_columns, **options):
             yield row if isinstance(row, Blank) else self.example(row)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Example]:
