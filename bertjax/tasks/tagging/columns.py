@@ -138,7 +138,7 @@ class Sentence:
       tags: the tag of each word, in IOB2 or plain; None if the sentence has no tags.
       document: the index of the document, ascending in the file.
       columns: the columns of each word, as in the file; () for the words alone.
-      preceding_lines: see ColumnBlock; a blank line if the input has none.
+      preceding_lines: see ColumnBlock; () if the input is no column file.
       separator: the separator of the columns.
       scheme: the scheme of the tags in the file: one of schemes.py:ENTITIES, 'plain', or '' if it is unknown.
       fields: all fields of the record, if the sentence is a record that is read for prediction; else None.
@@ -152,7 +152,7 @@ class Sentence:
     tags: tuple[str, ...] | None
     document: int = 0
     columns: tuple[tuple[str, ...], ...] = ()
-    preceding_lines: tuple[tuple[str, ...], ...] = ((),)
+    preceding_lines: tuple[tuple[str, ...], ...] = ()
     separator: str = ' '
     scheme: str = ''
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
@@ -253,13 +253,13 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
             row += [row[sentence.tag_column], tag] if repeat else [tag]
         if append_iob2:
             rows = [[*row, *both] for row, *both in zip(rows, sentence.tags, tags_in_iob2, strict=True)]
-        for line in sentence.preceding_lines:
+        for line in sentence.preceding_lines or ([()] if lines else []):
             boundary = bool(line) and line[0] == DOCSTART
             # conlleval fails if lines have different numbers of columns, so a boundary is padded.
             padded = [*line, *['O'] * (len(rows[0]) - len(line))] if boundary else line
             lines.append(join(padded))
         lines += map(join, rows)
-    return '\n'.join(lines).lstrip('\n') + '\n\n'
+    return '\n'.join(lines) + '\n\n'
 
 
 def file_tags(sentence: Sentence) -> tuple[str, ...]:

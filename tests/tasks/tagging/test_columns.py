@@ -75,7 +75,7 @@ def test_conll_2003_is_read_as_iob1():
     assert {sentence.scheme for sentence in sentences} == {'iob1'}
 
 
-@pytest.mark.parametrize('text', [CONLL, NCBI], ids=['conll', 'ncbi'])
+@pytest.mark.parametrize('text', [CONLL, NCBI, '\na B-X\nb O\n\nc O\n'], ids=['conll', 'ncbi', 'blank'])
 def test_columns_are_written_as_they_were_read(text: str):
     sentences = read(text)
     tags = [sentence.tags for sentence in sentences]
