@@ -70,7 +70,8 @@ class TaggedFiles(SplitFiles):
         blank = [row.where for row in rows if isinstance(row, Blank)]
         if blank:
             print(f'skipped {len(blank):,} records without words, the first at {blank[0]}')
-        sentences = [row for row in rows if isinstance(row, Sentence)]
+        with_words = (row for row in rows if isinstance(row, Sentence))
+        sentences = list(check_not_empty(with_words, where, 'no record with words'))
         locations = [[sentence.where] * len(sentence.words) for sentence in sentences]
         return columns.convert_to_iob2(sentences, locations, where, format) if tagged else sentences
 

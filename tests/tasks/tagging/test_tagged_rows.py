@@ -40,6 +40,9 @@ def test_json_lines_are_read(tmp_path: pathlib.Path, capsys: pytest.CaptureFixtu
     write(tmp_path, 'test.jsonl', [{'tokens': [], 'ner_tags': []}, *ROWS])
     assert task.splits() == ['train', 'dev', 'test']
     task.learn(records)
+    write(tmp_path, 'val.jsonl', [{'tokens': [], 'ner_tags': []}])
+    with pytest.raises(UserError, match=r'val.jsonl: found no record with words, expected at least one'):
+        task.records('dev')
     lines = number_lines('{"id": 7, "words": ["a", "b"], "tags": ["x", "y"]}\n\n{"tokens": ["c"]}\n')
     parsed = list(task.parse(lines, 'standard input'))
     assert [(record.words, record.tags, record.fields.get('id')) for record in parsed] == [
