@@ -35,7 +35,10 @@ class Ranking:
 Records = Sequence[TextExample | Query]
 Predictions = list[float | Ranking]
 _NAME = text(empty=False)
-NEGATIVES_FIX = 'find negatives with configs/mine_negatives.py, and give its result as config.data'
+NEGATIVES_FIX = (
+    'name their column in config.task.negative, '
+    'or find negatives with configs/mine_negatives.py, and give its result as config.data'
+)
 _SHOWN = 10  # the maximum number of documents in a query's row of predictions
 
 

@@ -155,7 +155,8 @@ def test_negatives_of_squad_come_from_mining(tmp_path: pathlib.Path):
     for name in ('train', 'dev'):
         (tmp_path / f'{name}-v1.1.json').write_text(json.dumps(squad))
     one = task(tmp_path)
-    fix = r'; find negatives with configs/mine_negatives\.py, and give its result as config\.data'
+    fix = r'; name their column in config\.task\.negative, '
+    fix += r'or find negatives with configs/mine_negatives\.py, and give its result as config\.data'
     with pytest.raises(UserError, match='found only anchors without negatives, expected negatives' + fix):
         one.learn(one.records('train'))
     with pytest.raises(UserError, match="found no negative of the anchor 'a', expected a negative" + fix):
