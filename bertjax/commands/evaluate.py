@@ -67,7 +67,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
             if isinstance(tuned, Ensemble):
                 member_scores[name] = tuned.member_scores(split)
             write_predictions(predictions_folder, task, name, split, predictions)
-            console.print(task.report(split.records, predictions), markup=False)
+            if report := task.report(split.records, predictions):
+                console.print(report, markup=False)
         section['splits'] = {**section.get('splits', {}), **measured}
         old_parts = {name: part for name, part in section.pop('parts', {}).items() if name not in measured}
         parts = old_parts | data.parts(measured)
