@@ -110,9 +110,8 @@ def predict_pieces(
       title, advance: See `Runner.run`.
 
     Returns:
-      For each sequence with M positions, the ids of the pieces, int32 [M, K], and their log-probabilities, float32 [M,
-        K],
-      the most probable first.
+      For each sequence with M positions, the ids of the pieces, int32 [M, K], and their log-probabilities,
+      float32 [M, K], the most probable first.
     """
     tokenizer = runner.model.tokenizer
     # The embedding table may have more rows than the tokenizer has pieces.
