@@ -76,7 +76,7 @@ def read_recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
     of the encoder) and 'seq_len'.
 
     Raises:
-      UserError: The file is damaged.
+      UserError: The file is damaged, or an option of `task` does not fit the learned state.
     """
     facts = read_json_object(path, _RESTORE)
     for key, kind in {'task': dict, 'learned': dict, 'encoder': dict, 'seq_len': int}.items():
@@ -86,13 +86,16 @@ def read_recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
     labels = facts['learned'].get('labels', [])
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise UserError(f'{path}: learned.labels', format_value(labels), 'a list of texts', _RESTORE)
+    threshold = facts['learned'].get('null_threshold', 0.0)
+    if type(threshold) not in (int, float):
+        raise UserError(f'{path}: learned.null_threshold', format_value(threshold), 'a number', _RESTORE)
     try:
-        float(facts['learned'].get('null_threshold', 0.0))
         task.restore(facts['learned'])
-        BertConfig(**facts['encoder'])
-    except UserError as error:  # from BertConfig
-        found = f'encoder.{error.where.rpartition(".")[2]} {error.found}'
-        raise UserError(str(path), found, error.expected, _RESTORE) from None
+        try:
+            BertConfig(**facts['encoder'])
+        except UserError as error:
+            found = f'encoder.{error.where.rpartition(".")[2]} {error.found}'
+            raise UserError(str(path), found, error.expected, _RESTORE) from None
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(str(path), f'an invalid state ({error})', 'the task of this run', _RESTORE) from None
     return facts

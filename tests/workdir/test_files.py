@@ -20,6 +20,7 @@ from bertjax.finetune.restore import merge_run_config
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.model.config import BertConfig
 from bertjax.pretrain.chance_baselines import ChanceBaselines, read_chance_baselines
+from bertjax.tasks.relation.task import RelationTask
 from bertjax.workdir.files import read_recorded_config, read_recorded_results, read_recorded_task
 from bertjax.workdir.lock import check_workdir_kind
 
@@ -161,6 +162,21 @@ def test_a_damaged_task_is_valid_or_an_error(recipe: ConfigDict, tmp_path: pathl
             refused += 1
             assert 'task.json' in str(error)
     assert refused > 40
+
+
+@pytest.mark.parametrize(
+    ('learned', 'message'),
+    [
+        ({'null_threshold': '1.5'}, r"task\.json: learned\.null_threshold: found '1\.5', expected a number; restore"),
+        ({'null_threshold': True}, r'task\.json: learned\.null_threshold: found True'),
+        ({'labels': ['no', 'yes']}, r"^config\.task\.negative: found 'none', expected one of no, yes"),
+    ],
+)
+def test_a_wrong_learned_state_and_a_wrong_option_are_told_apart(learned: dict, message: str, tmp_path: pathlib.Path):
+    recorded = {'task': {}, 'learned': learned, 'encoder': dataclasses.asdict(BertConfig()), 'seq_len': 32}
+    (tmp_path / 'task.json').write_text(json.dumps(recorded))
+    with pytest.raises(UserError, match=message):
+        read_recorded_task(tmp_path / 'task.json', RelationTask('', 32, negative='none'))
 
 
 @pytest.mark.parametrize('splits', [[], 'dev', {'dev': 0.5}, {'dev': None}])
