@@ -41,8 +41,9 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     if settings.init and not has_checkpoints(folder):
         huggingface_directory(settings.init)  # raises if there is no such model
     mesh = make_mesh(settings.mesh_axes, training_devices())
+    settings.check_memory(mesh)
     if not settings.budget:  # a budget chooses the batch
-        settings.check_devices(mesh)
+        settings.check_batches(mesh)
     with lock_workdir(folder):
         training, state = _train(settings, folder, mesh, flag_keys)
         finish_pretraining(folder, training, state.eval_params, recipe)

@@ -176,15 +176,22 @@ class PretrainingSettings(PretrainingKeys):
         return description
 
     def check_devices(self, mesh: Mesh) -> None:
-        """Raises a UserError if the mesh does not divide the model or a batch, or the devices surely lack the memory.
+        """Calls `check_batches` and `check_memory`."""
+        self.check_batches(mesh)
+        self.check_memory(mesh)
 
-        Does not read the corpus.
-        """
+    def check_batches(self, mesh: Mesh) -> None:
+        """Raises a UserError if the mesh does not divide the model or a batch. Does not read the corpus."""
         trained = not self.tokenizer and not self.init
         check_mesh(self.model_config(self.vocab.size if trained else 128 * mesh.shape['tensor']), mesh)
         for phase in self.unresolved_phases:
             key, rows = phase.smallest_batch
             check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
+
+    def check_memory(self, mesh: Mesh) -> None:
+        """Raises a UserError if a phase surely needs more memory than the devices have. Does not read the corpus."""
+        trained = not self.tokenizer and not self.init
+        for phase in self.unresolved_phases:
             check_memory(
                 self.model_config(self.vocab.size if trained else 1),
                 mesh,

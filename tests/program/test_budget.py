@@ -71,6 +71,12 @@ def test_a_replay_has_the_same_bits(program, timed, tmp_path):
         assert replayed.replace(str(timed).encode(), b'') == first, name
 
 
+def test_a_model_that_is_too_large_is_reported_before_a_vocabulary_is_trained(program, tmp_path, monkeypatch):
+    monkeypatch.setattr('bertjax.training.settings.device_memory', lambda mesh: 1 << 10)
+    error = program.error(*_arguments(program, tmp_path / 'run'), recipe='configs/budget.py:5s', small=False)
+    assert error.startswith('error: config.model: found ') and not (tmp_path / 'run' / 'tokenizer').exists()
+
+
 @pytest.mark.slow
 def test_a_signal_between_two_phases_stops_the_second(program, tmp_path):
     def decide(*arguments, original=BudgetPlan.decide, **options):
