@@ -156,9 +156,10 @@ def _to_json(value: Any, where: str) -> Any:
     if isinstance(value, list | tuple):
         return [_to_json(item, where) for item in value]
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in 'mM':
-        # Python has no type for nanoseconds, the default of pandas.
-        is_nanoseconds = np.datetime_data(value.dtype)[0] == 'ns'
-        value = value.astype(f'{value.dtype.kind}8[us]') if is_nanoseconds else value
+        # NumPy converts finer units than Python's microseconds, and durations in months or years, to integers.
+        unit = np.datetime_data(value.dtype)[0]
+        if unit in ('ns', 'ps', 'fs', 'as') or value.dtype.kind == 'm':
+            value = value.astype(f'{value.dtype.kind}8[us]')
     if isinstance(value, datetime.date) and value != value:  # NaT of pandas
         return None
     if hasattr(value, 'dtype') and hasattr(value, 'tolist'):  # NumPy

@@ -24,11 +24,14 @@ def test_rows_can_be_the_diagnostic_set_of_glue(tmp_path):
 def test_dates_are_text_and_paths_do_not_depend_on_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     row = {'text': 'a', 'label': 'b', 'day': np.datetime64('2024-01-02', 'ns'), 'none': np.datetime64('NaT', 'ns')}
-    row['days'] = np.array(['2024-01-02'], 'datetime64[D]')
+    row |= {'days': np.array(['2024-01-02'], 'datetime64[D]'), 'exact': np.datetime64('1970-01-02', 'ps')}
+    row |= {'weeks': np.timedelta64(1, 'W'), 'years': np.array([4, 'NaT'], 'timedelta64[Y]')}
     recipe = write_rows(bertjax.recipe('classify', data={'train': [row]}), pathlib.Path('run'))
     monkeypatch.chdir('/')
     written = json.loads((pathlib.Path(recipe.config.data) / 'train.jsonl').read_text())
-    assert written == {'text': 'a', 'label': 'b', 'day': '2024-01-02 00:00:00', 'none': None, 'days': ['2024-01-02']}
+    text = {'text': 'a', 'label': 'b', 'day': '2024-01-02 00:00:00', 'none': None, 'days': ['2024-01-02']}
+    text |= {'exact': '1970-01-02 00:00:00', 'weeks': '7 days, 0:00:00', 'years': ['1460 days, 23:16:48', None]}
+    assert written == text
 
 
 @pytest.mark.parametrize('name', ['bs=32', 'lr=1e-4,bs=32', '[a],*'])
