@@ -15,7 +15,7 @@ from bertjax.corpus.store import StoreSplit, TokenStore, open_store
 from bertjax.errors import UserError
 from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.text_data import print_line, store_directories, text_is_gone
+from bertjax.pretrain.text_data import find_missing_text, print_line, store_directories
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.workdir.lock import has_checkpoints
 
@@ -101,8 +101,8 @@ def prepare_texts(
             continue
         directory = folder / FOLDER / name
         try:
-            if is_primary() and text_is_gone(path, options, directory, folder):
-                print_line(f'no text for {name} in {path}: the run continues on the token store in {directory}')
+            if is_primary() and (reason := find_missing_text(path, options, directory, folder)):
+                print_line(f'{reason} in {_KEY}, {name}: the run continues on the token store in {directory}')
             elif is_primary():
                 build_store(path, directory, tokenizer, options, replace=not has_checkpoints(folder), log=print_line)
         except UserError as error:
@@ -137,7 +137,7 @@ def _name_text(error: UserError, name: str) -> UserError:
 
 def _check_not_trained_on(settings: PretrainingSettings, name: str, path: str, folder: pathlib.Path) -> None:
     options = settings.corpus_options
-    if text_is_gone(path, options, folder / FOLDER / name, folder):
+    if find_missing_text(path, options, folder / FOLDER / name, folder):
         return
     try:
         sources = resolve_sources(path, options)
@@ -146,7 +146,7 @@ def _check_not_trained_on(settings: PretrainingSettings, name: str, path: str, f
     if settings.data:
         return  # a token store does not contain the names of the text files
     corpora = zip(parse_mixture(settings.corpus), store_directories(settings, folder), strict=True)
-    specs = [spec for (spec, _), store in corpora if not text_is_gone(spec, options, store, folder)]
+    specs = [spec for (spec, _), store in corpora if not find_missing_text(spec, options, store, folder)]
     trained = {os.path.realpath(source.path) for spec in specs for source in resolve_sources(spec, options)}
     shared = next((source.path for source in sources if os.path.realpath(source.path) in trained), None)
     if shared:

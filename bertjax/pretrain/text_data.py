@@ -4,6 +4,7 @@ import dataclasses
 import os
 import pathlib
 import shlex
+from collections.abc import Sequence
 
 from bertjax.corpus.beam import check_beam
 from bertjax.corpus.build import build_store
@@ -149,10 +150,13 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
     """
     if settings.data or not is_primary():
         return open_stores(settings, workdir, tokenizer, verify=is_primary())
-    specs = [spec for spec, _ in parse_mixture(settings.corpus)]
+    specs, weights = zip(*parse_mixture(settings.corpus), strict=True)
+    if AUTO not in weights:
+        _print_shares(specs, weights)
     for spec, directory in zip(specs, store_directories(settings, workdir), strict=True):
-        if settings.run != 'corpus' and text_is_gone(spec, settings.corpus_options, directory, workdir):
-            print_line(f'no text in {spec}: the run continues on the token store in {directory}')
+        reason = find_missing_text(spec, settings.corpus_options, directory, workdir)
+        if settings.run != 'corpus' and reason:
+            print_line(f'{reason} in config.corpus: the run continues on the token store in {directory}')
             continue
         old_manifest = _read_manifest(directory)
         advice = f', or continue on this store with --config.data={shlex.quote(str(directory))}'
@@ -173,21 +177,25 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
                 print_line(line)
             print_report(report, warn_long_documents(store))
     stores = open_stores(settings, workdir, tokenizer)
-    if len(specs) > 1:
-        for spec, count in zip(specs, block_counts([store.weight for store in stores]).tolist(), strict=True):
-            print_line(f'{spec}, {count / BLOCK:.3g} of the examples')
+    if AUTO in weights:
+        _print_shares(specs, [store.weight for store in stores])
     return stores
 
 
-def text_is_gone(spec: str, options: CorpusOptions, store: pathlib.Path, workdir: pathlib.Path) -> bool:
-    """Returns whether a text does not exist any more, but a run with checkpoints has its token store."""
-    if not (has_checkpoints(workdir) and _read_manifest(store)):
-        return False
-    try:
-        resolve_sources(spec, options)
-    except UserError:
-        return True
-    return False
+def _print_shares(specs: Sequence[str], weights: Sequence[float]) -> None:
+    if len(specs) > 1:
+        for spec, count in zip(specs, block_counts(weights).tolist(), strict=True):
+            print_line(f'{spec}, {count / BLOCK:.3g} of the examples')
+
+
+def find_missing_text(spec: str, options: CorpusOptions, store: pathlib.Path, workdir: pathlib.Path) -> str:
+    """Returns why a text cannot be read, if a run with checkpoints has its token store; otherwise ''."""
+    if has_checkpoints(workdir) and _read_manifest(store):
+        try:
+            resolve_sources(spec, options)
+        except UserError as error:
+            return error.found
+    return ''
 
 
 def _read_manifest(directory: pathlib.Path) -> bytes:
