@@ -68,14 +68,15 @@ class Loader:
 
     Threads run in parallel, because large numpy operations release the GIL. Each thread makes whole batches, so the
     examples do not depend on the number of threads. One thread is enough for most devices
-    (benchmarks/input_pipeline.py); the others are idle then.
+    (benchmarks/input_pipeline.py). Each time the training loop has to wait, another batch is prefetched, so that
+    another thread works.
 
     Args:
       examples: The source of the examples. Several threads may call it at the same time.
       first: The number of the first example.
       batch_size: The rows of a batch over all processes.
       sharding: The sharding of the rows.
-      ahead: The number of batches to prefetch, in addition to one batch per thread.
+      ahead: The number of batches to prefetch, in addition to one batch per working thread.
       threads: The number of threads; 0 means half of the cores, up to _MAX_THREADS.
     """
 
@@ -90,7 +91,8 @@ class Loader:
         threads = threads or max(1, min(_MAX_THREADS, available_cores() // 2))
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix='loader')
         self._batches: collections.deque[concurrent.futures.Future[NumberedBatch]] = collections.deque()
-        for _ in range(ahead + threads):
+        self._max_batches = ahead + threads
+        for _ in range(ahead + 1):
             self._submit()
 
     def _submit(self) -> None:
@@ -106,6 +108,8 @@ class Loader:
         return self
 
     def __next__(self) -> NumberedBatch:
+        if not self._batches[0].done() and len(self._batches) < self._max_batches:
+            self._submit()
         batch = self._batches[0].result()  # an error stays, so that another call raises it again
         self._batches.popleft()
         self._submit()
