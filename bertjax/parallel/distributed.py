@@ -116,9 +116,9 @@ def has_separate_workdirs() -> bool:
 def primary_first(*, sync_workdirs: bool = True) -> Iterator[None]:
     """A context whose body runs first in the primary process, then in the others, which see the primary's files.
 
-    The body must not compute on the mesh, which needs all processes. Within the body, `is_multiprocess` returns False,
-    so the other functions of this module do not wait for other processes. Without `sync_workdirs`, separate workdirs do
-    not get the primary's files.
+    The body must not compute on the mesh, which needs all processes, and must not call `wait_for_all` or
+    `gather_texts`. Within the body, `is_multiprocess` returns False, so the other functions of this module do not wait
+    for other processes. Without `sync_workdirs`, separate workdirs do not get the primary's files.
 
     Raises:
       OtherStoppedError: In the other processes if the primary has raised, or in every process without an error if

@@ -61,7 +61,8 @@ class EarlyStopping:
 class Loop:
     """Trains one run, or several runs together, and evaluates and saves in between and at the end.
 
-    With `early_stopping`, which applies to the last phase, each new best state is also saved.
+    With `early_stopping`, which applies to the last phase, each new best state is also saved. A save in between is left
+    out if the last step was not finite. `time_limit` can end a phase; None for no limit.
     """
 
     def __init__(

@@ -48,8 +48,8 @@ def make_train_step(
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Makes a train step to be jitted: (state, batch, first, schedule, seed, *teacher) -> (new state, metrics).
 
-    See `make_gradients` for the arguments. The metrics are `sums`, {name: (sum, weight)}, and `scalars`, {name: float32
-    or int32}.
+    `schedule` gives the learning rate. See `make_gradients` for the other arguments. The metrics are `sums`, {name:
+    (sum, weight)}, and `scalars`, {name: float32 or int32}.
     """
     gradients, update = make_gradients(setup, grad_accum_steps, layout), make_update(setup)
 
@@ -67,7 +67,8 @@ def make_gradients(
     """Makes a function: (params, batch, first, seed, *teacher) -> Gradients.
 
     `first` is the number of the first row of the batch, and `seed` the dropout seed of the phase; both are uint32
-    scalars. `teacher` has the teacher's parameters if the objective has a `teacher_fn`, else it is empty.
+    scalars. `teacher` has the teacher's parameters if the objective has a `teacher_fn`, else it is empty. See
+    `PhaseSettings` for `grad_accum_steps` and `layout`.
 
     The `grad_accum_steps` parts of a batch are processed one after the other. Their gradients add up to the gradients
     of the batch, because each loss is divided by the weight of the whole batch. With `setup.exchange`, each device

@@ -1,6 +1,6 @@
 """The attention implementations for TPUs: two kernels of bertjax and JAX's flash attention.
 
-For a sequence of S tokens and H heads of width K, the kernels need 4·S²·H·K operations forward and 10·S²·H·K backward,
+For a sequence of S tokens and H heads of width K, `fused_tpu` needs 4·S²·H·K operations forward and 10·S²·H·K backward,
 where one of the five products recomputes the scores. `dot_product` needs 4·S²·H·K and 8·S²·H·K. In bfloat16, the
 kernels move 8·S·H·K bytes forward (three arrays in, one out) and 14·S·H·K backward. `dot_product` also writes and reads
 arrays [S, S]. At S = 512 and K = 64, one such write, 2·S²·H bytes in bfloat16, is twice the traffic of the forward
@@ -22,7 +22,7 @@ MAX_FUSED_LENGTH = 512  # tokens: the backward kernel needs about nine float32 [
 BLOCK = 128  # queries per block of `blocks_tpu`: the width of a vector register
 # {whether there is a window: the longest row of `blocks_tpu` in tokens}. For the longest row, with heads of width 64 in
 # bfloat16, the arrays of the row take 36 MiB of VMEM in the backward kernel with a window, and 9 MiB without. About six
-# float32 arrays [BLOCK, N] take up to 6 MiB more.
+# float32 arrays [BLOCK, N], for the N keys of a block (see `BlocksTpu`), take up to 6 MiB more.
 MAX_BLOCKS_LENGTH = {True: 8192, False: 2048}
 FLASH_BLOCKS = (512, 256, 128)  # in tokens; the first that divides S is used
 
@@ -65,7 +65,8 @@ class BlocksTpu(TpuImplementation):
     """A kernel for layers with a window and for longer rows, without dropout and causal attention.
 
     It keeps a row of S tokens in VMEM, and multiplies each block of `BLOCK` queries with N keys instead of S: the keys
-    from half a window before the block to half a window after it, such as 256 for a window of 128.
+    from half a window before the block to half a window after it, such as 256 for a window of 128. It needs 4·S·N·H·K
+    operations forward and 10·S·N·H·K backward.
     """
 
     SUPPORTS_DROPOUT = False
