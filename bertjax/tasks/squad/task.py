@@ -243,7 +243,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return '\n'.join([*lines, f'null threshold {self.null_threshold:.4f}\n'])
 
     def rows(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Iterator[dict[str, Any]]:
-        """Yields an object for each question; see `inference.answers.Answer`. A labeled one has the `true` answers."""
+        """Yields an object per question; see `inference.task_methods.Answer`. A labeled one has the `true` answers."""
         for record, prediction in zip(records, predictions, strict=True):
             span = self._select_answer(prediction)
             row = {'id': record.id, 'question': record.question, 'answer': span.text}

@@ -247,7 +247,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return '\n'.join(lines)
 
     def rows(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> Iterator[dict[str, Any]]:
-        """Yields an object for each sentence; see `inference.answers.TaggedWords`. A labeled one has `true` tags."""
+        """Yields an object per sentence; see `inference.task_methods.TaggedWords`. A labeled one has `true` tags."""
         for record, prediction in zip(records, predictions, strict=True):
             row = {'words': record.words, 'tags': prediction.tags, 'probabilities': prediction.probabilities}
             if record.tags is not None:
