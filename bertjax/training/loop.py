@@ -1,61 +1,23 @@
 """The training loop. An iteration loads a batch, trains on it, records the step, and evaluates and saves if due."""
 
-import collections
 import contextlib
-import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
-
-import jax
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from collections.abc import Iterator, Sequence
 
 from bertjax.checkpoint.checkpoints import Checkpoints
 from bertjax.checkpoint.position import Position
 from bertjax.data.loader import Loader
 from bertjax.errors import PreemptedError
-from bertjax.parallel.distributed import broadcast_from_primary, is_multiprocess
+from bertjax.parallel.distributed import broadcast_from_primary
+from bertjax.training.any_process_flags import AnyProcessFlags
 from bertjax.training.caller import CALLER
+from bertjax.training.early_stopping import EarlyStopping
 from bertjax.training.health.goodput_clock import DATA, EVALUATION, SAVE
 from bertjax.training.health.interrupt import Interrupt
 from bertjax.training.phase import EvaluatorProtocol, Experiment, Phase, TrainStep
 from bertjax.training.record import Recorder
 from bertjax.training.state import TrainState
 from bertjax.training.time_limit import PhaseTimeError, TimeLimit
-
-STATE_KEY = 'patience_used'  # the key in the config of a checkpoint
-DELAY = 2  # flags are read this many steps later, so that no step waits for them
-
-
-class EarlyStopping:
-    """Counts the evaluations since the best one. The training loop does not count the evaluation before the first step.
-
-    Attributes:
-      limit: The run ends after this many evaluations in a row without improvement; 0 for no limit.
-    """
-
-    def __init__(self, limit: int, config: Mapping[str, Any] = MappingProxyType({})):
-        """Creates a counter, or restores it from the config of a checkpoint."""
-        state = config.get(STATE_KEY, {'best': None, 'waited': 0})
-        self.limit, self._best, self._waited = limit, state['best'], state['waited']
-
-    def note(self, cost: float | None) -> bool:
-        """Records a cost (lower is better), and returns whether it is the best. None and NaN are never the best."""
-        better = cost is not None and not math.isnan(cost) and (self._best is None or cost < self._best)
-        self._best, self._waited = (cost, 0) if better else (self._best, self._waited + 1)
-        return better
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether the run has reached the limit."""
-        return 0 < self.limit <= self._waited
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """The JSON state for a checkpoint; empty without a limit."""
-        return {STATE_KEY: {'best': self._best, 'waited': self._waited}} if self.limit else {}
 
 
 class Loop:
@@ -200,32 +162,3 @@ class Loop:
 
 def _is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-class AnyProcessFlags:
-    """Combines the flags of all processes: a combined flag is True if the flag of any process is True.
-
-    Call the object once per step with the flags of this process. A call returns the combined flags of DELAY steps
-    earlier, which are the same in all processes. These flags are False in the first DELAY steps and in as many
-    steps after `clear`. If there is only one process, a call returns the current flags.
-    """
-
-    def __init__(self):
-        mesh = Mesh(np.asarray(jax.devices()), ('all',))
-        self._sharding = NamedSharding(mesh, PartitionSpec('all'))
-        self._any = jax.jit(lambda flags: flags.any(0), out_shardings=NamedSharding(mesh, PartitionSpec()))
-        self._unread: collections.deque[jax.Array] = collections.deque()
-
-    def __call__(self, *flags: bool) -> tuple[bool, ...]:
-        if not is_multiprocess():
-            return flags
-        local = np.broadcast_to(flags, (jax.local_device_count(), len(flags)))
-        shape = (jax.device_count(), len(flags))
-        self._unread.append(self._any(jax.make_array_from_process_local_data(self._sharding, local, shape)))
-        if len(self._unread) <= DELAY:
-            return (False,) * len(flags)
-        return tuple(map(bool, np.asarray(self._unread.popleft())))
-
-    def clear(self) -> None:
-        """Discards the flags that were not returned yet. All processes must call this method at the same step."""
-        self._unread.clear()

@@ -17,11 +17,12 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.parallel.distributed import gather_texts, is_multiprocess, is_primary
 from bertjax.parallel.partition import mesh_context
+from bertjax.training.early_stopping import STATE_KEY, EarlyStopping
 from bertjax.training.health.goodput_clock import RESTORE, SAVE, GoodputClock
 from bertjax.training.health.interrupt import Interrupt
 from bertjax.training.health.profiler import profiled_steps
 from bertjax.training.health.watchdog import watch_for_hangs
-from bertjax.training.loop import STATE_KEY, EarlyStopping, Loop
+from bertjax.training.loop import Loop
 from bertjax.training.phase import Experiment
 from bertjax.training.record import Recorder
 from bertjax.training.state import TrainState

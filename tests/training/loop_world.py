@@ -13,9 +13,9 @@ from bertjax.checkpoint.position import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import pretraining_values
 from bertjax.training import loop
+from bertjax.training.early_stopping import STATE_KEY, EarlyStopping
 from bertjax.training.health.goodput_clock import GoodputClock
 from bertjax.training.health.interrupt import Interrupt
-from bertjax.training.loop import STATE_KEY, EarlyStopping
 from bertjax.training.record import Recorder
 from bertjax.training.setup import PhaseSettings
 from bertjax.training.state import TrainState

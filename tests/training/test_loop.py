@@ -9,9 +9,9 @@ from loop_world import ROWS, Clock, World
 from bertjax.checkpoint.position import Position
 from bertjax.errors import NonFiniteError, PreemptedError
 from bertjax.training import loop, record
+from bertjax.training.early_stopping import EarlyStopping
 from bertjax.training.health import goodput_clock
 from bertjax.training.health.ledger import ledger_damage
-from bertjax.training.loop import EarlyStopping
 
 
 @pytest.fixture

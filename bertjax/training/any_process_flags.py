@@ -1,0 +1,40 @@
+"""Flags that any process may raise."""
+
+import collections
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bertjax.parallel.distributed import is_multiprocess
+
+DELAY = 2  # flags are read this many steps later, so that no step waits for them
+
+
+class AnyProcessFlags:
+    """Combines the flags of all processes: a combined flag is True if the flag of any process is True.
+
+    Call the object once per step with the flags of this process. A call returns the combined flags of DELAY steps
+    earlier, which are the same in all processes. These flags are False in the first DELAY steps and in as many
+    steps after `clear`. If there is only one process, a call returns the current flags.
+    """
+
+    def __init__(self):
+        mesh = Mesh(np.asarray(jax.devices()), ('all',))
+        self._sharding = NamedSharding(mesh, PartitionSpec('all'))
+        self._any = jax.jit(lambda flags: flags.any(0), out_shardings=NamedSharding(mesh, PartitionSpec()))
+        self._unread: collections.deque[jax.Array] = collections.deque()
+
+    def __call__(self, *flags: bool) -> tuple[bool, ...]:
+        if not is_multiprocess():
+            return flags
+        local = np.broadcast_to(flags, (jax.local_device_count(), len(flags)))
+        shape = (jax.device_count(), len(flags))
+        self._unread.append(self._any(jax.make_array_from_process_local_data(self._sharding, local, shape)))
+        if len(self._unread) <= DELAY:
+            return (False,) * len(flags)
+        return tuple(map(bool, np.asarray(self._unread.popleft())))
+
+    def clear(self) -> None:
+        """Discards the flags that were not returned yet. All processes must call this method at the same step."""
+        self._unread.clear()
