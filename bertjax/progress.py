@@ -26,7 +26,7 @@ from bertjax.terminal import Console
 _BAR_DELAY = 2.0  # Seconds before a bar appears.
 _LINE_INTERVAL = 10.0  # Seconds between the lines that replace a bar.
 
-# A function of the number of newly finished items. Methods of a model also accept None, and then show a progress bar.
+# A function of the number of newly finished items. Functions of inference/ show a progress bar for None.
 Advance = Callable[[int], object]
 
 

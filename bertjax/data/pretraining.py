@@ -102,9 +102,9 @@ class PretrainingExamples:
 
         Args:
           rates: float64 [B], replaces the mask rate of the options. No value may be above the rate of the options.
-          mask_cycle: int64 [B]. Example `indices[i]` of the first cycle gets masks for the cycle `mask_cycle[i]`, where
-            0 is the first cycle, and at most as many positions to predict as its budget (see `masking.mask_batch`).
-            Static masks are the same in all cycles. None gives each example its own masks.
+          mask_cycle: int64 [B], the cycle (from 0) from which each example takes its masks. If given, all `indices` are
+            of the first cycle, and no row exceeds its budget (see `masking.mask_batch`). Static masks are the same in
+            all cycles. None takes the masks of the cycle of each index.
         """
         slots = self._locate(indices)
         mask_keys = slots.key

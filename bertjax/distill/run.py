@@ -153,9 +153,11 @@ def _distillation(
         stages = [stage(HIDDEN_LOSSES, distill.intermediate_learning_rate or None), stage(OUTPUT_LOSSES)]
     copied = distill.student_layers(teacher.config, student.num_layers)
     initial_weights = '' if distill.student_init == 'init' else 'starting from random weights'
+    has_head = False
     if copied is not None:
         missing = {name.partition('/')[0] for name in teacher.imported.missing}
-        head = ' and the head' if 'head' in teacher.imported.params.keys() - missing else ''
+        has_head = 'head' in teacher.imported.params.keys() - missing
+        head = ' and the head' if has_head else ''
         initial_weights = f'starting from blocks {", ".join(map(str, copied))}{head} of {teacher.directory}'
     return Distillation(
         stages,
@@ -167,6 +169,7 @@ def _distillation(
         f'{teacher.describe()}\n{distill.describe(spec, uses_temperature=uses_temperature)}',
         first_stage_steps=distill.intermediate_steps,
         initial_params=None if copied is None else lambda: teacher.as_student(copied, student),
+        has_head=has_head,
         initial_weights=initial_weights,
         random=distill.student_init == 'random',
     )

@@ -122,7 +122,7 @@ def read_benchmark_data(tasks: Mapping[str, GlueTask], data: str) -> tuple[dict[
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """Records the config of each task in the benchmark's workdir. Returns the finished tasks that need not run again.
 
-    A finished sweep runs again if one of its sweep keys has changed, a single run if one of its OUTPUT keys has. The
+    A finished task runs again after a change of a sweep key (a sweep) or of an OUTPUT key (a single run). The
     old config stays recorded until `record_result` is called, so that a killed process does not hide the change. Raises
     a UserError if any other key of a finished task has changed, except MACHINE and VERB keys.
     """

@@ -30,8 +30,8 @@ from bertjax.workdir.lock import has_checkpoints
 class Finetuning(Experiment):
     """A fine-tuning run in its workdir.
 
-    `task_model` and `setup` are the model of the task, and its setup in the first stage of the training. `files` has
-    the content of task.json before any threshold is tuned on dev.
+    `task_model` is the model of the task, and `setup` the setup of the first stage of training. `files` has the
+    content of task.json before any threshold is tuned on dev.
     """
 
     def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh, distillation: Distillation | None = None):
@@ -94,6 +94,7 @@ class Finetuning(Experiment):
         distillation, seed = self._distillation, self.settings.run_seeds.init
         if distillation is not None and distillation.initial_params is not None:
             print(distillation.initial_weights)
+            self.evaluate_first = distillation.has_head
             return self.setup.create_from(distillation.initial_params(), seed)
         if distillation is not None and distillation.random:
             print(distillation.initial_weights)
@@ -164,8 +165,8 @@ class Finetuning(Experiment):
         has_choice = settings.patience or (all(intervals) and math.lcm(*intervals) < self.settings.steps)
         if settings.use_checkpoint == 'best' and not has_choice:
             lines.append(
-                'warning: config.use_checkpoint=best can choose only the last step, the only saved step with an '
-                'evaluation: set config.eval_every and config.checkpoint_every to the same interval'
+                'warning: config.use_checkpoint=best can choose only the last step, the only one saved and '
+                'evaluated: set config.eval_every and config.checkpoint_every to one shorter interval'
             )
         return '\n'.join(lines)
 
@@ -180,7 +181,7 @@ class Finetuning(Experiment):
             lengths = f'{len(shapes)} padded length{"s"[: len(shapes) > 1]}: {", ".join(map(str, shapes))}'
             return f'{lengths}; not packed: {self.packing.reason}'
         rows = ' and '.join(f'{rows} rows of {length}' for rows, length in layout.row_groups)
-        sequences = f'{len(layout.slots)} sequences in {rows}, {layout.mean_length:.1f} positions each'
+        sequences = f'{len(layout.slots)} sequences, {layout.mean_length:.1f} positions each, in {rows}'
         return f'packed: {sequences}; {self.packing.reason}'
 
 

@@ -31,5 +31,6 @@ class Distillation:
     # () -> the student's initial parameters, as host arrays in the tree of the student's model. None if the student
     # starts from config.init or from random weights.
     initial_params: Callable[[], Mapping[str, Any]] | None = None
+    has_head: bool = False  # whether `initial_params` has the trained head of the teacher's task
     initial_weights: str = ''  # a line about the student's initial parameters, printed when they are made
     random: bool = False  # whether the student of a task starts from random weights, even if the run has a config.init

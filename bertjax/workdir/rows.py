@@ -78,12 +78,13 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
 
 
 def _check_names(splits: Mapping[str, Any], files: Collection[str]) -> Mapping[str, Any]:
-    """Checks that each key is the name of one of `files`, or a usual name of a split, such as dev or dev_matched."""
-    usual = {*itertools.chain(*STEMS.values()), 'ax'}
+    """Checks that each key is the name of one of `files` without .jsonl, or of a split, such as dev or dev_matched."""
+    usual, fix = {*itertools.chain(*STEMS.values()), 'ax'}, "for example data={'train': rows, 'dev': rows}"
+    if not splits:
+        raise UserError('config.data', 'no split', 'rows of at least one split', fix)
     for name in splits:
-        is_valid = isinstance(name, str) and re.fullmatch(r'[\w.-]+', name)
-        if not is_valid or (re.split('[._-]', name)[0] not in usual and not {name, f'{name}.jsonl'} & {*files}):
-            fix = "for example data={'train': rows, 'dev': rows}"
+        is_valid = isinstance(name, str) and re.fullmatch(r'[\w.-]+', name) and not name.endswith('.jsonl')
+        if not is_valid or (re.split('[._-]', name)[0] not in usual and f'{name}.jsonl' not in files):
             raise UserError('config.data', f'the key {format_value(name)}', 'the name of a split', fix)
     return splits
 

@@ -268,6 +268,8 @@ def test_keys_work_as_on_the_command_line(tmp_path, capsys):
         (lambda workdir: bertjax.train('classify', workdir, data=[{'text': float('inf')}]), 'found inf'),
         (lambda workdir: bertjax.train('classify', workdir, data={'train': 'a.csv'}), "train: found 'a.csv', a str"),
         (lambda workdir: bertjax.train('classify', workdir, data={'a/b': []}), 'the name of a split'),
+        (lambda workdir: bertjax.train('classify', workdir, data={'dev.jsonl': []}), 'the name of a split'),
+        (lambda workdir: bertjax.train('classify', workdir, data={}), 'found no split'),
         (
             lambda workdir: bertjax.train('classify', workdir, data={'trian': []}),
             "found the key 'trian', expected the name",

@@ -41,10 +41,10 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
 
     Attributes:
       data: the folder of the files.
-      seq_len: the maximum sequence length S in pieces, including [CLS] and two [SEP].
+      seq_len: the maximum sequence length S in pieces, including [CLS] and all [SEP].
       layout: the layout of the files: 'swag' for SWAG's columns in train.csv, val.csv and test.csv (without public
         labels); 'codah' for train.tsv, dev.tsv and test.tsv, or for a single .tsv file that is split;
-        'jsonl' for JSON objects in train.jsonl, dev.jsonl and test.jsonl, or in other formats.
+        'jsonl' for rows with a list of endings in JSON (train.jsonl …), Parquet or Arrow files.
       dev_share, test_share: the fractions of dev and test if a single file is split by a hash of the context.
     """
 
