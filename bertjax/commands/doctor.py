@@ -92,7 +92,7 @@ def _pretraining_checks(
         return
     yield plan.disk(settings, model, folder)
     if settings.budget:
-        message = f'config.budget={settings.budget}: the run chooses its steps, and size and batch if no key sets them'
+        message = f'config.budget={settings.budget}: the run chooses its steps and, if unset, its size and batch'
         yield [Check('hours', OK, message)]
     elif settings.topology:
         yield plan.on_slice(settings, done, total)

@@ -165,7 +165,7 @@ class SearchMethods(EncodeMethods):
 
 
 def _find_ranges(calibration: np.ndarray | None, *vectors: Vectors | None) -> np.ndarray | None:
-    """Returns the ranges of int8 vectors that do not know their own, float32 [2, D]; None if they are unknown."""
+    """Returns ranges for int8 vectors without their own, float32 [2, D], from `calibration` or `vectors`; else None."""
     coded = [x for x in vectors if x is not None and _precision(x) == 'int8']
     if calibration is None:
         return next((x.ranges for x in coded if isinstance(x, VectorShards)), None)

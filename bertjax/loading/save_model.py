@@ -67,7 +67,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     extra_files = {TASK_FILE: origin.task_json.encode()} if origin.task_json else {}
     if task is None and modules is not None:
         lost = [format for format in formats if format in ('stablehlo', 'onnx') and embeddings is None]
-        # Layers other than the last need the config.json of Hugging Face.
+        # Only Hugging Face's config.json enables layers before the last.
         without_layers = [format for format in formats if format in ('orbax', 'google') and modules.layers != (-1,)]
         if not without_layers:
             extra_files |= select_module_files(origin.files)

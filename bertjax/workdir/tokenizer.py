@@ -78,9 +78,9 @@ def read_vocabulary_text(workdir: pathlib.Path) -> list[KnownText]:
 
 
 def update_vocabulary_text(workdir: pathlib.Path, text: Sequence[KnownText]) -> None:
-    """Updates the recorded dates and paths of the text that the workdir's vocabulary was trained on."""
+    """Updates the recorded dates and inodes of the text that the workdir's vocabulary was trained on."""
     directory = workdir / FOLDER
-    # The old checksums are written again, because the files are not verified yet.
+    # Keep the recorded checksums, because the files have not been verified yet.
     _write_saved(directory, _read_complete(directory)['files'], text)
 
 
@@ -131,7 +131,7 @@ def _check_files(directory: pathlib.Path, files: dict[str, dict[str, Any]]) -> N
 
 def _changed_error(path: pathlib.Path, found: str, expected: str) -> UserError:
     fix = 'repeat the training command, which makes the tokenizer again'
-    return UserError(str(path), found, expected, f'restore it, or remove the folder {path.parent} and {fix}')
+    return UserError(str(path), found, expected, f'undo the change, or remove the folder {path.parent} and {fix}')
 
 
 def check_replaceable(workdir: pathlib.Path) -> None:
@@ -140,7 +140,7 @@ def check_replaceable(workdir: pathlib.Path) -> None:
     if saved.exists() and has_run(workdir):
         raise UserError(
             'the tokenizer',
-            f'another tokenizer in config.tokenizer or config.init, or other settings of config.vocab, than in {saved}',
+            f'a tokenizer other than {saved} in config.tokenizer or config.init, or other settings of config.vocab',
             'the tokenizer of the checkpoints in this workdir',
             f'set --config.tokenizer={shlex.quote(str(saved))} to continue with it, or start anew in another --workdir',
         )
@@ -153,7 +153,7 @@ def set_workdir_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, source: s
       UserError: See `load_workdir_tokenizer` and `check_replaceable`.
     """
     directory = workdir / FOLDER
-    # A kill may have left an incomplete tokenizer, which is replaced, but a run has recorded a complete one.
+    # Without a run, the tokenizer may be incomplete after a kill, and is replaced. With a run, it must be complete.
     is_saved = directory.exists() and (_read_saved(directory) is not None or has_run(workdir))
     saved = load_workdir_tokenizer(workdir) if is_saved else None
     is_same = saved is not None and saved.fingerprint == tokenizer.fingerprint

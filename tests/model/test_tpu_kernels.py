@@ -42,6 +42,7 @@ def test_auto_chooses_flash_tpu_for_long_sequences_without_dropout(slice_of_tpus
         assert chosen.name == 'dot_product' and chosen.refusals['flash_tpu'] == 'it does not support dropout'
         flash = IMPLEMENTATIONS['flash_tpu']
         assert '1000 tokens' in flash.supports(*shapes(1000), 0.0)
+        assert 'heads of width 192' in flash.supports(*shapes(4096, heads=4, width=192), 0.0)
         assert 'not the first 1' in flash.supports(*shapes(1024, queries=1), 0.0)
         assert '3 heads cannot be split evenly over 2' in IMPLEMENTATIONS['flash_tpu'].supports(
             *shapes(1024, heads=3), 0.0

@@ -102,7 +102,9 @@ class FlashTpu(TpuImplementation):
     MERGES_HEADS = False
 
     def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
-        B, S, heads, _ = key.shape
+        B, S, heads, width = key.shape
+        if width > LANES and width % LANES:
+            return f'heads of width {width}, but above {LANES} it needs multiples of {LANES}'
         return refuse_length(S, FLASH_BLOCKS[-1]) or indivisible_reason(B, heads)
 
     def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:

@@ -70,11 +70,11 @@ class TaggingTask(Task[Sentence, Tags]):
     seq_len: int
     word_column: int = option(0, _COLUMN, 'the column of the words, from 0; -1 is the last', affects='reading')
     tag_column: int = option(-1, _COLUMN, 'the column of the tags', affects='reading')
-    comment: str = option('', about="the prefix of comment lines; '' for CoNLL-U's rule", affects='reading')
+    comment: str = option('', about="the prefix of comments; '' detects those that start with #", affects='reading')
     words: str = option(
         '', about="the field of the words in JSON, Parquet or Arrow; '' for `tokens` or `words`", affects='reading'
     )
-    tags: str = option('', about="the field of the tags in JSON files; '' for `ner_tags`, `tags`, …", affects='reading')
+    tags: str = option('', about="the field of the tags in records; '' for `ner_tags`, `tags`, …", affects='reading')
     tag_names: Sequence[str] = option(
         (), list_of(text(empty=False)), 'the names of the tags 0, 1, …', affects='reading'
     )
@@ -213,7 +213,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return predict_tags(means, self.labels, plain=self.plain)
 
     def metrics(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, float | None]:
-        """Returns f1, precision and recall of entities, as in conlleval, and the accuracy of the tags in the file.
+        """Returns f1, precision and recall of entities, as in conlleval, and the accuracy of tags in the file's scheme.
 
         The accuracy is the only metric of plain tags.
         """
