@@ -27,7 +27,7 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
 
     Args:
       workdir: The path of the workdir, or its address in a bucket; None if the verb needs none.
-      prepare: A function that is called with the name and the declaration of the verb, after the checks.
+      prepare: A function to call with the name and the declaration of the verb, before `check_processes`.
 
     Raises:
       UserError: The config or the workdir is wrong, the configs of several processes differ, or the verb fails with a
@@ -55,7 +55,7 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
     if distributed.is_multiprocess():
         check_processes([json.loads(text) for text in distributed.gather_texts(dump(config))])
     if in_bucket:
-        from bertjax.workdir.mirror import mirrored_workdir  # Imported here, because it imports all export formats.
+        from bertjax.workdir.mirror import mirrored_workdir  # Imported here, because it imports most export formats.
     with mirrored_workdir(workdir, verb.bucket) if in_bucket else contextlib.nullcontext(workdir) as folder:
         if recipe.rows:
             from bertjax.workdir.rows import write_rows

@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-# libtpu writes the largest int64 if it has no estimate.
+# libtpu's `estimated_cycles` if it has no estimate.
 _NO_ESTIMATE = 2**63 - 1
 _COMPUTATION = re.compile(r'^(ENTRY )?%?([\w.-]+) \(.*\{$')
 _INSTRUCTION = re.compile(r'^\s+(ROOT )?%?([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*?)\)(?:, (.*))?$')
@@ -132,8 +132,8 @@ def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
 def trip_count(loop: Instruction) -> int | None:
     """Returns the trip count of a `while`, or None if it is unknown.
 
-    The count is known if the text states it, or if the condition reads only constants and a counter, which begins at a
-    constant and to which the body adds constants, as in `jax.lax.scan`.
+    The count is known if the text states it, or if the condition reads only constants and a counter, as in
+    `jax.lax.scan`. The counter begins at a constant, and the body adds constants to it.
     """
     if count := loop.find(r'"known_trip_count":\{"n":"(\d+)"\}'):
         return int(count)

@@ -74,9 +74,9 @@ def dev_score(results: Mapping[str, Any]) -> float:
 
 
 def summarize(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> dict[str, Any]:
-    """Summarizes finished runs as the content of sweep.json. `score` is the dev metric that ranks the runs.
+    """Returns the content of sweep.json for the runs. `score` is the dev metric that ranks the runs.
 
-    `settings` has an entry for each group of runs that differ only in their seed, with the median, mean, standard
+    Its `settings` has an entry for each group of runs that differ only in their seed, with the median, mean, standard
     deviation and maximum of the defined scores. `best` is the name of the best run, and `trials` has all names.
     """
     lines = []

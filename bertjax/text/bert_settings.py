@@ -71,7 +71,7 @@ def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], 
     """Returns a copy of `settings` whose BertNormalizer has the options of `config`, a tokenizer_config.json.
 
     As in transformers, if `config` names one of BERT_CLASSES, the options that it lacks get the defaults of the class.
-    Only `do_lower_case` has no default: without it, the normalizer keeps its value.
+    Unlike there, a missing `do_lower_case` keeps the value of the normalizer.
 
     Raises:
       UserError: `settings` has no BertNormalizer, and its normalizer contradicts `do_lower_case` in `config`.

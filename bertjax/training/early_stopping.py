@@ -9,7 +9,7 @@ STATE_KEY = 'patience_used'  # the key in the config of a checkpoint
 
 
 class EarlyStopping:
-    """Counts the evaluations since the best one. The training loop does not count the evaluation before the first step.
+    """Counts the evaluations since the best one. Only evaluations after a step of the last phase are passed to `note`.
 
     Attributes:
       limit: The run ends after this many evaluations in a row without improvement; 0 for no limit.

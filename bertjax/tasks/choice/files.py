@@ -93,7 +93,7 @@ def parse_questions(records: Iterable[Record], *, labeled: bool, keep_fields: bo
 def _label(value: Any, endings: int, where: str) -> int:
     label = value.strip() if isinstance(value, str) else json.dumps(value)
     expected = f'0 to {endings - 1}'
-    if label in ('', 'null'):
+    if label in ('', 'null', 'NaN'):
         raise UserError(where, 'no label', f'{expected} as label', 'correct the row')
     if label not in map(str, range(endings)):
         raise UserError(where, f'the label {label[:40]!r}', expected, 'correct the row')
@@ -101,6 +101,6 @@ def _label(value: Any, endings: int, where: str) -> int:
 
 
 def has_labels(files: Files) -> bool:
-    """Whether the first row of the files has a label. An empty label and -1 mean that the label is unknown."""
+    """Whether the first row of the files has a label. An empty label, NaN and -1 mean that it is unknown."""
     label = next(read_records(files)).fields.get('label')
-    return str(label if label is not None else '').strip() not in ('', '-1')
+    return str(label if label is not None else '').strip() not in ('', '-1', 'nan')

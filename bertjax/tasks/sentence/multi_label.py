@@ -92,7 +92,7 @@ class MultiLabelTask(ClassificationTask):
         return json.dumps(names)
 
     def _means_no_label(self, label: str) -> bool:
-        """Whether no label cell of the test file has text. If any has text, an empty cell is an empty set of labels."""
+        """Whether all label cells of the test file are empty. If not, an empty cell is an empty set of labels."""
         return self._test_labels == {''}
 
     def _label(self, label: str, where: str) -> tuple[str, ...]:

@@ -173,7 +173,7 @@ def test_json_lines_are_read(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
         (tmp_path / f'{split}.jsonl').write_text(lines)
     task = MultipleChoiceTask(str(tmp_path), 16, layout='jsonl')
     assert task.splits() == ['train', 'test'] and [record.label for record in task.records('test')] == [2, 0]
-    (tmp_path / 'test.jsonl').write_text('{"prompt": "A", "endings": ["b", "c", "d"]}\n')
+    (tmp_path / 'test.jsonl').write_text('{"prompt": "A", "endings": ["b", "c", "d"], "label": NaN}\n')
     assert task.splits() == ['train'] and task.records('test')[0].label is None
     with pytest.raises(UserError, match=r'dev\.jsonl'):
         task.records('dev')
