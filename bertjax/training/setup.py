@@ -132,21 +132,17 @@ class Setup:
 
         Only the parameters of the objective are random. `create` gives them the same values for the same seed.
         """
-        placed = put_params(params, self.state)
-        state = self._create_around(placed, jax.random.key(seed))
-        return state.replace(params={**placed, **state.params})
+        return self._create_around(put_params(params, self.state), jax.random.key(seed))
 
     @functools.cached_property
     def _create_around(self) -> Callable[[Any, jax.Array], TrainState]:
-        """A function (model parameters, key) -> the state of step 0 without the model parameters."""
+        """A function (model parameters, key) -> the state of step 0. It donates the parameters."""
 
         def create(params: Any, key: jax.Array) -> TrainState:
             state = nn.unbox(self.init(key))  # JAX leaves out the computation of the parameters that are not used
-            aux = {name: value for name, value in state.params.items() if name == AUX}
-            return state.with_params({**params, **aux}).replace(params=aux)
+            return state.with_params({**state.params, **params})
 
-        aux = {name: value for name, value in self.state.params.items() if name == AUX}
-        return jax.jit(create, out_shardings=shardings_of(self.state.replace(params=aux)))
+        return jax.jit(create, donate_argnums=0, out_shardings=shardings_of(self.state))
 
     @functools.cached_property
     def reset_optimizer(self) -> Callable[[TrainState], TrainState]:
