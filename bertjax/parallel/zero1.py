@@ -124,19 +124,6 @@ class GradientExchange:
 
         return jax.tree.map_with_path(gather, params, self.specs)
 
-    def sum(self, values: Any) -> Any:
-        """Sums values over all devices."""
-        return jax.lax.psum(values, AXIS)
-
-    def gather_rows(self, rows: Any) -> Any:
-        """Gathers the rows of all devices along the first axis, in the order of the devices."""
-        return jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS, axis=0, tiled=True), rows)
-
-    def own_rows(self, rows: Any, count: int) -> Any:
-        """Returns the `count` rows of this device from arrays in the order of `gather_rows`."""
-        first = jax.lax.axis_index(AXIS) * count
-        return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, count), rows)
-
     def reduce_scatter(self, grads: Any, specs: Any) -> Any:
         """Sums gradients over all devices, and returns the shard of this device. Unsharded gradients stay full."""
 

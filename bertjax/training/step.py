@@ -16,7 +16,7 @@ from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.schedules import Schedule
 from bertjax.optim.trainable import combine, layer_rates, partition
 from bertjax.parallel.partition import platform
-from bertjax.parallel.zero1 import shard_like_moments
+from bertjax.parallel.zero1 import AXIS, shard_like_moments
 from bertjax.training.setup import Setup
 from bertjax.training.state import TrainState, update_ema
 from bertjax.training.whole_batch import sum_over_parts, whole_batch_gradients
@@ -105,7 +105,7 @@ def make_gradients(
         def gradients(rows: Batch) -> LossAndGradients:
             if objective.whole_batch:
                 compared = {name: x for name, x in rows.items() if name not in (*objective.inputs, 'example_ids')}
-                arguments = (trained_params, rows, compared, grad_accum_steps, exchange)
+                arguments = (trained_params, rows, compared, grad_accum_steps, exchange is not None)
                 losses, grads = whole_batch_gradients(forward, loss, *arguments)
             else:
                 rows = with_teacher_outputs(objective, rows, *teacher)
@@ -118,7 +118,7 @@ def make_gradients(
     def device_gradients(params: Any, batch: Batch, *values: Any) -> LossAndGradients:
         losses, grads = local_gradients(params, batch, *values)
         # If the loss compares the rows of the batch, each device already has the sums over all rows.
-        return losses if objective.whole_batch else exchange.sum(losses), exchange.reduce_scatter(grads, specs)
+        return losses if objective.whole_batch else jax.lax.psum(losses, AXIS), exchange.reduce_scatter(grads, specs)
 
     def batch_gradients(params: Any, batch: Batch, first: jax.Array, seed: jax.Array, *teacher: Any) -> Gradients:
         example_ids = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.losses import Arrays
-from bertjax.parallel.zero1 import GradientExchange
+from bertjax.parallel.zero1 import AXIS
 
 
 def split_rows(rows: Any, parts: int) -> Any:
@@ -41,17 +41,16 @@ def whole_batch_gradients(
     rows: Arrays,
     compared: Arrays,
     parts: int,
-    exchange: GradientExchange | None,
+    over_devices: bool,
 ) -> tuple[tuple[jax.Array, Any], Any]:
     """Computes ((loss, sums), gradients): the loss of the whole batch, and the contribution of `rows` to its gradients.
 
     Args:
       forward: (parameters, rows) -> outputs of these rows.
       loss: (outputs of all rows, `compared` of all rows) -> (loss, sums).
-      rows, compared: The arrays of the batch that `forward` and `loss` read. With an `exchange`, only the rows of this
-        device.
+      rows, compared: The arrays of the batch that `forward` and `loss` read.
       parts: The number of parts in which the rows are computed.
-      exchange: The exchange between the devices; None if the arrays contain the rows of all devices.
+      over_devices: Whether the arrays have only the rows of this device, inside `jax.shard_map`.
     """
     if parts == 1:
         outputs, pull = jax.vjp(lambda params: forward(params, rows), params)
@@ -59,9 +58,14 @@ def whole_batch_gradients(
         split = split_rows(rows, parts)
         outputs = jax.lax.map(lambda part: forward(params, part), split)
         outputs = jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), outputs)  # inverts `split_rows`
-    everything = exchange.gather_rows((outputs, compared)) if exchange else (outputs, compared)
+    everything = outputs, compared
+    if over_devices:
+        everything = jax.lax.all_gather(everything, AXIS, axis=0, tiled=True)
     loss_and_sums, cotangents = jax.value_and_grad(loss, has_aux=True)(*everything)
-    cotangents = exchange.own_rows(cotangents, len(rows['example_ids'])) if exchange else cotangents
+    if over_devices:
+        count = len(rows['example_ids'])
+        first = jax.lax.axis_index(AXIS) * count
+        cotangents = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, count), cotangents)
     if parts == 1:
         return loss_and_sums, pull(cotangents)[0]
 
@@ -70,6 +74,6 @@ def whole_batch_gradients(
         _, pull = jax.vjp(lambda params: forward(params, part_rows), params)
         return jax.tree.map(lambda x, g: x + g.astype(x.dtype), total, pull(part_cotangents)[0]), None
 
-    # If `exchange` gathers kernels in bfloat16, their dtype is not precise enough for the sum of many parts.
+    # If a `GradientExchange` gathers kernels in bfloat16, their dtype is not precise enough for the sum of many parts.
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), params)
     return loss_and_sums, jax.lax.scan(add_part, zeros, (split, split_rows(cotangents, parts)))[0]

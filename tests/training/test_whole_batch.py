@@ -84,7 +84,7 @@ def plain():
 def test_the_gradients_of_many_parts_are_added_in_float32():
     """In bfloat16, a sum of ones would end at 256."""
     x = jnp.ones((512, 1), jnp.bfloat16)
-    arguments = {'weight': jnp.ones((), jnp.bfloat16)}, {'x': x}, {}, 512, None
+    arguments = {'weight': jnp.ones((), jnp.bfloat16)}, {'x': x}, {}, 512, False
     _, grads = whole_batch_gradients(
         lambda params, rows: rows['x'] * params['weight'],
         lambda outputs, compared: (outputs.astype(jnp.float32).sum(), {}),
