@@ -217,7 +217,7 @@ class BertEncoder(nn.Module):
           all_layers: Whether to also return the hidden states of all layers, from the embeddings to the last block.
           first_only: Whether to return only the first position of each sequence. An unrolled encoder then skips most of
             its last block, which saves 7 % of the work of 12 blocks. It must be False with `all_layers`, and has no
-            effect if `packing` is a number.
+            effect if `packing` is a number or values are captured.
 
         Returns:
           The hidden states of the last block: [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or
@@ -246,12 +246,10 @@ class BertEncoder(nn.Module):
         elif layout is not None:
             mask = mask.replace(sequence_ids=layout.sequence_ids)
         keep_layers = all_layers or is_captured(self, HIDDEN)
-        gather_last = first_only and is_captured(self, *CAPTURES)  # captured values cover all positions
+        first_only = first_only and not is_captured(self, *CAPTURES)  # captured values cover all positions
         embedded = self.embeddings(input_ids, segment_ids, dropout, layout)  # [B, S, D]
         rotations = self._rotations(input_ids.shape[1], layout)
-        x, layers = self._apply_blocks(
-            embedded, mask, rotations, dropout, layout, keep_layers, first_only and not gather_last
-        )
+        x, layers = self._apply_blocks(embedded, mask, rotations, dropout, layout, keep_layers, first_only)
         if self.config.pre_norm:
             x = self.final_norm(x)
             layers = layers.at[-1].set(x) if keep_layers else None
@@ -259,7 +257,6 @@ class BertEncoder(nn.Module):
             layers = jnp.concatenate([embedded[None], layers])  # [L + 1, B, S, D]
         if is_captured(self, HIDDEN):
             self.put_variable(HIDDEN, VALUE, layers)
-        x = _gather_cls(x, layout) if gather_last else x
         layers = layers if all_layers else None
         if self.packing is None:
             return x, layers
