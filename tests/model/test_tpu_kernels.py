@@ -25,7 +25,7 @@ def test_auto_on_a_tpu_chooses_fused_tpu_if_supported(slice_of_tpus):
         assert choose_attention('auto', *shapes(heads=4), 0.1).name == 'fused_tpu'
         for wrong, reason in (
             ({'tokens': 96}, '96 tokens'), ({'tokens': 1024}, '1024 tokens'), ({'queries': 1}, 'not the first 1'),
-            ({'heads': 3}, '3 heads of width 64'), ({'heads': 2}, '2 heads of width 64'),
+            ({'heads': 3}, '3 heads cannot be split evenly over 2'), ({'heads': 2}, '2 heads of width 64'),
         ):  # fmt: skip
             assert reason in IMPLEMENTATIONS['fused_tpu'].supports(*shapes(**wrong), 0.1)
     with mesh_context(slice_of_tpus('v3:2x2')):

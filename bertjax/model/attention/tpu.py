@@ -38,13 +38,11 @@ class TpuImplementation(Implementation):
         return f'it is a kernel for TPU v4 and later, not for {kind}' if kind in UNSUPPORTED_KINDS else None
 
     def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
-        B, _, heads, width = key.shape
-        if B % shard_count('act_batch'):
-            return f'{B} rows cannot be split evenly over {shard_count("act_batch")} devices'
-        local_heads, rest = divmod(heads, shard_count('act_heads'))
-        if rest or not _heads_per_program(local_heads, width):
-            return f'{heads} heads of width {width} do not form groups of {LANES} columns on each device'
-        return None
+        heads, width = key.shape[2:]
+        if reason := super()._refuse_shape(key, mask):
+            return reason
+        fits = _heads_per_program(heads // shard_count('act_heads'), width)
+        return None if fits else f'{heads} heads of width {width} do not form groups of {LANES} columns on each device'
 
 
 class FusedTpu(TpuImplementation):
