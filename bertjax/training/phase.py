@@ -60,11 +60,6 @@ class TrainStep:
         self._programs.compile_rest()
         return result
 
-    def prepare(self) -> None:
-        """Compiles the step for all lengths now."""
-        for length in self._programs:
-            self._program(length)
-
     def _program(self, length: int) -> Program:
         programs = self._programs
         if programs.is_ready(length):
