@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -56,43 +57,26 @@ def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | No
     Steps that a later process repeated count as LOST, and so do steps after `until`, from which the run will continue.
     If only some steps of a row are lost, the row's step seconds are divided equally among its steps.
     """
+    rows = _read_rows(folder / TIMES)
+    limit = math.inf if until is None else until  # the state contains the steps of a row up to this step
     seconds: collections.Counter[str] = collections.Counter()
-    spans: list[tuple[int, int, float]] = []  # (after, step, seconds) of the steps that the state contains
-    processes, slow = 0, []
-
-    def lose_after(step: int) -> None:
-        nonlocal spans
-        retained = [_truncate_span(span, step) for span in spans]
-        seconds[LOST] += sum(span[2] for span in spans) - sum(span[2] for span in retained)
-        spans = retained
-
-    for row in _read_rows(folder / TIMES):
+    processes = 0
+    for row in reversed(rows):
         if 'slow' in row:
-            slow.append(row)
             continue
         after, step = row['after'], row['step']
+        for kind, each in row['seconds'].items():
+            retained = each
+            if kind == STEP and step > limit:
+                retained *= max(limit - after, 0) / max(step - after, 1)
+                seconds[LOST] += each - retained
+            seconds[kind] += retained
         if 'began' in row:
             processes += 1
-            lose_after(after)
-        for kind, each in row['seconds'].items():
-            if kind == STEP:
-                spans.append((after, step, each))
-            else:
-                seconds[kind] += each
-    if until is not None:
-        lose_after(until)
-    spent = {STEP: sum(span[2] for span in spans), **{kind: x for kind, x in seconds.items() if x > 0}}
-    goodput = Goodput(spent, processes, slow)
+            limit = min(limit, after)
+    spent = {kind: seconds[kind] for kind in _DESCRIPTIONS if kind == STEP or seconds[kind] > 0}
+    goodput = Goodput(spent, processes, [row for row in rows if 'slow' in row])
     return goodput if goodput.total > 0 and processes else None
-
-
-def _truncate_span(span: tuple[int, int, float], end: int) -> tuple[int, int, float]:
-    """Returns the part of a span of steps up to step `end`."""
-    after, step, seconds = span
-    if step <= end:
-        return span
-    share = max(end - after, 0) / max(step - after, 1)
-    return min(after, end), end, seconds * share
 
 
 def _read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
