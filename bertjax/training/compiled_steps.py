@@ -1,7 +1,8 @@
 """Lowering and compilation of the train step of a phase."""
 
 import concurrent.futures
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 from bertjax.data.batch import BatchSpec
 from bertjax.parallel.mesh import is_cpu
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.training.evaluate import OnCompile
 from bertjax.training.setup import PhaseSettings, Setup
 from bertjax.training.state import TrainState, shardings_of
 from bertjax.training.step import make_gradients, make_train_step, make_update
@@ -101,7 +103,7 @@ def lower_in_two(lowering: StepLowering, batches: Mapping[int, BatchSpec]) -> Ca
     return lower
 
 
-class CompiledSteps(Mapping[int, Program]):
+class CompiledSteps:
     """The compiled train step for each padded length. Threads compile a step at its first use or earlier.
 
     Args:
@@ -154,15 +156,16 @@ class CompiledSteps(Mapping[int, Program]):
         """Returns whether the step for this length is available without waiting."""
         return length in self._futures and self._futures[length].done()
 
+    def program(self, length: int, on_compile: OnCompile = contextlib.nullcontext) -> Program:
+        """Returns the step for this length. If it is not available yet, waits for it in the context `on_compile`."""
+        number = 1 + sum(map(self.is_ready, self._lengths))
+        what = f'length {length} ({number} of {len(self._lengths)})'
+        with contextlib.nullcontext() if self.is_ready(length) else on_compile(what):
+            self._submit(self._lengths if self._in_parallel else [length])
+            return self._futures[length].result()
+
     def __getitem__(self, length: int) -> Program:
-        self._submit(self._lengths if self._in_parallel else [length])
-        return self._futures[length].result()
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._lengths)
-
-    def __len__(self) -> int:
-        return len(self._lengths)
+        return self.program(length)
 
 
 def compile_steps(

@@ -19,7 +19,7 @@ from bertjax.model.dropout import fold_seed
 from bertjax.optim.schedules import Schedule
 from bertjax.parallel.distributed import has_separate_workdirs, is_multiprocess, primary_first, wait_for_all
 from bertjax.parallel.partition import batch_sharding, replicated
-from bertjax.training.compiled_steps import CompiledSteps, Program, compile_steps
+from bertjax.training.compiled_steps import CompiledSteps, compile_steps
 from bertjax.training.evaluate import OnCompile
 from bertjax.training.setup import PhaseSettings, Setup
 from bertjax.training.state import TrainState
@@ -55,18 +55,10 @@ class TrainStep:
         self._programs, self._on_compile, self._constant = programs, on_compile, (schedule, seed, *teacher)
 
     def __call__(self, state: TrainState, batch: NumberedBatch) -> tuple[TrainState, Any]:
-        program = self._program(batch.arrays['input_ids'].shape[-1])
+        program = self._programs.program(batch.arrays['input_ids'].shape[-1], self._on_compile)
         result = program(state, batch.arrays, batch.number, *self._constant)
         self._programs.compile_rest()
         return result
-
-    def _program(self, length: int) -> Program:
-        programs = self._programs
-        if programs.is_ready(length):
-            return programs[length]
-        number = 1 + sum(map(programs.is_ready, programs))
-        with self._on_compile(f'length {length} ({number} of {len(programs)})'):
-            return programs[length]
 
 
 @dataclasses.dataclass(frozen=True)
