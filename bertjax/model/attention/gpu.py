@@ -1,18 +1,13 @@
 """The attention implementations for GPUs: cuDNN, and Triton kernels that also support dropout and packed rows.
 
 For a sequence of S tokens and H heads of width K, the kernels need 4·S²·H·K operations forward and 14·S²·H·K backward,
-where two of the seven products recompute the scores. `dot_product` needs 4·S²·H·K and 8·S²·H·K. In bfloat16, the
-kernels move 8·S·H·K bytes forward and 26·S·H·K backward, if an array that several programs read is counted once.
+where two of the seven products recompute the scores. `dot_product` needs 4·S²·H·K and 8·S²·H·K, but also writes and
+reads [S, S] arrays, 12·S²·H bytes in each pass. In BERT-large at S = 512, these are 2.4 GB per row and step. At 485
+rows per second, the goal in benchmarks/gpu_step.py, they take a quarter of the 4.8 TB/s of an H200.
 
-`dot_product` moves 8·S·H·K and 14·S·H·K bytes, and also [S, S] arrays: it writes and reads scores in float32 and
-weights in bfloat16, 12·S²·H bytes in the forward pass and about as many in the backward pass. In BERT-large at S = 512,
-this traffic is 2.4 GB per row and step. At 485 rows per second, the goal in benchmarks/gpu_step.py, it takes a quarter
-of the 4.8 TB/s of an H200.
-
-Because of this arithmetic, 'auto' prefers the kernels to `dot_product`. On an H200, the results agree with float32 on
-the CPU to a relative error of 0.0045 (docs/results/h200.json). The compiler reports that the kernels fit the registers
-of compute capability 9.0. 'auto' prefers cuDNN to the kernels, because NVIDIA tunes it for each of its GPUs. The speeds
-have not been compared yet.
+Therefore 'auto' prefers the kernels to `dot_product`, and cuDNN to the kernels, because NVIDIA tunes it for each of its
+GPUs. The speeds have not been compared yet. On an H200, the results agree with float32 on the CPU to a relative error
+of 0.0045 (docs/results/h200.json).
 """
 
 import functools
