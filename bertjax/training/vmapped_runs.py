@@ -48,7 +48,6 @@ def stacked_template(state: TrainState, members: int) -> TrainState:
 
     def stacked(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         spec = jax.sharding.PartitionSpec(None, *x.sharding.spec)
-        sharding = jax.sharding.NamedSharding(x.sharding.mesh, spec)
-        return jax.ShapeDtypeStruct((members, *x.shape), x.dtype, sharding=sharding)
+        return x.update(shape=(members, *x.shape), sharding=x.sharding.update(spec=spec))
 
     return jax.tree.map(stacked, state)
