@@ -4,10 +4,8 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator
 
-from etils import epath
-
 from bertjax.errors import UserError
-from bertjax.tasks.reading.texts import Line, read_lines
+from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.tagging.columns import ColumnBlock, read_blocks
 
 _COLUMNS = 10
@@ -31,19 +29,14 @@ class Tree:
     relations: tuple[str, ...]
 
 
-def read_trees(path: epath.PathLike) -> Iterator[Tree]:
-    """Yields the sentences of a plain or compressed file. The file is read lazily.
+def read_trees(lines: Iterable[Line], where: str) -> Iterator[Tree]:
+    """Yields the sentences of `lines`, each as soon as it is read. `where` is the file name for error messages.
 
     Comments are skipped. Multiword tokens (`3-4`) and empty nodes (`5.1`) are also skipped, because they have no head.
 
     Raises:
-      UserError: The file does not exist or is damaged, or a line is malformed.
+      UserError: A line is malformed.
     """
-    return parse_trees(read_lines(path), str(path))
-
-
-def parse_trees(lines: Iterable[Line], where: str) -> Iterator[Tree]:
-    """Yields the sentences of `lines`, as `read_trees` does. `where` is the file name for error messages."""
     return map(_parse_tree, read_blocks(lines, where, '#'))
 
 

@@ -9,18 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.attention_analysis import relations as rel
-from bertjax.attention_analysis.analysis_input import AnalysisTexts, Chunk
 from bertjax.attention_analysis.changes import change_rows, change_sums, parameter_changes
+from bertjax.attention_analysis.conllu import Tree
 from bertjax.attention_analysis.heads import head_means, head_sums
-from bertjax.attention_analysis.words import HEAD, RELATION, UNIT, make_text_features, make_tree_features, merge_units
-from bertjax.data.features import INPUTS, Features
+from bertjax.attention_analysis.words import HEAD, RELATION, UNIT, make_features, merge_units
+from bertjax.data.features import INPUTS
 from bertjax.inference.attention import apply_encoder, max_batch_size
-from bertjax.inference.encode import build_sequences
 from bertjax.inference.runner import Forward, Runner
 from bertjax.loading.load_model import LoadedModel
 from bertjax.model.capture import PROBABILITIES
 from bertjax.progress import Advance
-from bertjax.text.tokenizer import Tokenizer
+from bertjax.tasks.reading.records import Row
 
 BEFORE, AFTER = 'before', 'after'
 
@@ -50,7 +49,7 @@ class Findings:
 
 def measure(
     runner: Runner,
-    chunks: Iterable[Chunk],
+    chunks: Iterable[Sequence[Row] | Sequence[Tree]],
     *,
     unit: str,
     max_length: int,
@@ -58,7 +57,7 @@ def measure(
     before: LoadedModel | None,
     advance: Advance,
 ) -> Findings | None:
-    """Measures the heads of a model on all chunks. Returns None if all trees are too long.
+    """Measures the heads of a model on all chunks of texts or trees. Returns None if all trees are too long.
 
     Args:
       unit: The unit of the positions, 'piece' or 'word'.
@@ -76,15 +75,14 @@ def measure(
     max_rows = lambda length: max_batch_size(model.config, length)  # noqa: E731
     for chunk in chunks:
         features = make_features(model.tokenizer, chunk, relations, max_length)
-        if isinstance(chunk, AnalysisTexts):
-            if features.notes:  # some texts are truncated: with one more token allowed, these have too many
-                cut += int((build_sequences(model.tokenizer, *chunk, max_length + 1).lengths > max_length).sum())
-        else:
+        if relations:
             trees = [] if features is None else [chunk[i] for i in features.record]
             left_out += len(chunk) - len(trees)
             rel.count_offsets(offsets, trees)
             if features is None:
                 continue
+        elif features.notes:  # some texts are truncated: with one more token allowed, these have too many
+            cut += int((make_features(model.tokenizer, chunk, (), max_length + 1).lengths > max_length).sum())
         part = runner.sum(name, forward, features, inputs=inputs, max_rows=max_rows, params=params, advance=advance)
         part = jax.tree.map(lambda x: x.astype(np.int64 if x.dtype.kind == 'i' else np.float64), part)
         sums = part if sums is None else jax.tree.map(np.add, sums, part)
@@ -103,13 +101,6 @@ def measure(
         relations=rel.relation_table(sums['relations'], relations, offsets) if relations else [],
         changes=changes,
     )
-
-
-def make_features(tokenizer: Tokenizer, chunk: Chunk, relations: Sequence[str], max_length: int) -> Features | None:
-    """Makes the features of a chunk, or returns None if all its trees are too long."""
-    if isinstance(chunk, AnalysisTexts):
-        return make_text_features(tokenizer, *chunk, max_length)
-    return make_tree_features(tokenizer, chunk, relations, max_length)
 
 
 def _make_forward(model: LoadedModel, before: LoadedModel | None, *, unit: str, relations: int) -> Forward:

@@ -9,23 +9,25 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from bertjax.attention_analysis.analysis_input import AnalysisTexts, Chunk
-from bertjax.attention_analysis.corpus_pass import make_features
-from bertjax.attention_analysis.words import UNIT, merge_units
+from bertjax.attention_analysis.conllu import Tree
+from bertjax.attention_analysis.words import UNIT, make_features, merge_units
 from bertjax.inference.attention import Attention, compute_attention
 from bertjax.inference.runner import Runner
+from bertjax.tasks.reading.records import Row
 
 MAX_SHOWN_TOKENS = 64  # The maximum number of tokens of a shown text. More would be unreadable.
 
 
-def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], unit: str, count: int) -> list[Attention]:
-    """Computes the attention in the first `count` texts or trees of a chunk, between pieces or between words.
+def make_shown_texts(
+    runner: Runner, items: Sequence[Row] | Sequence[Tree], relations: Sequence[str], unit: str, count: int
+) -> list[Attention]:
+    """Computes the attention in the first `count` texts or trees, between pieces or between words.
 
     Texts with more than MAX_SHOWN_TOKENS tokens, or more than the model's positions, are truncated. Longer trees are
     skipped.
     """
     tokenizer, longest = runner.model.tokenizer, min(MAX_SHOWN_TOKENS, runner.model.config.max_positions)
-    features = make_features(tokenizer, chunk, relations, longest)
+    features = make_features(tokenizer, items, relations, longest)
     if features is None or not count:
         return []
     features = features.take(np.arange(min(count, len(features))))
@@ -38,8 +40,8 @@ def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], uni
         count = int(unit_ids.max()) + 1
         merged = merge_units(weights[:, None], unit_ids[None], np.ones_like(unit_ids)[None])[:, 0, :, :count, :count]
         words = [tokenizer.decode(ids[unit_ids == number]).strip() for number in range(count)]
-        if not isinstance(chunk, AnalysisTexts):  # The page shows the words as the treebank spells them.
-            words[1:-1] = chunk[i].words
+        if isinstance(items[i], Tree):  # The page shows the words as the treebank spells them.
+            words[1:-1] = items[i].words
         shown_texts.append(Attention(words, np.asarray(merged)))
     return shown_texts
 

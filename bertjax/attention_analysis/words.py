@@ -10,6 +10,8 @@ import numpy as np
 from bertjax.attention_analysis.conllu import Tree
 from bertjax.data.features import FeatureBuilder, Features
 from bertjax.inference.encode import build_sequences
+from bertjax.inference.input import nonblank_texts
+from bertjax.tasks.reading.records import Row
 from bertjax.tasks.tagging.features import word_pieces
 from bertjax.text.tokenizer import Tokenizer
 
@@ -17,6 +19,16 @@ from bertjax.text.tokenizer import Tokenizer
 # Entry u of HEAD is the number of the unit that governs unit u in the dependency tree, or 0 for a root or a special
 # token. Entry u of RELATION is the number of unit u's relation, from 1, or 0 if unit u is not a word.
 UNIT, HEAD, RELATION = 'token_unit', 'token_head', 'token_relation'
+
+
+def make_features(
+    tokenizer: Tokenizer, items: Sequence[Row] | Sequence[Tree], relations: Sequence[str], max_length: int
+) -> Features | None:
+    """Makes the features of texts or of trees with these relations. Returns None if all trees are too long."""
+    if isinstance(items[0], Tree):
+        return make_tree_features(tokenizer, items, relations, max_length)
+    _, first, second = nonblank_texts(items)
+    return make_text_features(tokenizer, first, second, max_length)
 
 
 def make_text_features(

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from rich.markup import escape
 from rich.table import Table
 
-from bertjax.attention_analysis.analysis_input import has_trees, inspect_input, parse_texts, read_chunks
+from bertjax.attention_analysis.analysis_input import inspect_input, parse_texts, read_chunks
 from bertjax.attention_analysis.changes import check_comparable
 from bertjax.attention_analysis.corpus_pass import Findings, measure
 from bertjax.attention_analysis.findings import PAGE, check_replaceable, describe_findings, write_findings
@@ -19,13 +19,11 @@ from bertjax.attention_analysis.shown_texts import make_shown_texts
 from bertjax.config.inference import AttentionKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.files.paths import unusual_kind
-from bertjax.inference.input import STANDARD_INPUT, InputSource, make_columns
+from bertjax.inference.input import InputSource, make_columns
 from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import load_model, load_requested_model
 from bertjax.pages.charts import check_plotly
 from bertjax.progress import show_progress
-from bertjax.remote.paths import user_path
 from bertjax.terminal import Console, make_table
 from bertjax.workdir.lock import lock_workdir
 
@@ -44,7 +42,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     """
     settings, folder = inference_settings(config, 'attention'), pathlib.Path(workdir)
     options, path = settings.options, settings.input
-    texts = [parse_texts(options.texts, 'config.attention.texts')] if options.texts else []
+    texts = parse_texts(options.texts, 'config.attention.texts') if options.texts else []
     if not path and not texts:
         fix = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'
         raise UserError('config.input', 'nothing', 'texts to analyze', fix)
@@ -56,7 +54,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     if options.compare:
         check_plotly()
     source = InputSource(path, make_columns(options.field, options.pair_field, 'config.attention'), tabs=True)
-    relations, count = _inspect(source) if path else ([], len(texts[0].first))
+    relations, count = inspect_input(source) if path else ([], len(texts))
     with lock_workdir(folder, results_only=True):
         model = load_requested_model(settings, folder)
         longest = settings.truncation_length(model.config, model.max_length)
@@ -66,7 +64,7 @@ def run(config: ConfigDict, workdir: str) -> None:
             print(reference.summary)
             check_comparable(reference, model)
         runner = Runner(model, batch_size=settings.batch_size)
-        parts = read_chunks(source, _CHUNK, quiet=count is not None) if path else iter(texts)
+        parts = read_chunks(source, _CHUNK, quiet=count is not None) if path else iter([texts])
         first = next(parts)
         with show_progress('texts', count, lines=True) as advance:
             how = {'unit': options.unit, 'max_length': longest, 'relations': relations, 'before': reference}
@@ -74,8 +72,8 @@ def run(config: ConfigDict, workdir: str) -> None:
         if findings is None:
             found = f'only sentences of more than {longest} tokens'
             raise UserError(path, found, 'shorter sentences', 'raise config.max_length, or give other sentences')
-        part, count = (texts[0], len(texts[0].first)) if texts else (first, options.show)
-        examples = make_shown_texts(runner, part, relations, options.unit, count)
+        shown, count = (texts, len(texts)) if texts else (first, options.show)
+        examples = make_shown_texts(runner, shown, relations, options.unit, count)
         name = '/'.join(pathlib.Path(settings.init or workdir).parts[-2:])
         write_findings(folder / 'attention', findings, examples, f'Attention in {name}')
     print(describe_findings(findings))
@@ -86,17 +84,6 @@ def run(config: ConfigDict, workdir: str) -> None:
     if findings.changes:
         console.print(_changes_table(findings))
     print(folder / 'attention' / PAGE)
-
-
-def _inspect(source: InputSource) -> tuple[list[str], int | None]:
-    """Returns the syntactic relations, and the number of texts: None for texts from standard input or a pipe."""
-    is_text = not has_trees(source.path)
-    if is_text and (source.path == STANDARD_INPUT or unusual_kind(user_path(source.path, 'config.input'))):
-        return [], None
-    relations, count, blank = inspect_input(source)
-    if blank:
-        print(f'{blank:,} of {count + blank:,} texts are blank and were skipped')
-    return relations, count
 
 
 def _extremes_table(findings: Findings) -> Table:

@@ -4,9 +4,9 @@ import pathlib
 
 import pytest
 
-from bertjax.attention_analysis.conllu import Tree, parse_trees, read_trees
+from bertjax.attention_analysis.conllu import Tree, read_trees
 from bertjax.errors import UserError
-from bertjax.tasks.reading.texts import number_lines
+from bertjax.tasks.reading.texts import number_lines, read_lines
 
 
 def line(identifier: object, form: str, head: object = '_', relation: str = '_') -> str:
@@ -32,7 +32,7 @@ GOOD = '\n'.join(
 
 
 def parsed(text: str) -> list[Tree]:
-    return list(parse_trees(number_lines(text), 'a.conllu'))
+    return list(read_trees(number_lines(text), 'a.conllu'))
 
 
 @pytest.mark.parametrize('end', ['', '\n', '\n\n'])
@@ -69,6 +69,7 @@ def test_a_malformed_line_is_reported_with_its_number(rows, where, says):
 
 
 def test_a_real_treebank_is_parsed(shared: pathlib.Path):
-    trees = list(read_trees(shared / 'treebank' / 'en_ewt-ud-dev.conllu.gz'))
+    path = shared / 'treebank' / 'en_ewt-ud-dev.conllu.gz'
+    trees = list(read_trees(read_lines(path), str(path)))
     assert len(trees) == 2001 and sum(len(tree.words) for tree in trees) == 25147
     assert all(tree.heads.count(0) == 1 for tree in trees)
