@@ -18,14 +18,14 @@ Record = TypeVar('Record')
 
 
 class Change(enum.Enum):
-    """Whether a resumed run may have another value of a key. docs/keys.md shows the strings below."""
+    """Whether a resumed run may have another value of a key: a word, and its meaning. docs/keys.md shows both."""
 
-    STATE = 'never'  # the key decides the shape or the meaning of the saved state
-    TRAINING = 'unfinished'  # the key decides the result of training
-    RUN = 'yes'  # the change is reported; a sweep or a benchmark refuses it
-    MACHINE = 'everywhere'  # the change is reported; a sweep or a benchmark allows it as well
-    OUTPUT = 'export'  # the change is not reported; a sweep refuses it
-    VERB = 'always'  # the change is not reported: no training depends on the key
+    STATE = 'never', 'the key decides the shape or the meaning of the saved state'
+    TRAINING = 'unfinished', 'the change is reported; a finished run refuses it'
+    RUN = 'yes', 'the change is reported; a sweep or a benchmark refuses it'
+    MACHINE = 'everywhere', 'the change is reported; a sweep or a benchmark allows it as well'
+    OUTPUT = 'export', 'the export at the end of the run uses the new value; a sweep refuses the change'
+    VERB = 'always', 'no training depends on the key'  # so the change is not reported, like that of OUTPUT
 
 
 STATE, TRAINING, RUN, MACHINE, OUTPUT, VERB = Change

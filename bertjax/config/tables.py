@@ -27,15 +27,6 @@ means a whole number. An empty cell of "values" means any text. A task resumes o
 | | |
 |---|---|
 """
-_CHANGES = {
-    Change.STATE: 'the key decides the shape or the meaning of the saved state',
-    Change.TRAINING: 'the change is reported; a finished run refuses it',
-    Change.RUN: 'the change is reported; a sweep or a benchmark refuses it',
-    Change.MACHINE: 'the change is reported; a sweep or a benchmark allows it as well',
-    Change.OUTPUT: 'the export at the end of the run uses the new value; a sweep refuses the change',
-    Change.VERB: 'no training depends on the key',
-}
-
 # {pattern in the description of a range: its replacement}.
 _SHORTER = {
     '^a whole number from ': 'int: ',
@@ -53,7 +44,7 @@ _SHORTER = {
 def page() -> str:
     """Returns the text of docs/keys.md."""
     shared = {name: key for name, key in keys_of(TextKeys).items() if name != 'run'}
-    parts = [_INTRODUCTION + '\n'.join(f'| {change.value} | {meaning} |' for change, meaning in _CHANGES.items())]
+    parts = [_INTRODUCTION + '\n'.join(_row(change.value) for change in Change)]
     pretraining, finetuning = keys_of(PretrainingKeys), keys_of(FinetuningKeys)
     both = {name: key for name, key in pretraining.items() if finetuning.get(name) == key}
     parts += _section('Every training', 'The keys that pre-training and fine-tuning share.', both)
@@ -102,7 +93,7 @@ def _key_row(name: str, key: Key, about: str, *, changes: bool = True) -> str:
     for pattern, short in _SHORTER.items():
         words = re.sub(pattern, short, words)
     cells = (f'`{name}`', f'`{_format_default(key.default)}`', about, words)
-    return _row((*cells, *([key.change.value] if changes else [])))
+    return _row((*cells, *([key.change.value[0]] if changes else [])))
 
 
 def _row(cells: Iterable[str]) -> str:
