@@ -1,31 +1,16 @@
 """run=distill: train a smaller model to imitate a trained model, on text or on a task."""
 
-import pathlib
 from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
+from bertjax.commands import finetune, pretrain
 from bertjax.config.verb import Verb
-from bertjax.distill.augment import add_augmented
-from bertjax.distill.run import distill_pretraining, distill_task, distillation_data, task_teacher
 from bertjax.distill.settings import DistillationSettings
 from bertjax.errors import UserError
-from bertjax.finetune.results import finish_task
-from bertjax.finetune.run import Finetuning
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.trials import make_trials
-from bertjax.parallel.distributed import primary_first
-from bertjax.parallel.mesh import make_mesh, row_shards
-from bertjax.pretrain.run import Pretraining
-from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
-from bertjax.pretrain.summary import finish_pretraining
-from bertjax.pretrain.warm_start import with_architecture
-from bertjax.training.health.gradient_check import training_devices
-from bertjax.training.settings import check_row_count
-from bertjax.training.state import without_aux
-from bertjax.training.trainer import fit
-from bertjax.workdir.exports import check_push_to
-from bertjax.workdir.lock import check_workdir_kind, lock_workdir
+from bertjax.pretrain.settings import pretraining_settings
 
 VERB = Verb(needs='distill', trains=True, processes=True)
 
@@ -38,35 +23,17 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     """
     distill = DistillationSettings(**config.distill)
     distill.check(config.init, flag_keys)
-    folder = pathlib.Path(workdir)
-    check_workdir_kind(folder, 'a fine-tuning' if 'task' in config else 'a pre-training')
     if 'task' in config:
-        _distil_task(config, distill, folder, recipe, flag_keys)
+        _check_task(config, distill, flag_keys)
+        finetune.run(config, workdir, recipe)
     else:
-        _distil_general(config, distill, folder, recipe, flag_keys)
+        _check_initial_weights(config, distill)
+        pretrain.run(config, workdir, recipe, flag_keys)
 
 
-def _distil_general(
-    config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str, flag_keys: Collection[str]
-) -> None:
-    settings = pretraining_settings(config)
-    _check_initial_weights(settings, distill)
-    settings = with_architecture(settings, folder, flag_keys)
-    settings.check()
-    check_push_to(settings.push_to, settings.formats)
-    mesh = make_mesh(settings.mesh_axes, training_devices())
-    settings.check_devices(mesh)
-    with lock_workdir(folder):
-        with primary_first():
-            settings, distillation = distill_pretraining(settings, distill, folder, mesh)
-            training = Pretraining(settings, folder, mesh, distillation)
-        state, _ = fit(folder, training)
-        trains_head = bool(distill.soft or distill.hard)
-        finish_pretraining(folder, training, without_aux(state.eval_params), recipe, fill_masks=trains_head)
-
-
-def _check_initial_weights(settings: PretrainingSettings, distill: DistillationSettings) -> None:
+def _check_initial_weights(config: ConfigDict, distill: DistillationSettings) -> None:
     """Raises a UserError if config.vocab.add is set, or if the student would not start from config.embeddings."""
+    settings = pretraining_settings(config)
     if settings.vocab.add:
         found = f'words of {settings.vocab.add}'
         expected = 'none: a student has the vocabulary of its teacher, which lacks these words'
@@ -77,11 +44,9 @@ def _check_initial_weights(settings: PretrainingSettings, distill: DistillationS
         raise UserError('config.embeddings', settings.embeddings, expected, fix)
 
 
-def _distil_task(
-    config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str, flag_keys: Collection[str]
-) -> None:
+def _check_task(config: ConfigDict, distill: DistillationSettings, flag_keys: Collection[str]) -> None:
+    """Raises a UserError if the task cannot be distilled, has no use for a temperature that is set, or is a sweep."""
     settings = finetuning_settings(config)
-    settings.check()
     loss = settings.build_task().objective.distill_loss
     if loss is None:
         found, expected = repr(settings.task['kind']), 'a kind of task whose outputs have a distillation loss'
@@ -89,20 +54,5 @@ def _distil_task(
     if not loss.uses_temperature and 'distill.temperature' in flag_keys:
         found, expected = f'{distill.temperature:g} for a task with scores', 'no value, because it has no effect'
         raise UserError('config.distill.temperature', found, expected, 'leave it out')
-    check_push_to(settings.push_to, settings.formats)
     if make_trials(settings):
         raise UserError('config.sweep', 'a sweep', 'a single run, as distill needs', 'start one run per combination')
-    mesh = make_mesh(settings.mesh_axes, training_devices())
-    check_row_count(settings.batch_size, settings.grad_accum_steps, row_shards(mesh))
-    with lock_workdir(folder):
-        with primary_first():
-            data = distillation_data(settings, distill, folder)
-            # The teacher is loaded before the slow augmentation, so that errors about the teacher are reported early.
-            teacher = task_teacher(data, distill, mesh)
-        settings.check_memory(data.encoder, mesh, training=True)
-        if distill.augment:
-            add_augmented(data, distill, folder, mesh)
-        with primary_first():
-            training = Finetuning(data, folder, mesh, distill_task(data, distill, teacher))
-        state, last = fit(folder, training, use_checkpoint=settings.use_checkpoint)
-        finish_task(folder, training.resolved, training.task_model, without_aux(state.eval_params), last, recipe)

@@ -7,6 +7,8 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bertjax.config.verb import Verb
+from bertjax.distill.run import distill_pretraining
+from bertjax.distill.settings import DistillationSettings
 from bertjax.parallel.distributed import is_primary, primary_first
 from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.budget import check_budget_keys, find_plan, make_plan
@@ -17,7 +19,7 @@ from bertjax.pretrain.summary import finish_pretraining
 from bertjax.pretrain.warm_start import with_architecture, with_existing_vocabulary
 from bertjax.training.health.gradient_check import training_devices
 from bertjax.training.health.interrupt import Interrupt
-from bertjax.training.state import TrainState
+from bertjax.training.state import TrainState, without_aux
 from bertjax.training.time_limit import PhaseTimeError
 from bertjax.training.trainer import fit
 from bertjax.workdir.exports import check_push_to
@@ -29,6 +31,8 @@ VERB = Verb(needs='corpus', teacher=False, trains=True, processes=True)
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Collection[str] = ()) -> None:
     """Pre-trains a model. The same call in the same workdir continues an interrupted run.
+
+    If the config has a teacher, run=distill calls this function after its own checks.
 
     Raises:
       UserError, PreemptedError, NonFiniteError: See `program.train`.
@@ -46,7 +50,8 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
         settings.check_batches(mesh)
     with lock_workdir(folder):
         training, state = _train(settings, folder, mesh, flag_keys)
-        finish_pretraining(folder, training, state.eval_params, recipe)
+        trains_head = settings.distill is None or bool(settings.distill.soft or settings.distill.hard)
+        finish_pretraining(folder, training, without_aux(state.eval_params), recipe, fill_masks=trains_head)
 
 
 def _train(
@@ -55,7 +60,11 @@ def _train(
     """Trains to the last step or, with config.budget, until the budget is used up."""
     if not settings.budget:
         with primary_first():
-            training = Pretraining(settings, folder, mesh)
+            distillation = None
+            if settings.distill:
+                distill = DistillationSettings(**vars(settings.distill))
+                settings, distillation = distill_pretraining(settings, distill, folder, mesh)
+            training = Pretraining(settings, folder, mesh, distillation)
         return training, fit(folder, training)[0]
     check_budget_keys(settings, folder, flag_keys)
     with primary_first():
