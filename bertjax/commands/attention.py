@@ -33,7 +33,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         of the user, the model to compare with has another shape or tokenizer, or Plotly is missing.
     """
     settings, folder = inference_settings(config, 'attention'), pathlib.Path(workdir)
-    options, path = settings.options, settings.input
+    options, path = settings.attention, settings.input
     texts = parse_texts(options.texts, 'config.attention.texts') if options.texts else []
     if not path and not texts:
         fix = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'

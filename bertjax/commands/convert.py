@@ -27,7 +27,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         is set, and the workdir has a model already.
     """
     settings, folder = inference_settings(config, 'convert'), pathlib.Path(workdir)
-    formats = split_formats(settings.options.formats)
+    formats = split_formats(settings.convert.formats)
     _check_target(folder, formats, bool(settings.init))
     return_freed_memory()
     with lock_workdir(folder, results_only=True):

@@ -43,7 +43,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         features of another input would be replaced.
     """
     settings = inference_settings(config, 'extract')
-    options, folder = settings.options, pathlib.Path(workdir)
+    options, folder = settings.extract, pathlib.Path(workdir)
     source = InputSource(settings.input, make_columns(options.field, options.pair_field, 'config.extract'))
     source.check()
     streaming = settings.input == STANDARD_INPUT and not options.format
@@ -81,7 +81,7 @@ def _check_storage(options: ExtractKeys, streaming: bool) -> None:
 
 def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
     model = load_requested_model(settings, folder)
-    keys = {name: getattr(settings.options, name) for name in _ENCODING_KEYS}
+    keys = {name: getattr(settings.extract, name) for name in _ENCODING_KEYS}
     if keys['prompt'] == 'None':  # from the command line
         keys['prompt'] = None
     with name_keys('extract'):
@@ -99,7 +99,7 @@ def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
 
 
 def _extract_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource, out: TextIO) -> None:
-    extractor, id = _make_extractor(settings, folder), settings.options.id
+    extractor, id = _make_extractor(settings, folder), settings.extract.id
     pieces = extractor.runner.model.tokenizer.pieces
     for items in stream_batches(source.items(), settings.batch_size):
         columns = [item_columns(item, source, id) for item in items]
@@ -110,7 +110,7 @@ def _extract_stream(settings: TextKeys, folder: pathlib.Path, source: InputSourc
 
 
 def _target(settings: TextKeys, folder: pathlib.Path, source: InputSource) -> pathlib.Path:
-    target = folder / 'features' / f'{source.name}.{settings.options.format or _DEFAULT_FORMAT}'
+    target = folder / 'features' / f'{source.name}.{settings.extract.format or _DEFAULT_FORMAT}'
     if pathlib.Path(source.origin) in (target.resolve(), target.with_name(f'{target.name}.json').resolve()):
         found = f'{settings.input}, which would be replaced'
         raise UserError('config.input', found, 'a file elsewhere', 'move the file, or give another --workdir')

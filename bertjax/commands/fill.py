@@ -43,7 +43,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         mask, an option has no effect, or the answers to another input would be replaced.
     """
     settings = inference_settings(config, 'fill')
-    options, folder = settings.options, pathlib.Path(workdir)
+    options, folder = settings.fill, pathlib.Path(workdir)
     paired = options.ask == 'pairs'
     columns = make_columns(options.field, options.pair_field if paired else '', 'config.fill')
     source = InputSource(settings.input, columns)
@@ -68,7 +68,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 def _make_request(settings: TextKeys, folder: pathlib.Path, items: Sequence[Item] = ()) -> FillRequest:
     model = load_requested_model(settings, folder)
     longest = settings.truncation_length(model.config, model.max_length)
-    request = FillRequest(Runner(model, batch_size=settings.batch_size), longest, settings.options)
+    request = FillRequest(Runner(model, batch_size=settings.batch_size), longest, settings.fill)
     request.check_texts(items)
     return request
 
@@ -94,8 +94,8 @@ def _answer_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource
 
 
 def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) -> None:
-    request, ask = _make_request(settings, folder), settings.options.ask
-    kind, total, blank = 'jointly' if ask == 'masks' and settings.options.jointly else ask, 0, 0
+    request, ask = _make_request(settings, folder), settings.fill.ask
+    kind, total, blank = 'jointly' if ask == 'masks' and settings.fill.jointly else ask, 0, 0
     files = ResultFiles(folder / 'fill', f'{source.name}.{kind}', source.origin)
     for items in split_chunks(source.items(), _CHUNK):
         request.check_texts(items)

@@ -42,7 +42,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         results of another input would be replaced.
     """
     settings = inference_settings(config, 'mine_negatives')
-    options: MineNegativesKeys = settings.options
+    options: MineNegativesKeys = settings.mine_negatives
     if options.range_max - options.range_min < options.num_negatives:
         found = f'{options.range_max} with range_min={options.range_min}'
         expected = f'at least range_min plus num_negatives={options.num_negatives}'

@@ -43,14 +43,14 @@ def run(config: ConfigDict, workdir: str) -> None:
     settings = inference_settings(config, 'minimal_pairs')
     source = InputSource(settings.input, ())
     source.check()
-    pairs = read_pairs(settings.input, 'config.input', vars(settings.options))
+    pairs = read_pairs(settings.input, 'config.input', vars(settings.minimal_pairs))
     folder = pathlib.Path(workdir)
     with lock_workdir(folder, results_only=True):
         model = load_requested_model(settings, folder)
         model.require('mlm', 'run=minimal_pairs')
         sequences = encode_pairs(pairs, model.tokenizer, model.config.max_positions)
         files = ResultFiles(folder / 'minimal_pairs', source.name, source.origin)
-        records = json.dumps([vars(settings.options), [pair.fields for pair in pairs]])
+        records = json.dumps([vars(settings.minimal_pairs), [pair.fields for pair in pairs]])
         identity = hashlib.sha256(model.fingerprint + records.encode()).hexdigest()
         if results := files.read(identity):
             print(f'{files.facts} exists already, with the accuracies of this model on these pairs')

@@ -33,11 +33,6 @@ class ModelKeys:
 
     dtype = 'float32'  # the dtype of `convert`, which lacks this key
 
-    @property
-    def options(self) -> Any:
-        """The group config.VERB."""
-        return getattr(self, next(verb for verb in INFERENCE_KEYS if hasattr(self, verb)))
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputKeys(ModelKeys):
