@@ -103,7 +103,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
             elif (init := requests[task]['init']) in changed_models:
                 fix = f'move {folder / task} away to train it again'
                 console.print(f'{task} was trained from an earlier model of {init}; {fix}', markup=False)
-            _predict(configs[task], folder / task, server_splits[task], replace=task not in finished)
+            _predict(configs[task], folder / task, server_splits[task])
             benchmark.record_result(folder, task, requests[task])
         _finish(folder, missing_data, server_splits, console)
     same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(display_path(folder))}'
@@ -138,10 +138,10 @@ def _remove_server_files(folder: pathlib.Path) -> None:
                 (folder / 'predictions' / name / file.server).unlink(missing_ok=True)
 
 
-def _predict(config: ConfigDict, folder: pathlib.Path, splits: list[str], *, replace: bool) -> None:
-    """Writes a task's files for the GLUE server. Existing files are overwritten only if `replace` is true."""
+def _predict(config: ConfigDict, folder: pathlib.Path, splits: list[str]) -> None:
+    """Writes the missing files of a task for the GLUE server."""
     row = {**TASKS['ax'].splits, **TASKS[config.task.task].splits}
-    missing = [name for name in splits if replace or not (folder / 'predictions' / name / row[name].server).exists()]
+    missing = [name for name in splits if not (folder / 'predictions' / name / row[name].server).exists()]
     if missing:
         predict_config = from_plain({**to_plain(config), 'run': 'predict', 'split': ','.join(missing)})
         predict.run(predict_config, str(folder), ('split',))
