@@ -15,24 +15,14 @@ GB of text: MNLI 90.2, SST-2 96.4 (fairseq's README); not run here.
 
 from ml_collections import ConfigDict
 
-from bertjax.config.recipes import pretraining_config
+from bertjax.config.files import find_recipe, load_recipe
+from bertjax.model.config import SIZES
 
 
 def get_config() -> ConfigDict:
-    config = pretraining_config('large')
-    config.model.dtype = 'bfloat16'
-    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/pretraining.md
-    config.model.num_segments = 1
-    config.pairs.mode = 'full_sentences'
-    config.pairs.short_probability = 0.0
-    config.seq_len = 512
-    config.max_predictions = 80
-    config.batch_size = 8192
+    config = load_recipe(find_recipe('roberta_base'))
+    config.model.update(SIZES['large'])
     config.grad_accum_steps = 2
-    config.steps = 500_000
     config.learning_rate = 4e-4
     config.warmup_fraction = 0.06
-    config.optimizer.name = 'adamw'
-    config.optimizer.b2 = 0.98
-    config.optimizer.clip_norm = 0.0
     return config
