@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from bertjax.config.plain import to_plain
 from bertjax.config.verb import Verb
 from bertjax.distill.settings import DistillationSettings
-from bertjax.doctor import bucket, machine, outcome, plan, text
+from bertjax.doctor import machine, outcome, plan, text
 from bertjax.doctor.check import FAIL, OK, WARN, Check, print_checks
 from bertjax.errors import UserError
 from bertjax.files.paths import display_path, is_remote
@@ -35,13 +35,13 @@ def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str
     folder, console = pathlib.Path(workdir), Console(highlight=False, soft_wrap=True)
     address = display_path(folder)
     in_bucket = is_remote(address)
-    lease = list(bucket.lease(address)) if in_bucket else []
+    lease = list(machine.bucket_lease(address)) if in_bucket else []
     at_work = bool(lease) or machine.is_at_work(folder)
     record = read_run(to_plain(config), folder, recipe) if (folder / 'config.json').exists() else None
     idle_checks = [] if at_work else [machine.devices(), *([] if in_bucket else [machine.workdir(folder)])]
     counts = print_checks(console, 'this machine', machine.versions(), *idle_checks)
     if in_bucket:
-        counts += print_checks(console, 'the bucket', lease, bucket.rights(address))
+        counts += print_checks(console, 'the bucket', lease, machine.bucket_rights(address))
     done, total = outcome.steps_done(record) if record else (0, None)
     resume = []
     if done and task_kind(record.config) == task_kind(to_plain(config)):

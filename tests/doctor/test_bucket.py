@@ -2,14 +2,14 @@
 
 import pytest
 
-from bertjax.doctor.bucket import lease, rights
 from bertjax.doctor.check import FAIL, OK
+from bertjax.doctor.machine import bucket_lease, bucket_rights
 
 WORKDIR = 's3://bucket/run'
 
 
 def test_all_permissions_are_checked_without_leaving_files(bucket):
-    checks = list(rights(WORKDIR))
+    checks = list(bucket_rights(WORKDIR))
     assert [(check.about, check.status) for check in checks] == [
         (right, OK) for right in ('list', 'read', 'write', 'delete')
     ]
@@ -22,15 +22,15 @@ def test_all_permissions_are_checked_without_leaving_files(bucket):
 )
 def test_a_missing_permission_is_reported_with_a_fix(bucket, method: str, path: str, right: str):
     with bucket.failing('deny', method, path, count=99):
-        checks = {check.about: check for check in rights(WORKDIR)}
+        checks = {check.about: check for check in bucket_rights(WORKDIR)}
     assert [about for about, check in checks.items() if check.status == FAIL] == [right]
     assert 'access denied' in checks[right].message and 's3:' in checks[right].fix
     assert ('remains' in checks[right].message) == (right == 'delete')
 
 
 def test_a_missing_bucket_and_the_process_that_holds_the_lease_are_reported(bucket):
-    assert [(check.about, check.status) for check in rights('s3://none/run')] == [('bucket', FAIL)]
-    assert not list(lease(WORKDIR))
+    assert [(check.about, check.status) for check in bucket_rights('s3://none/run')] == [('bucket', FAIL)]
+    assert not list(bucket_lease(WORKDIR))
     bucket.put({'run/.lease.json': b'{"host": "one", "pid": 7}'})
-    (check,) = lease(WORKDIR)
+    (check,) = bucket_lease(WORKDIR)
     assert 'one, process 7' in check.message
