@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.attention_analysis import relations as rel
+from bertjax.attention_analysis.analysis_input import Tree
 from bertjax.attention_analysis.changes import change_rows, change_sums, parameter_changes
-from bertjax.attention_analysis.conllu import Tree
 from bertjax.attention_analysis.heads import head_means, head_sums
 from bertjax.attention_analysis.words import HEAD, RELATION, UNIT, make_features, merge_units
 from bertjax.data.features import INPUTS

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.attention_analysis.conllu import Tree
+from bertjax.attention_analysis.analysis_input import Tree
 
 DIRECTIONS = ('dependent to head', 'head to dependent')
 PUNCTUATION = 'punct'

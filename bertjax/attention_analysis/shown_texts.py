@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from bertjax.attention_analysis.conllu import Tree
+from bertjax.attention_analysis.analysis_input import Tree
 from bertjax.attention_analysis.words import UNIT, make_features, merge_units
 from bertjax.inference.attention import Attention, compute_attention
 from bertjax.inference.runner import Runner

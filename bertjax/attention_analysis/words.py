@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.attention_analysis.conllu import Tree
+from bertjax.attention_analysis.analysis_input import Tree
 from bertjax.data.features import FeatureBuilder, Features
 from bertjax.inference.encode import build_sequences
 from bertjax.inference.input import nonblank_texts

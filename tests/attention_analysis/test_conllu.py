@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from bertjax.attention_analysis.conllu import Tree, read_trees
+from bertjax.attention_analysis.analysis_input import Tree, read_trees
 from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import number_lines, read_lines
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.attention_analysis.conllu import Tree
+from bertjax.attention_analysis.analysis_input import Tree
 from bertjax.attention_analysis.relations import (
     ALL,
     DIRECTIONS,
