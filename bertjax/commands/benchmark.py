@@ -13,7 +13,7 @@ from bertjax.config.verb import Verb
 from bertjax.errors import PreemptedError, UserError
 from bertjax.files.paths import display_path
 from bertjax.finetune import benchmark
-from bertjax.finetune.benchmark_table import SUBMISSION, benchmark_table, is_finished, write_submission, write_summary
+from bertjax.finetune.benchmark import SUBMISSION, benchmark_table, is_finished, write_submission, write_summary
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.trials import make_trials
 from bertjax.parallel.mesh import make_mesh, row_shards

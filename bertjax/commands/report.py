@@ -12,8 +12,7 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import display_path
 from bertjax.files.small_files import read_json_or_none
-from bertjax.finetune.benchmark import recipe_of_task
-from bertjax.finetune.benchmark_table import SUBMISSION, averages, summarize
+from bertjax.finetune.benchmark import SUBMISSION, averages, recipe_of_task, summarize
 from bertjax.finetune.results import RESULTS
 from bertjax.metrics.glue import OFFICIAL
 from bertjax.pages.charts import check_plotly

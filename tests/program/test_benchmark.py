@@ -18,14 +18,17 @@ from bertjax.config.plain import to_plain
 from bertjax.config.recipes import finetuning_config
 from bertjax.errors import PreemptedError, UserError
 from bertjax.finetune.benchmark import (
+    averages,
+    is_finished,
     order_tasks,
     parse_task_overrides,
     parse_tasks,
     recipe_of_task,
     record_request,
     record_result,
+    write_submission,
+    write_summary,
 )
-from bertjax.finetune.benchmark_table import averages, is_finished, write_submission, write_summary
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.trials import make_trials
 
