@@ -161,12 +161,12 @@ def _distillation(
         initial_weights = f'starting from blocks {", ".join(map(str, copied))}{head} of {teacher.directory}'
     return Distillation(
         stages,
-        teacher.abstract,
-        lambda: teacher.params,
+        (teacher.abstract,),
+        lambda: (teacher.params,),
         # A forward pass has a third of the FLOPs of a training step.
         lambda seq_len, predictions: train_flops_per_sequence(teacher.config, seq_len, predictions) / 3,
-        teacher.fingerprint,
-        f'{teacher.describe()}\n{distill.describe(spec, uses_temperature=uses_temperature)}',
+        {'teacher': teacher.fingerprint},
+        [teacher.describe(), distill.describe(spec, uses_temperature=uses_temperature)],
         first_stage_steps=distill.intermediate_steps,
         initial_params=None if copied is None else lambda: teacher.as_student(copied, student),
         has_head=has_head,

@@ -18,7 +18,7 @@ from bertjax.finetune.task_model import TaskEvaluator, prepare
 from bertjax.metrics.rows import distillation_values, task_values
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.trainable import partition
-from bertjax.training.distillation import Distillation, DistillationStage
+from bertjax.training.distillation import NO_TEACHER, Distillation, DistillationStage
 from bertjax.training.phase import Experiment, Phase
 from bertjax.training.settings import resolve_durations
 from bertjax.training.setup import Setup
@@ -34,7 +34,7 @@ class Finetuning(Experiment):
     content of task.json before any threshold is tuned on dev.
     """
 
-    def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh, distillation: Distillation | None = None):
+    def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh, distillation: Distillation = NO_TEACHER):
         settings = data.settings
         self.settings, self.folders, self.data, self._distillation = settings, [folder], data, distillation
         selection_key = 'config.patience' if settings.patience else ''
@@ -43,7 +43,7 @@ class Finetuning(Experiment):
         train = data.split('train', training=True)
         passes = train.passes(settings)
         recorded_count, recorded_packing = _recorded_rows(folder)
-        if distillation is None:
+        if distillation is NO_TEACHER:
             self.packing = decide_packing(data, train, mesh, recorded_packing)
         else:
             self.packing = PackingChoice(None, 'distillation does not support packed rows')
@@ -57,7 +57,7 @@ class Finetuning(Experiment):
         )
         self._setups = [self.task_model.setup]
         self.values = task_values
-        if distillation is not None:
+        if distillation is not NO_TEACHER:
             self._setups = [self._stage_setup(stage) for stage in distillation.stages]
             factors = {name: factor for setup in self._setups for name, factor in setup.objective.factors.items()}
             self.values = functools.partial(distillation_values, factors=factors)
@@ -74,7 +74,7 @@ class Finetuning(Experiment):
         self.files = {TASK_FILE: data.task_json(finished=False)}
 
     def _stage_setup(self, stage: DistillationStage) -> Setup:
-        student, teacher = self.task_model.setup, (self._distillation.abstract_params,)
+        student, teacher = self.task_model.setup, self._distillation.abstract_teacher
         return dataclasses.replace(student, objective=stage.objective(student.objective), teacher=teacher)
 
     def _fingerprints(self) -> dict[str, str]:
@@ -82,8 +82,8 @@ class Finetuning(Experiment):
         lengths = 'all lengths'
         if isinstance(self._examples, BucketedExamples):
             lengths = f'{", ".join(map(str, self._examples.shapes))} pieces'
-        teacher = {} if self._distillation is None else {'teacher': self._distillation.fingerprint}
-        return self.data.fingerprints() | {'batches': f'{self.settings.batch_size} rows of {lengths}', **teacher}
+        batches = f'{self.settings.batch_size} rows of {lengths}'
+        return {**self.data.fingerprints(), 'batches': batches, **self._distillation.fingerprints}
 
     def eval_fingerprints(self) -> dict[str, str]:
         """See `Experiment`."""
@@ -92,29 +92,28 @@ class Finetuning(Experiment):
     def init_state(self) -> TrainState:
         """Returns the state at step 0: from config.init, with a random head if it has none, or from a distillation."""
         distillation, seed = self._distillation, self.settings.run_seeds.init
-        if distillation is not None and distillation.initial_params is not None:
+        if distillation.initial_params is not None:
             print(distillation.initial_weights)
             self.evaluate_first = distillation.has_head
             return self.setup.create_from(distillation.initial_params(), seed)
-        if distillation is not None and distillation.random:
+        if distillation.random:
             print(distillation.initial_weights)
             self.evaluate_first = False
             return self.setup.create(seed)
         state, imported = self.task_model.fresh_state(seed)
         print(imported.describe(self.data.source))
         self.evaluate_first = not any(path.startswith('head/') for path in imported.missing)
-        return state if distillation is None else self.setup.create_from(state.params, seed)
+        return state if distillation is NO_TEACHER else self.setup.create_from(state.params, seed)
 
     def phases(self) -> list[Phase]:
         """Returns a phase for each stage."""
         member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.run_seeds.dropout)
         evaluator = TaskEvaluator(self.task_model, self.data.split('dev')) if 'dev' in self.data.eval_splits else None
         phase = self.task_model.phase([member], self._examples, self.settings.steps, evaluator=evaluator)
-        flops, teacher = phase.flops_per_row, ()
-        if self._distillation is not None:
-            teacher = (self._distillation.params(),)
+        flops, teacher = phase.flops_per_row, self._distillation.teacher()
+        if flops:
             forward_flops = self._distillation.forward_flops(round(self._examples.mean_length), 0)
-            flops += self._train.features.choices * forward_flops if flops else 0.0
+            flops += self._train.features.choices * forward_flops
         stages = zip(self._setups, self._rates, itertools.pairwise([0, *self._stage_ends]), strict=True)
         return [
             dataclasses.replace(
@@ -134,9 +133,7 @@ class Finetuning(Experiment):
     @property
     def _rates(self) -> list[float]:
         """The peak learning rate of each stage."""
-        rate = self.settings.learning_rate
-        stages = () if self._distillation is None else self._distillation.stages
-        return [stage.learning_rate or rate for stage in stages] or [rate]
+        return [stage.learning_rate or self.settings.learning_rate for stage in self._distillation.stages]
 
     def describe(self) -> str:
         """See `Experiment`."""
@@ -146,7 +143,7 @@ class Finetuning(Experiment):
         trained, _ = partition(params, setup.trained)
         count, num_trained = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (params, trained))
         decay = f', layer decay {settings.layer_decay:g}' if settings.layer_decay < 1 else ''
-        lines = [] if self._distillation is None else [self._distillation.description]
+        lines = [*self._distillation.description]
         if len(self._setups) > 1:
             (first, total), (hidden, rate) = self._stage_ends, self._rates
             lines.append(

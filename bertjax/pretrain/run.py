@@ -15,7 +15,7 @@ from bertjax.corpus.store import StoreSplit, TokenStore
 from bertjax.data.plans import remove_leftovers
 from bertjax.data.scheduled_masks import ScheduledMasks
 from bertjax.errors import UserError
-from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, Objective, with_z_loss
+from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, with_z_loss
 from bertjax.metrics.rows import distillation_values, pair_name, pretraining_values
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
@@ -33,7 +33,7 @@ from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer
 from bertjax.pretrain.warm_start import embedding_rows, initial_params
 from bertjax.tasks.minimal_pairs import MinimalPair, encode_pairs
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.training.distillation import Distillation
+from bertjax.training.distillation import NO_TEACHER, Distillation
 from bertjax.training.evaluate import Evaluator
 from bertjax.training.phase import Experiment, Phase
 from bertjax.training.settings import check_mesh, resolve_durations
@@ -46,7 +46,7 @@ from bertjax.workdir.lock import has_checkpoints
 
 
 def build_pretraining_setup(
-    settings: PretrainingSettings, model_config: BertConfig, mesh: Mesh, distillation: Distillation | None = None
+    settings: PretrainingSettings, model_config: BertConfig, mesh: Mesh, distillation: Distillation = NO_TEACHER
 ) -> Setup:
     """Builds the setup of a pre-training run without reading any text.
 
@@ -59,17 +59,13 @@ def build_pretraining_setup(
         objective = dataclasses.replace(objective, keywords=('causal',))
     return Setup(
         BertForPreTraining(model_config),
-        with_z_loss(_objective(objective, distillation), settings.z_loss),
+        with_z_loss(distillation.stages[0].objective(objective), settings.z_loss),
         make_optimizer(**vars(settings.optimizer), dtype=model_config.dtype),
         mesh,
         ema_decay=settings.ema_decay,
-        teacher=() if distillation is None else (distillation.abstract_params,),
+        teacher=distillation.abstract_teacher,
         zero1=settings.zero1,
     )
-
-
-def _objective(student: Objective, distillation: Distillation | None) -> Objective:
-    return student if distillation is None else distillation.stages[0].objective(student)
 
 
 def prepare_inputs(settings: PretrainingSettings, folder: pathlib.Path) -> tuple[list[MinimalPair], Tokenizer]:
@@ -87,7 +83,6 @@ class Pretraining(Experiment):
     """A pre-training run in its workdir.
 
     Args:
-      distillation: The teacher and its losses; None without a teacher.
       inputs: The result of `prepare_inputs`; None to call it.
 
     Attributes:
@@ -102,7 +97,7 @@ class Pretraining(Experiment):
         settings: PretrainingSettings,
         folder: pathlib.Path,
         mesh: Mesh,
-        distillation: Distillation | None = None,
+        distillation: Distillation = NO_TEACHER,
         inputs: tuple[list[MinimalPair], Tokenizer] | None = None,
     ):
         self.settings, self.folders, self._distillation = settings, [folder], distillation
@@ -112,11 +107,9 @@ class Pretraining(Experiment):
         self._embeddings = None
         stores = self._prepare_stores(folder)
         self.setup = build_pretraining_setup(settings, self.model_config, mesh, distillation)
-        self.values = (
-            functools.partial(pretraining_values, pair=pair_name(settings.pair_options.mode))
-            if distillation is None
-            else functools.partial(distillation_values, factors=self.setup.objective.factors)
-        )
+        self.values = functools.partial(pretraining_values, pair=pair_name(settings.pair_options.mode))
+        if distillation is not NO_TEACHER:
+            self.values = functools.partial(distillation_values, factors=self.setup.objective.factors)
         remove_leftovers(folder / 'store' / 'plans')
         self._set_phases(settings, stores, prepare_texts(settings, folder, self.tokenizer, stores))
 
@@ -130,8 +123,7 @@ class Pretraining(Experiment):
         self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
         # A resumed run must have the same hashes.
         store = '+'.join(store.fingerprint for store in stores)
-        fingerprints = {'tokenizer': self.tokenizer.fingerprint, 'store': store}
-        fingerprints |= {} if self._distillation is None else {'teacher': self._distillation.fingerprint}
+        fingerprints = {'tokenizer': self.tokenizer.fingerprint, 'store': store, **self._distillation.fingerprints}
         self.resolved = {**to_plain(self.settings), 'fingerprints': fingerprints}
         self.resolved['model']['vocab_size'] = self.model_config.vocab_size
 
@@ -171,7 +163,7 @@ class Pretraining(Experiment):
           UserError: The sizes of the model in config.init differ from config.model.
         """
         seed = self.settings.run_seeds.init
-        if self._distillation is not None and self._distillation.initial_params is not None:
+        if self._distillation.initial_params is not None:
             print(self._distillation.initial_weights)
             return self.setup.create_from(self._distillation.initial_params(), seed)
         if self.settings.init:
@@ -199,10 +191,8 @@ class Pretraining(Experiment):
         train = self.examples.get(shape, 'train', phase.number)
         if phase.mask_rate != phase.final_mask_rate:
             train = ScheduledMasks(train, phase.mask_rate, phase.final_mask_rate, phase.num_examples)
-        teacher = () if self._distillation is None else (self._distillation.params(),)
-        flops = train_flops_per_sequence(self.model_config, *shape)
-        if self._distillation is not None:
-            flops += self._distillation.forward_flops(*shape)
+        teacher = self._distillation.teacher()
+        flops = train_flops_per_sequence(self.model_config, *shape) + self._distillation.forward_flops(*shape)
 
         def evaluator(split: str) -> Evaluator:
             examples = self.examples.get(shape, split)
@@ -231,7 +221,7 @@ class Pretraining(Experiment):
     def _eval_step(self) -> Callable[..., Sums]:
         """See `make_eval_step`. All phases share the jitted function, so phases of equal shape compile it once."""
         # Held-out rows are never packed, so that all runs are evaluated on the same rows.
-        return jax.jit(make_eval_step(self.setup.module, _objective(PRETRAINING, self._distillation)))
+        return jax.jit(make_eval_step(self.setup.module, self._distillation.stages[0].objective(PRETRAINING)))
 
     @functools.cached_property
     def _pairs_evaluators(self) -> list[PairsEvaluator]:
@@ -250,8 +240,8 @@ class Pretraining(Experiment):
         held_out = f'{sum(heldout):,} documents held out'
         if not all(heldout):
             held_out = 'NO held-out loss, because a corpus has no held-out document'
-        lines = [] if self._distillation is None else [self._distillation.description]
-        lines += [
+        lines = [
+            *self._distillation.description,
             f'{model_config.num_layers} layers, width {model_config.width}, {model_config.num_heads} heads: '
             f'{parameter_count(model_config):,} parameters',
             f'{tokenizer.family} vocabulary of {tokenizer.vocab_size:,}; {tokens:,} training tokens; ' + held_out,

@@ -84,7 +84,7 @@ class DistillationRun:
         with mesh_context(self.mesh):
             abstract = abstract_state(init, self.mesh)
         stage = DistillationStage(lambda objective: distill_objective(objective, spec, model, student))
-        distillation = Distillation([stage], abstract, lambda: self.teacher, lambda *shape: 0.0, '', '')
+        distillation = Distillation([stage], (abstract,))
         self.setup = build_pretraining_setup(settings, student, self.mesh, distillation)
         self.phase = settings.resolve_phases(config.steps)[0]
         self.batches = self.phase.batches

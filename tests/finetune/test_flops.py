@@ -24,7 +24,7 @@ def flops(choices: int, members: int = 1, teacher: bool = False) -> float:
     if not teacher:
         return TaskModel.phase(task_model, [VmappedRun(examples, 1e-4, 0)] * members, examples, 10).flops_per_row
     task_model.phase = lambda *args, **keys: TaskModel.phase(task_model, *args, **keys)
-    distillation = types.SimpleNamespace(params=dict, forward_flops=lambda length, predictions: TEACHER_FLOPS)
+    distillation = types.SimpleNamespace(teacher=tuple, forward_flops=lambda length, predictions: TEACHER_FLOPS)
     run = types.SimpleNamespace(
         settings=settings, data=data, task_model=task_model, _examples=examples, _train=split,
         _distillation=distillation, _setups=[None], _rates=[1e-4], _stage_ends=[10],
