@@ -13,7 +13,7 @@ from bertjax.data.mixture import MixedExamples
 from bertjax.data.packing import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
-from bertjax.pretrain.heldout_texts import PREFIX
+from bertjax.pretrain.heldout_texts import split_name
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import open_stores
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -43,8 +43,9 @@ class StoreExamples:
         self.settings, self.stores, self.tokenizer, self._cache_dir = settings, stores, tokenizer, cache_dir
         self.texts = texts
         self._cache: dict[tuple, PhaseExamples] = {}
-        # All phases share the memory maps of a split.
+        # The texts of each split. All phases share the memory maps.
         self._splits = {split: [store.split(split) for store in stores] for split in ('train', 'heldout')}
+        self._splits |= {split_name(name): [split] for name, split in texts.items()}
 
     @classmethod
     def open(cls, settings: PretrainingSettings, folder: pathlib.Path) -> 'StoreExamples':
@@ -75,34 +76,18 @@ class StoreExamples:
         """
         key = (shape, split, phase)
         if key not in self._cache:
-            self._cache[key] = self._make(shape, split, phase)
+            training = split == 'train'
+            parts = [self._build(corpus, shape, split, phase) for corpus in range(len(self._splits[split]))]
+            if self.settings.packing and training:
+                parts = [PackedExamples(examples) for examples in parts]
+            seed = self.settings.run_seeds.data if training else HELDOUT_SEED
+            weights = [store.weight for store in self.stores]
+            self._cache[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
         return self._cache[key]
 
-    def _make(self, shape: tuple[int, int], split: str, phase: int) -> PhaseExamples:
-        if split.startswith(PREFIX):
-            return self._build(self.texts[split.removeprefix(PREFIX)], shape, phase, training=False)
-        training = split == 'train'
-        parts = [self._build_corpus(i, split, shape, phase) for i in range(len(self.stores))]
-        if self.settings.packing and training:
-            parts = [PackedExamples(examples) for examples in parts]
-        seed = self.settings.run_seeds.data if training else HELDOUT_SEED
-        weights = [store.weight for store in self.stores]
-        return parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
-
-    def _build_corpus(self, corpus: int, split: str, shape: tuple[int, int], phase: int) -> PretrainingExamples:
-        try:
-            return self._build(self._splits[split][corpus], shape, phase, split == 'train', corpus)
-        except UserError as error:
-            if len(self.stores) == 1 or error.where != 'config.corpus':
-                raise
-            name = parse_mixture(self.settings.corpus)[corpus][0]
-            raise UserError(error.where, f'in {name}: {error.found}', error.expected, error.fix) from None
-
-    def _build(
-        self, split: StoreSplit, shape: tuple[int, int], phase: int, training: bool, corpus: int = 0
-    ) -> PretrainingExamples:
+    def _build(self, corpus: int, shape: tuple[int, int], split: str, phase: int) -> PretrainingExamples:
         (seq_len, max_predictions), masking = shape, self.settings.masking
-        if training:
+        if split == 'train':
             values, seed = self.settings.unresolved_phases[phase], self.settings.run_seeds.data
             # Without this, example n of every corpus in a mixture would have the same masks.
             seed = hash_int(seed, Stream.CORPUS, corpus) if corpus else seed
@@ -110,14 +95,20 @@ class StoreExamples:
         else:
             masking, seed = masking.for_evaluation(), HELDOUT_SEED
             max_predictions = math.ceil(masking.rate * seq_len)
-        return PretrainingExamples(
-            split,
-            self.tokenizer,
-            seq_len=seq_len,
-            max_predictions=max_predictions,
-            pairs=self.settings.pair_options,
-            masking=masking,
-            seed=seed,
-            phase=phase,
-            cache_dir=self._cache_dir,
-        )
+        try:
+            return PretrainingExamples(
+                self._splits[split][corpus],
+                self.tokenizer,
+                seq_len=seq_len,
+                max_predictions=max_predictions,
+                pairs=self.settings.pair_options,
+                masking=masking,
+                seed=seed,
+                phase=phase,
+                cache_dir=self._cache_dir,
+            )
+        except UserError as error:
+            if len(self._splits[split]) == 1 or error.where != 'config.corpus':
+                raise
+            name = parse_mixture(self.settings.corpus)[corpus][0]
+            raise UserError(error.where, f'in {name}: {error.found}', error.expected, error.fix) from None
