@@ -76,7 +76,9 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
         if (folder / TRIALS).exists():  # if config.json is damaged, `_check_same_settings` reports it
             recorded = read_json_or_none(folder / 'config.json', lambda config: config['packing']) or ''
         packing = decide_packing(first, split, mesh, recorded)
-        settings = packing.apply(settings)
+        # The default number of padded lengths is high, because trials share compiled steps.
+        lengths = settings.max_padded_lengths or MAX_LENGTHS
+        settings = dataclasses.replace(packing.apply(settings), max_padded_lengths=lengths)
         data = data.with_settings(settings)
         _check_same_settings(data, folder)
         pending = [trial for trial in trials if _read_results(folder, trial) is None]
@@ -92,7 +94,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
             layout = decide_packing(group_data, split, mesh).layout
             with primary_first():
                 train, task_model = prepare(
-                    group_data, mesh, _length_count(settings), layout=layout, selection_key='config.sweep'
+                    group_data, mesh, settings.max_padded_lengths, layout=layout, selection_key='config.sweep'
                 )
             single = TrialGroup(members[:1], task_model, train, folder)
             # `trials_by_shape` includes finished trials, so that a restarted sweep makes groups of the same size and
@@ -129,8 +131,7 @@ def _check_same_settings(data: TaskData, folder: pathlib.Path) -> None:
     config.sweep may change, because trials may be added to a sweep. MACHINE and VERB keys may change too.
     """
     path = folder / 'config.json'
-    config = to_plain(dataclasses.replace(data.settings, max_padded_lengths=_length_count(data.settings)))
-    config['fingerprints'] = data.fingerprints() | data.eval_fingerprints()
+    config = {**to_plain(data.settings), 'fingerprints': data.fingerprints() | data.eval_fingerprints()}
     if path.exists() and (folder / TRIALS).exists():
         for key, (old, new, change) in changed_keys(read_recorded_config(path), config).items():
             is_moved = (
@@ -154,11 +155,6 @@ def _portable_init(init: str, folder: pathlib.Path) -> str:
     return f'../{path.name}' if is_sibling else init
 
 
-def _length_count(settings: FinetuningSettings) -> int:
-    """Returns the maximum number of padded lengths. The default is high, because trials share compiled steps."""
-    return settings.max_padded_lengths or MAX_LENGTHS
-
-
 def _read_results(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
     path = folder / TRIALS / trial.name / RESULTS
     return read_recorded_results(path) if path.exists() else None
@@ -180,8 +176,7 @@ class TrialGroup(Experiment):
         batches = self._examples[0].batches
         self.total = settings.total_steps(batches)
         self.epochs = self.total / batches
-        durations = resolve_durations(settings, self.total, batches)
-        durations |= {'steps': self.total, 'max_padded_lengths': _length_count(settings)}
+        durations = {**resolve_durations(settings, self.total, batches), 'steps': self.total}
         self._settings = [dataclasses.replace(trial_settings, **durations) for trial_settings in self._settings]
         self.settings = self._settings[0]
         self.resolved = {**self.run_configs[0], 'members': [trial.name for trial in trials]}
