@@ -88,11 +88,9 @@ def check_budget_keys(settings: PretrainingSettings, folder: pathlib.Path, flag_
         raise UserError(
             'config.schedule.name', found, "'wsd' with 0 < decay_fraction < 1, because of config.budget", fix
         )
-    has_value = {'phases': bool(settings.phases), 'epochs': settings.epochs != 0, 'steps': 'steps' in flag_keys}
-    conflicts = [key for key, is_set in has_value.items() if is_set]
-    if conflicts:
-        fix = 'leave one of the two out'
-        raise UserError(f'config.{conflicts[0]}', 'a value', 'none, because of config.budget', fix)
+    for key, is_set in (('phases', settings.phases), ('epochs', settings.epochs), ('steps', 'steps' in flag_keys)):
+        if is_set:
+            raise UserError(f'config.{key}', 'a value', 'none, because of config.budget', 'leave one of the two out')
 
 
 def _read_saved(folder: pathlib.Path, settings: PretrainingSettings) -> BudgetPlan | None:

@@ -80,16 +80,9 @@ def prepare_inputs(settings: PretrainingSettings, folder: pathlib.Path) -> tuple
 
 
 class Pretraining(Experiment):
-    """A pre-training run in its workdir.
+    """A pre-training run in its workdir. `examples` are the examples of its token stores.
 
-    Args:
-      inputs: The result of `prepare_inputs`; None to call it.
-
-    Attributes:
-      settings: The settings of the run, with all durations in steps.
-      examples: The examples of the token stores.
-      values: A function that computes the values of a metrics row from sums and weights.
-      resolved: The resolved config, which is saved in config.json and in every checkpoint.
+    The argument `inputs` is the result of `prepare_inputs`; None to call it.
     """
 
     def __init__(
@@ -154,10 +147,7 @@ class Pretraining(Experiment):
         return self.examples.get(self.settings.first_shape, 'heldout') if self.examples.has_heldout else None
 
     def init_state(self) -> TrainState:
-        """Returns the training state at step 0.
-
-        If the distillation has initial parameters, they are used. Otherwise, the parameters come from config.init, or
-        are random if config.init is empty. In these two cases, config.embeddings replaces token embeddings.
+        """Returns the state at step 0: from the teacher, config.init or random, the latter two with config.embeddings.
 
         Raises:
           UserError: The sizes of the model in config.init differ from config.model.

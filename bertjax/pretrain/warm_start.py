@@ -39,19 +39,15 @@ def with_architecture(
 ) -> PretrainingSettings:
     """Returns the settings with the architecture and dropout of config.init if config.architecture_from is 'init'.
 
-    A dropout on the command line, or one in the recipe other than the default, has precedence.
-
-    If this architecture has no segment ids (`num_segments` < 2), the run is trained without pairs, unless the command
-    line sets config.pairs.mode.
-
-    A student that is initialized with blocks of its teacher gets the teacher's architecture, but keeps its own sizes
-    (except num_segments) and all values that the recipe or the command line sets; see `Teacher.check_copies`.
+    A dropout on the command line, or one in the recipe other than the default, has precedence. If this architecture has
+    no segment ids (`num_segments` < 2), the run is trained without pairs, unless the command line sets
+    config.pairs.mode. A student that is initialized with blocks of its teacher gets the teacher's architecture, but
+    keeps its own sizes (except num_segments) and all values that the recipe or the command line sets; see
+    `Teacher.check_copies`.
 
     A resumed run takes the architecture from its own config.json. It also keeps the layout of its parameter tree and
-    the fields that config.budget has chosen, unless the command line sets them.
-
-    Args:
-      flag_keys: The config keys that the command line sets.
+    the fields that config.budget has chosen, unless the command line sets them. `flag_keys` are the config keys that
+    the command line sets.
 
     Raises:
       UserError: config.init or the teacher has no model. Or the architecture of config.init is used, and the recipe or
@@ -61,7 +57,11 @@ def with_architecture(
     names = [name for name in names if f'model.{name}' not in flag_keys]
     settings = _with_fields(settings, _recorded_fields(folder, names) or {})
     if settings.architecture_from != 'init':
-        return _with_teacher_architecture(settings, folder, flag_keys) if settings.copied_teacher else settings
+        if not settings.copied_teacher:
+            return settings
+        defaults = _architecture_without((*_RUN_FIELDS, *_SIZE_FIELDS, *_INIT_FIELDS))
+        teacher_fields, _ = _read_fields(folder, defaults, settings.copied_teacher, 'config.distill.teacher')
+        return _with_unset_fields(settings, teacher_fields, defaults, flag_keys)
     architecture, training = _architecture_without(_RUN_FIELDS), fields_of(FieldKind.TRAINING)
     fields, source = _read_fields(folder, architecture | training, settings.init, 'config.init')
     source_fields, dropout = ({name: fields[name] for name in names} for names in (architecture, training))
@@ -78,14 +78,6 @@ def with_architecture(
         print(f'config.pairs.mode is set to doc_sentences, because the model in {source} has no segment ids')
         settings = dataclasses.replace(settings, pairs=dataclasses.replace(settings.pairs, mode='doc_sentences'))
     return _with_unset_fields(_with_fields(settings, source_fields), dropout, training, flag_keys)
-
-
-def _with_teacher_architecture(
-    settings: PretrainingSettings, folder: pathlib.Path, flag_keys: Collection[str]
-) -> PretrainingSettings:
-    defaults = _architecture_without((*_RUN_FIELDS, *_SIZE_FIELDS, *_INIT_FIELDS))
-    teacher_fields, _ = _read_fields(folder, defaults, settings.copied_teacher, 'config.distill.teacher')
-    return _with_unset_fields(settings, teacher_fields, defaults, flag_keys)
 
 
 def _architecture_without(names: Collection[str]) -> dict[str, Any]:
