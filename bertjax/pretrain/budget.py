@@ -24,42 +24,34 @@ def find_plan(settings: PretrainingSettings, folder: pathlib.Path) -> BudgetPlan
     """Returns the plan of a run with checkpoints in `folder`, else the plan of the run in config.replay, else None.
 
     Raises:
-      UserError: The run in config.replay has no complete plan. Or the workdir has checkpoints, but neither a readable
-        plan nor config.replay.
+      UserError: The run in config.replay has no complete plan, or its plan differs from that of the workdir. Or the
+        workdir has checkpoints, but neither a readable plan nor config.replay.
     """
-    plan = _read_saved(folder, settings) if settings.budget and has_checkpoints(folder) else None
-    return _read_replayed(settings.replay, required=True) if plan is None and settings.replay else plan
+    # The primary process has saved a new plan before the others read it.
+    is_saved = settings.budget and (has_checkpoints(folder) or not is_primary())
+    saved = _read_saved(folder, settings) if is_saved else None
+    replayed = _read_replayed(settings.replay, required=saved is None) if settings.replay else None
+    if saved and replayed not in (None, saved):
+        found, fix = repr(settings.replay), 'leave it out, or give another --workdir'
+        raise UserError('config.replay', found, f'a run with the decisions in {folder / FILE}', fix)
+    return saved or replayed
 
 
 def make_plan(
     settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh, flag_keys: Collection[str]
 ) -> BudgetPlan:
-    """Returns the plan of a run: from its workdir, else from the run in config.replay, else a new plan.
+    """Returns the plan of a run: that of `find_plan`, else a new plan.
 
     The plan is saved to the workdir. A saved plan without a checkpoint is replaced, because nothing depends on it.
 
     Raises:
-      UserError: The budget allows too many steps. The plan is for another budget, model or batch. The run in
-        config.replay has no complete plan, or its plan differs from that of the workdir. Or the workdir has
-        checkpoints, but neither a readable plan nor config.replay.
+      UserError: The budget allows too many steps, or the plan is for another budget, model or batch. Or see
+        `find_plan`.
     """
+    plan = find_plan(settings, folder) or choose_budget_plan(settings, mesh, flag_keys)
     path = folder / FILE
-    saved = _read_saved(folder, settings) if has_checkpoints(folder) or not is_primary() else None
-    replayed = _read_replayed(settings.replay, required=saved is None) if settings.replay else None
-    if saved and replayed not in (None, saved):
-        fix = 'leave it out, or give another --workdir'
-        raise UserError('config.replay', repr(settings.replay), f'a run with the decisions in {path}', fix)
-    plan = saved or replayed or choose_budget_plan(settings, mesh, flag_keys)
-    from_replay = (settings.replay, 'leave config.replay out')
-    _check_plan(plan, settings, flag_keys, *(from_replay if plan is replayed else (path, 'give another --workdir')))
-    if plan is not saved:
-        plan.save(folder)
-    return plan
-
-
-def _check_plan(
-    plan: BudgetPlan, settings: PretrainingSettings, flag_keys: Collection[str], source: pathlib.Path | str, fix: str
-) -> None:
+    is_replayed = settings.replay and not (has_checkpoints(folder) and read_plan(folder))
+    source, fix = (settings.replay, 'leave config.replay out') if is_replayed else (path, 'give another --workdir')
     if plan.budget != settings.budget:
         is_argument = settings.architecture_from == 'budget'
         form = '--config=configs/budget.py:' if is_argument else '--config.budget='
@@ -72,6 +64,9 @@ def _check_plan(
         if key in flag_keys and configured != value:
             fix = f'leave it out, or {fix}'
             raise UserError(f'config.{key}', str(configured), f'{value}, as in {source}', fix)
+    if plan != read_plan(folder):
+        plan.save(folder)
+    return plan
 
 
 def check_budget_keys(settings: PretrainingSettings, folder: pathlib.Path, flag_keys: Collection[str]) -> None:
