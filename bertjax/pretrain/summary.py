@@ -28,7 +28,7 @@ from bertjax.text.tokenizer import Tokenizer
 from bertjax.training.health.goodput import read_goodput
 from bertjax.training.step import make_forward
 from bertjax.workdir import exports
-from bertjax.workdir.exports import exported_model, push_export, split_formats, write_exports
+from bertjax.workdir.exports import exported_model, push_export, write_exports
 from bertjax.workdir.files import distillation_facts
 from bertjax.writers.console import format_value, print_next_commands, print_output_files
 from bertjax.writers.jsonl import read_rows
@@ -62,9 +62,8 @@ def finish_pretraining(
     baselines = compute_chance_baselines(training.examples, settings.steps)
     all_rows = read_rows(folder / 'metrics.jsonl')
     rows = [row for row in all_rows if row['split'] == 'heldout']
-    if config['export']:
-        formats = split_formats(config['export_formats'])
-        export_pretraining(folder, config, model_config, tokenizer, params, rows, formats)
+    if settings.export:
+        export_pretraining(folder, config, model_config, tokenizer, params, rows, settings.formats)
     filled = list(_filled_masks(params, model_config, tokenizer, heldout)) if fill_masks and heldout is not None else []
     texts = {name: (rows[0], rows[-1]) for name, rows in group_rows_by_text(all_rows).items()}
     pairs = [row for row in all_rows if row['split'] == SPLIT]
@@ -76,7 +75,7 @@ def finish_pretraining(
         **({'heldout_texts': {name: [first, last] for name, (first, last) in texts.items()}} if texts else {}),
         **({SPLIT: [pairs[0], pairs[-1]]} if pairs else {}),
         'filled_masks': filled,
-        'export': f'export/{split_formats(config["export_formats"])[0]}' if config['export'] else None,
+        'export': f'export/{settings.formats[0]}' if settings.export else None,
         'goodput': goodput.facts() if goodput else None,  # the only value that differs between identical runs
     }
     write_atomic(folder / 'summary.json', json.dumps(summary, indent=2, ensure_ascii=False) + '\n')

@@ -8,8 +8,6 @@ import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from etils import epath
-
 from bertjax.corpus.beam import check_beam
 from bertjax.corpus.identity import KnownText
 from bertjax.corpus.sources import AUTO, CorpusOptions, parse_mixture, resolve_sources
@@ -122,14 +120,12 @@ def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tok
     Raises:
       UserError: The tokenizer cannot be read.
     """
-    if settings.vocab.family == 'symbols' and _is_symbol_file(path := user_path(source, 'config.tokenizer')):
-        return read_symbols(path)
+    if settings.vocab.family == 'symbols':
+        path = user_path(source, 'config.tokenizer')
+        # `read_symbols` reports a missing .txt file.
+        if path.suffix not in ('.json', '.model') and (path.is_file() or path.suffix == '.txt'):
+            return read_symbols(path)
     return load_tokenizer(source)
-
-
-def _is_symbol_file(path: epath.Path) -> bool:
-    """Returns whether a path is a file of symbols, or a missing .txt file, which `read_symbols` reports."""
-    return path.suffix not in ('.json', '.model') and (path.is_file() or path.suffix == '.txt')
 
 
 def add_words(tokenizer: Tokenizer, path: str) -> Tokenizer:
