@@ -32,7 +32,7 @@ from ladder_rungs import LADDER, Rung, rung_keys
 
 from bertjax.cores import schedulable_cores
 from bertjax.files.atomic import write_atomic
-from bertjax.pretrain.heldout_texts import split_name
+from bertjax.pretrain.heldout import split_name
 from bertjax.text.tokenizer import load_tokenizer
 
 # Start this program in the top folder of the checkout, because the runs resolve relative paths there.

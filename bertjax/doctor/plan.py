@@ -34,8 +34,7 @@ from bertjax.parallel.devices import device_memory
 from bertjax.parallel.mesh import is_cpu, make_mesh, row_shards
 from bertjax.parallel.partition import mesh_context
 from bertjax.pretrain.embeddings import read_matrix
-from bertjax.pretrain.heldout_pairs import read_heldout_pairs
-from bertjax.pretrain.heldout_texts import check_texts
+from bertjax.pretrain.heldout import check_texts, read_heldout_pairs
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings

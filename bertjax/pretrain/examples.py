@@ -13,7 +13,7 @@ from bertjax.data.mixture import MixedExamples
 from bertjax.data.packing import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
-from bertjax.pretrain.heldout_texts import split_name
+from bertjax.pretrain.heldout import split_name
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import open_stores
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer

@@ -25,8 +25,7 @@ from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.descriptions import describe_masks, describe_pairs, describe_phases
 from bertjax.pretrain.embeddings import read_embeddings
 from bertjax.pretrain.examples import PhaseExamples, StoreExamples
-from bertjax.pretrain.heldout_pairs import PairsEvaluator, read_heldout_pairs
-from bertjax.pretrain.heldout_texts import check_texts, prepare_texts, split_name
+from bertjax.pretrain.heldout import PairsEvaluator, check_texts, prepare_texts, read_heldout_pairs, split_name
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer

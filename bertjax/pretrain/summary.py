@@ -20,8 +20,7 @@ from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.parallel.distributed import fetch_to_all_hosts
 from bertjax.pretrain.chance_baselines import ChanceBaselines, compute_chance_baselines
-from bertjax.pretrain.heldout_pairs import SPLIT
-from bertjax.pretrain.heldout_texts import group_rows_by_text
+from bertjax.pretrain.heldout import PAIRS_SPLIT, group_rows_by_text
 from bertjax.pretrain.run import Pretraining
 from bertjax.terminal import BOXED, Console, make_table
 from bertjax.text.tokenizer import Tokenizer
@@ -66,14 +65,14 @@ def finish_pretraining(
         export_pretraining(folder, config, model_config, tokenizer, params, rows, settings.formats)
     filled = list(_filled_masks(params, model_config, tokenizer, heldout)) if fill_masks and heldout is not None else []
     texts = {name: (rows[0], rows[-1]) for name, rows in group_rows_by_text(all_rows).items()}
-    pairs = [row for row in all_rows if row['split'] == SPLIT]
+    pairs = [row for row in all_rows if row['split'] == PAIRS_SPLIT]
     goodput = read_goodput(folder)
     summary = {
         'steps': config['steps'],
         'heldout_first': rows[0] if rows else None,
         'heldout_last': rows[-1] if rows else None,
         **({'heldout_texts': {name: [first, last] for name, (first, last) in texts.items()}} if texts else {}),
-        **({SPLIT: [pairs[0], pairs[-1]]} if pairs else {}),
+        **({PAIRS_SPLIT: [pairs[0], pairs[-1]]} if pairs else {}),
         'filled_masks': filled,
         'export': f'export/{settings.formats[0]}' if settings.export else None,
         'goodput': goodput.facts() if goodput else None,  # the only value that differs between identical runs

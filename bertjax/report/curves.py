@@ -8,7 +8,7 @@ from bertjax.metrics.rows import PAIRS, distillation_names
 from bertjax.pages.charts import COLORS, Chart, Curve
 from bertjax.pages.page import Section
 from bertjax.pretrain.chance_baselines import ChanceBaselines
-from bertjax.pretrain.heldout_texts import PREFIX, group_rows_by_text
+from bertjax.pretrain.heldout import PREFIX, group_rows_by_text
 from bertjax.report.run_record import Run
 
 MetricRows = Sequence[Mapping[str, Any]]

@@ -7,7 +7,7 @@ from typing import Any
 from bertjax.pages.charts import BarChart, Chart
 from bertjax.pages.page import Section
 from bertjax.pretrain.chance_baselines import ChanceBaselines
-from bertjax.pretrain.heldout_texts import group_rows_by_text
+from bertjax.pretrain.heldout import group_rows_by_text
 from bertjax.report.curves import make_curves
 from bertjax.report.run_record import Run
 from bertjax.training.health.goodput import read_goodput

@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.errors import UserError
-from bertjax.pretrain.heldout_texts import check_texts, corpus_names, parse_texts
+from bertjax.pretrain.heldout import check_texts, corpus_names, parse_texts
 
 
 def test_names_and_paths_are_parsed_or_refused():
