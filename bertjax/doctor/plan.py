@@ -33,11 +33,11 @@ from bertjax.model.config import BertConfig, parameter_count, train_flops_per_se
 from bertjax.parallel.devices import device_memory
 from bertjax.parallel.mesh import is_cpu, make_mesh, row_shards
 from bertjax.parallel.partition import mesh_context
-from bertjax.pretrain.embeddings import read_matrix
 from bertjax.pretrain.heldout import check_texts, read_heldout_pairs
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
+from bertjax.pretrain.warm_start import read_matrix
 from bertjax.remote.cache import VARIABLE, cache_folder
 from bertjax.remote.paths import user_path
 from bertjax.report.run_record import quiet

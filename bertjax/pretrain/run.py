@@ -23,13 +23,12 @@ from bertjax.optim.masks import describe_decay
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.descriptions import describe_masks, describe_pairs, describe_phases
-from bertjax.pretrain.embeddings import read_embeddings
 from bertjax.pretrain.examples import PhaseExamples, StoreExamples
 from bertjax.pretrain.heldout import PairsEvaluator, check_texts, prepare_texts, read_heldout_pairs, split_name
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer
-from bertjax.pretrain.warm_start import embedding_rows, initial_params
+from bertjax.pretrain.warm_start import embedding_rows, initial_params, read_embeddings
 from bertjax.tasks.minimal_pairs import MinimalPair, encode_pairs
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.training.distillation import NO_TEACHER, Distillation

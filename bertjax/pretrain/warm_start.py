@@ -1,13 +1,19 @@
-"""The warm start of a pre-training run: the architecture and weights of config.init, or the architecture of a teacher.
+"""The initial values of a pre-training run: the model of config.init or a teacher, and config.embeddings.
 
 The embedding of a new word from config.vocab.add starts as the mean embedding of the pieces into which the old
 vocabulary splits the word.
 """
 
 import dataclasses
+import io
 import pathlib
+import zipfile
 from collections.abc import Collection
 from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import safetensors
 
 from bertjax.config.pretraining import BUDGET_CHOICES, ROTARY_FIELDS
 from bertjax.convert.huggingface.sentence_transformers import read_sentence_modules
@@ -15,11 +21,12 @@ from bertjax.convert.load import load_pretraining_model, read_config
 from bertjax.convert.trees import stacked_shapes
 from bertjax.convert.vocabulary import add_piece_rows
 from bertjax.errors import UserError
-from bertjax.files.small_files import read_json_or_none
+from bertjax.files.small_files import read_bytes, read_json_or_none
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.vocabulary import load_configured_tokenizer
+from bertjax.remote.paths import user_path
 from bertjax.text.added_words import find_previous_ids
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_checkpoints
@@ -32,6 +39,8 @@ _RUN_FIELDS = ('vocab_size', 'nsp', 'param_dtype')
 _SIZE_FIELDS = ('num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions')
 # Fields of the architecture that have no effect on weights from config.init.
 _INIT_FIELDS = ('init', 'init_stddev')
+_MATRIX = 'a matrix of floats in a .npy or .safetensors file'  # the content of config.embeddings
+_MATRIX_FIX = 'write it with numpy.save, or as the only tensor of a safetensors file'
 
 
 def with_architecture(
@@ -214,3 +223,59 @@ def initial_params(
         params = add_piece_rows(params, model_config, new_pieces)
         lines.append(f'{len(new_pieces):,} words are initialized with the mean embedding of their pieces')
     return params, '\n'.join(lines)
+
+
+def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Reads the embeddings in a file.
+
+    The file has one row for each piece of the vocabulary, or for each piece that is not special, in the order of ids.
+
+    Args:
+      path: A .npy file, or a .safetensors file with one tensor.
+      width: The width of the model, D.
+
+    Returns:
+      The ids of the pieces in the file, int [N], and their embeddings, float32 [N, D].
+
+    Raises:
+      UserError: The file does not exist or has no matrix, or the matrix has a wrong shape or non-finite values.
+    """
+    matrix = read_matrix(path)
+    pieces = np.arange(tokenizer.vocab_size)
+    ordinary = np.setdiff1d(pieces, tokenizer.special_ids)
+    rows = {len(pieces): pieces, len(ordinary): ordinary}.get(len(matrix) if matrix.ndim == 2 else -1)
+    if rows is None or matrix.shape[1] != width:
+        expected = f'({len(pieces)}, {width}) for all pieces and config.model.width'
+        expected += f', or ({len(ordinary)}, {width}) without the special pieces'
+        raise UserError(path, f'a matrix of shape {matrix.shape}', expected, 'write one row for each piece, in order')
+    if not np.isfinite(matrix).all():
+        row = int(np.flatnonzero(~np.isfinite(matrix).all(1))[0])
+        raise UserError(path, f'nan or inf in row {row}', 'finite numbers', 'correct the matrix')
+    return rows, matrix.astype(np.float32)
+
+
+def read_matrix(path: str) -> np.ndarray:
+    """Reads an array of floats from a .npy file, or from a .safetensors file with one tensor.
+
+    Raises:
+      UserError: The file does not exist or cannot be read, or has no such array.
+    """
+    file = user_path(path, 'config.embeddings')
+    if not file.is_file():
+        raise UserError('config.embeddings', f'no such file {path!r}', _MATRIX, _MATRIX_FIX)
+    try:
+        if file.suffix == '.safetensors':
+            with safetensors.safe_open(file, 'numpy') as tensors:
+                names = list(tensors.keys())
+                if len(names) != 1:
+                    raise UserError(str(file), f'{len(names)} tensors', 'one', _MATRIX_FIX)
+                matrix = tensors.get_tensor(names[0])
+        else:
+            matrix = np.load(io.BytesIO(read_bytes(file, _MATRIX, _MATRIX_FIX)), allow_pickle=False)
+    except (ValueError, EOFError, zipfile.BadZipFile, safetensors.SafetensorError) as error:
+        raise UserError(str(file), f'no matrix ({error})', _MATRIX, _MATRIX_FIX) from None
+    if not isinstance(matrix, np.ndarray) or not jnp.issubdtype(matrix.dtype, jnp.floating):  # also bfloat16
+        raise UserError(
+            str(file), f'numbers of the type {getattr(matrix, "dtype", type(matrix))}', _MATRIX, _MATRIX_FIX
+        )
+    return matrix

@@ -19,12 +19,11 @@ from bertjax.pages.page import Section, Token
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
-from bertjax.pretrain.embeddings import read_embeddings
 from bertjax.pretrain.examples import PhaseExamples
 from bertjax.pretrain.restore import load_pretraining
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.warm_start import initial_params
+from bertjax.pretrain.warm_start import initial_params, read_embeddings
 from bertjax.report.run_record import Run
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.training.step import make_forward
