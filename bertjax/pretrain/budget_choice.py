@@ -165,12 +165,9 @@ def split_batch(
 
 
 def step_seconds(settings: PretrainingSettings, mesh: Mesh) -> float:
-    """Returns the measured time of a train step of the first phase, in seconds.
+    """Returns the measured time of a train step of the first phase in seconds, for config.vocab.size pieces.
 
-    The model has the vocabulary size config.vocab.size.
-
-    Raises:
-      UserError: The model does not fit the devices, or the batch size is not a multiple of the number of row shards.
+    Raises a UserError if the model does not fit the devices, or the row shards do not divide the batch.
     """
     settings.check_devices(mesh)
     phase = settings.resolve_phases(settings.steps)[0]

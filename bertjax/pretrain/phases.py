@@ -83,11 +83,7 @@ class PretrainingPhase(PhaseSettings):
         ]
 
     def check(self, masking: MaskOptions) -> None:
-        """Checks that the values of the phase are consistent with each other and with the masking of the run.
-
-        Raises:
-          UserError: A value is invalid. The error names its key.
-        """
+        """Raises a UserError, which names the key, if values of the phase contradict each other or the masking."""
         ramp, start = self.batch_ramp, self.batch_size_start
 
         def fail(key: str, found: object, expected: str, fix: str = 'change one of the two') -> None:

@@ -117,11 +117,7 @@ class PretrainingSettings(PretrainingKeys):
         return steps
 
     def resolve_phases(self, total: int) -> list[PretrainingPhase]:
-        """Returns the phases of a run of `total` steps.
-
-        Raises:
-          UserError: The phases do not add up to `total`, or a phase has an invalid value.
-        """
+        """Returns the phases of a run. Raises a UserError if they do not add up to `total` steps, or are invalid."""
         phases, steps = self.unresolved_phases, [phase.steps for phase in self.phases or (PhaseKeys(),)]
         for phase in phases:
             phase.check(self.masking)
@@ -163,11 +159,7 @@ class PretrainingSettings(PretrainingKeys):
             raise UserError('config.masking.causal_share', f'{share:g}', expected, 'set it to 0')
 
     def describe_attention(self) -> str:
-        """Describes the attention implementation of the last phase.
-
-        Raises:
-          UserError: config.model.attention does not support a phase or the devices.
-        """
+        """Describes the attention of the last phase. Raises a UserError if a phase or the devices do not support it."""
         model_config = self.model_config(self.vocab.size)
         for phase in self.unresolved_phases:
             rows, options = phase.batch_size // phase.grad_accum_steps, {'packed': phase.packed}
@@ -205,11 +197,7 @@ class PretrainingSettings(PretrainingKeys):
             )
 
     def check(self) -> None:
-        """Checks the values, as far as possible without the text and the devices.
-
-        Raises:
-          UserError: A value is invalid. The error names its key.
-        """
+        """Raises a UserError, which names the key, if a value is invalid. Reads neither the text nor the devices."""
         if self.tracker:  # only the primary process sends metrics
             decide_on_primary(lambda: check_tracker(self.tracker) or 0)
         model_config = self.model_config(self.vocab.size)
@@ -241,11 +229,7 @@ class PretrainingSettings(PretrainingKeys):
 
 
 def pretraining_settings(config: Mapping[str, Any]) -> PretrainingSettings:
-    """Returns the settings of a config. Before training, call `PretrainingSettings.check` for further checks.
-
-    Raises:
-      UserError: A value is invalid. The error names its key.
-    """
+    """Returns the settings of a config. Raises a UserError for an invalid value; `check` has further checks."""
     settings = from_config(PretrainingSettings, config)
     settings.pair_options  # noqa: B018 - raises a UserError if the options are invalid
     return settings

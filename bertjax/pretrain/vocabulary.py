@@ -115,10 +115,8 @@ def _train(settings: PretrainingSettings, statistics: Any) -> tuple[Tokenizer, l
 def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tokenizer:
     """Loads the tokenizer from `source`: config.tokenizer, or the directory of config.init.
 
-    If config.vocab.family is 'symbols', `source` can also be a file with one symbol per line.
-
-    Raises:
-      UserError: The tokenizer cannot be read.
+    If config.vocab.family is 'symbols', `source` can also be a file with one symbol per line. Raises a UserError if the
+    tokenizer cannot be read.
     """
     if settings.vocab.family == 'symbols':
         path = user_path(source, 'config.tokenizer')
@@ -129,11 +127,7 @@ def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tok
 
 
 def add_words(tokenizer: Tokenizer, path: str) -> Tokenizer:
-    """Returns the tokenizer with the words of a file added as pieces, and prints their number.
-
-    Raises:
-      UserError: See `read_words` and `insert_words`.
-    """
+    """Returns the tokenizer with the words of a file as further pieces, and prints their number; see `insert_words`."""
     words = read_words(path)
     extended, new = insert_words(tokenizer, words, path)
     appended = extended.vocab_size - tokenizer.vocab_size

@@ -89,11 +89,7 @@ def _read_complete(directory: pathlib.Path) -> dict[str, Any]:
 
 
 def load_workdir_tokenizer(workdir: pathlib.Path) -> Tokenizer:
-    """Loads and verifies the tokenizer of the workdir.
-
-    Raises:
-      UserError: A file is missing, or has changed since it was saved.
-    """
+    """Loads the tokenizer of the workdir. Raises a UserError if a file is missing or has changed."""
     directory = workdir / FOLDER
     if directory.exists():
         _check_files(directory, _read_complete(directory)['files'])
