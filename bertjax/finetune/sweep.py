@@ -170,14 +170,13 @@ class TrialGroup(Experiment):
         self.trials, self.task_model, self.setup = trials, task_model, task_model.setup
         self.folders = [folder / TRIALS / trial.name for trial in trials]
         self._folder = folder
-        self._settings: list[FinetuningSettings] = [trial.settings(settings) for trial in trials]
-        seeds = [trial_settings.run_seeds.data for trial_settings in self._settings]
-        self._examples = [task_model.examples(train.features, seed) for seed in seeds]
+        all_settings: list[FinetuningSettings] = [trial.settings(settings) for trial in trials]
+        self._examples = [task_model.examples(train.features, one.run_seeds.data) for one in all_settings]
         batches = self._examples[0].batches
         self.total = settings.total_steps(batches)
         self.epochs = self.total / batches
         durations = {**resolve_durations(settings, self.total, batches), 'steps': self.total}
-        self._settings = [dataclasses.replace(trial_settings, **durations) for trial_settings in self._settings]
+        self._settings = [dataclasses.replace(one, **durations) for one in all_settings]
         self.settings = self._settings[0]
         self.resolved = {**self.run_configs[0], 'members': [trial.name for trial in trials]}
 

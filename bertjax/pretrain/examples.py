@@ -71,8 +71,7 @@ class StoreExamples:
           split: 'train', 'heldout', or the split name of a text in `texts`.
           phase: The index of the phase, for training examples.
 
-        Raises:
-          UserError: See `PretrainingExamples`.
+        For errors, see `PretrainingExamples`.
         """
         key = (shape, split, phase)
         if key not in self._cache:

@@ -195,10 +195,8 @@ def _differ(first: str, second: str) -> bool:
 class PairsEvaluator:
     """An evaluator of the training loop (`EvaluatorProtocol`) that computes the accuracy on minimal pairs.
 
-    There must be at least one pair. A batch has `batch_size` copies of sentences, each with one masked token.
-
-    Raises:
-      UserError: See `encode_pairs`.
+    There must be at least one pair. A batch has `batch_size` copies of sentences, each with one masked token. For
+    errors, see `encode_pairs`.
     """
 
     split = PAIRS_SPLIT

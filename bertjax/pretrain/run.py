@@ -65,8 +65,7 @@ def build_pretraining_setup(
 def prepare_inputs(settings: PretrainingSettings, folder: pathlib.Path) -> tuple[list[MinimalPair], Tokenizer]:
     """Checks config.heldout_texts, and returns the pairs of config.heldout_pairs and the tokenizer of the run.
 
-    Raises:
-      UserError: See `check_texts`, `read_heldout_pairs` and `prepare_tokenizer`.
+    For errors, see `check_texts`, `read_heldout_pairs` and `prepare_tokenizer`.
     """
     if is_primary():  # only the primary process reads the text
         check_texts(settings, folder)

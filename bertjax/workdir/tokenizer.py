@@ -142,8 +142,7 @@ def check_replaceable(workdir: pathlib.Path) -> None:
 def set_workdir_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, source: str = '') -> None:
     """Saves `tokenizer` to WORKDIR/tokenizer, unless it is already there. Prints `source` if it replaces a tokenizer.
 
-    Raises:
-      UserError: See `load_workdir_tokenizer` and `check_replaceable`.
+    For errors, see `load_workdir_tokenizer` and `check_replaceable`.
     """
     directory = workdir / FOLDER
     # Without a run, the tokenizer may be incomplete after a kill, and is replaced. With a run, it must be complete.
