@@ -21,6 +21,7 @@ from bertjax.data.augment import (
     repeat_rows,
     token_positions,
 )
+from bertjax.data.batch import ordinals
 from bertjax.data.features import Features, load_or_build
 from bertjax.data.length_buckets import choose_lengths
 from bertjax.data.loader import global_arrays, local_rows
@@ -149,8 +150,11 @@ def _candidates(
     number, _ = token_positions(rows)
     counts = np.bincount(number[chosen], minlength=len(rows.second))
     masked = np.where(chosen, np.int32(tokenizer.mask_id), rows.tokens)
-    single = dataclasses.replace(rows, tokens=masked, choices=1, record=np.arange(len(counts)), row={}, token={})
-    affected = single.take(np.flatnonzero(counts))  # one row for each sequence, even in multiple-choice tasks
+    # One row for each sequence, even in multiple-choice tasks.
+    single = dataclasses.replace(
+        rows, tokens=masked, choices=1, record=np.arange(len(counts)), row={}, token={'token_chosen': chosen}
+    )
+    affected = single.take(np.flatnonzero(counts))
     if not len(affected):
         return
     shards, sharding = row_shards(masked_lm.mesh), batch_sharding(masked_lm.mesh)
@@ -158,17 +162,15 @@ def _candidates(
     size = -(-batch_size // shards) * shards
     local = local_rows(sharding, size)
     for indices, length in plan_single_rows(affected.lengths, lengths, size).batches():
-        sequences = affected.record[indices[indices >= 0]]
-        where = [np.flatnonzero(chosen[slice(*rows.offsets[n : n + 2])]) for n in sequences]
-        positions = np.zeros((len(indices), counts.max()), np.int32)
-        for row, x in enumerate(where):  # any further rows of the batch are empty
-            positions[row, : len(x)] = x
-        batch = {**affected.batch(indices, length, tokenizer.pad_id), 'masked_positions': positions}
+        batch = affected.batch(indices, length, tokenizer.pad_id)
+        row, position = np.nonzero(batch.pop('token_chosen'))
+        slot = ordinals(np.bincount(row))
+        batch['masked_positions'] = np.zeros((len(indices), counts.max()), np.int32)
+        batch['masked_positions'][row, slot] = position
         with mesh_context(masked_lm.mesh):
             arrays = global_arrays({name: x[local] for name, x in batch.items()}, sharding, size)
             words = np.asarray(predict(masked_lm.params, arrays))  # [B, P, count + 1]
-        tokens = [rows.offsets[n] + x for n, x in zip(sequences, where, strict=True)]
-        yield np.concatenate(tokens), np.concatenate([words[row, : len(x)] for row, x in enumerate(where)])
+        yield rows.offsets[affected.record[indices[row]]] + position, words[row, slot]
 
 
 def _make_predictor(masked_lm: Teacher, replacements: np.ndarray, count: int) -> PredictWords:
