@@ -123,11 +123,8 @@ def _json_lines(name: str, rows: Any, text_key: str) -> Iterator[bytes]:
             expected = 'a string, or a dict of named fields' if text_key else 'a dict of named fields'
             raise UserError(where, f'{format_value(row)}, a {type(row).__name__}', expected, 'correct the row')
         row = {str(key): _to_json(value, f'{where}, field {key!r}') for key, value in row.items()}
-        try:
-            line = json.dumps(row, ensure_ascii=False).encode()
-        except UnicodeEncodeError:  # a lone surrogate, which the reader reports
-            line = json.dumps(row).encode()
-        yield line + b'\n'
+        # A lone surrogate becomes a JSON escape, which the reader reports.
+        yield json.dumps(row, ensure_ascii=False).encode('utf-8', 'backslashreplace') + b'\n'
     if number < 0:
         raise UserError(name, 'no row', 'at least one row', 'check the rows; an iterator can be read only once')
 
