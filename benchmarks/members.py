@@ -69,11 +69,11 @@ def main(argv: list[str]) -> None:
     folder, settings = pathlib.Path(tempfile.mkdtemp()), with_seeds(finetuning_settings(_CONFIG.value), members)
     data = data_from_source(settings, folder)
     mesh, lengths = make_mesh(settings.mesh_axes, claim_devices()), settings.max_padded_lengths or MAX_LENGTHS
-    train, model = prepare(data, mesh, lengths, selection_key='config.sweep')
+    model = prepare(data, mesh, lengths, selection_key='config.sweep')
     trials = make_trials(settings)
     with contextlib.ExitStack() as stack:
-        alone = [Run(TrialGroup([trial], model, train, folder)) for trial in trials]
-        together = Run(TrialGroup(trials, model, train, folder))
+        alone = [Run(TrialGroup([trial], model, folder)) for trial in trials]
+        together = Run(TrialGroup(trials, model, folder))
         for run in (*alone, together):
             stack.callback(run.close)
             run.seconds(steps)  # warms up

@@ -219,9 +219,9 @@ def _time_task(data: TaskData, mesh: Mesh) -> tuple[int, float]:
         limits |= {'max_train_records': _RECORDS, 'max_eval_records': 1}
     with tempfile.TemporaryDirectory() as scratch:
         part = data_from_source(dataclasses.replace(settings, **limits), pathlib.Path(scratch))
-        train, model = prepare(part, mesh, 1)
-        examples = model.examples(train.features, 0)
-        phase = model.phase([VmappedRun(examples, settings.learning_rate, 0)], examples, 1 + TIMED_STEPS)
+        model = prepare(part, mesh, 1)
+        member = VmappedRun(model.examples(0), settings.learning_rate, 0)
+        phase = model.phase([member], 1 + TIMED_STEPS)
         with mesh_context(mesh), contextlib.closing(phase.load(0)) as batches:
             return rows, time_steps(phase.compile(), model.fresh_state(0)[0], batches)
 

@@ -33,7 +33,7 @@ class PackingChoice:
         return dataclasses.replace(settings, packing='off' if self.layout is None else 'on')
 
 
-def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, recorded: str = '') -> PackingChoice:
+def decide_packing(data: TaskData, mesh: Mesh, recorded: str = '') -> PackingChoice:
     """Decides whether rows are packed.
 
     With config.packing='auto', a resumed run keeps its choice. A new run packs rows if it runs on a CPU,
@@ -42,7 +42,8 @@ def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, recorded: str =
     `recorded` is config.packing of the run in the workdir, or '' for a new run. Raises a UserError if config.packing is
     neither 'auto' nor the choice of the resumed run.
     """
-    settings, packing, passes = data.settings, data.settings.packing, train.passes(data.settings)
+    settings, train = data.settings, data.split('train', training=True)
+    packing, passes = settings.packing, train.passes(settings)
     if recorded and packing not in ('auto', recorded):
         fix = 'leave it out to continue, or start anew in another --workdir'
         raise UserError('config.packing', repr(packing), f'{recorded!r}, as at the start of the run', fix)

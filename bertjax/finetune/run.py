@@ -40,11 +40,11 @@ class Finetuning(Experiment):
         selection_key = 'config.patience' if settings.patience else ''
         if settings.use_checkpoint == 'best':
             selection_key = 'config.use_checkpoint'
-        train = data.split('train', training=True)
+        self._train = train = data.split('train', training=True)
         passes = train.passes(settings)
         recorded_count, recorded_packing = _recorded_rows(folder)
         if distillation is NO_TEACHER:
-            self.packing = decide_packing(data, train, mesh, recorded_packing)
+            self.packing = decide_packing(data, mesh, recorded_packing)
         else:
             self.packing = PackingChoice(None, 'distillation does not support packed rows')
         is_padded, splits = self.packing.layout is None, [train]
@@ -52,9 +52,7 @@ class Finetuning(Experiment):
             splits, passes = [data.split(name) for name in data.eval_splits] or [train], 1
         length_count = settings.max_padded_lengths or recorded_count
         length_count = length_count or data.best_length_count(splits, passes, training=is_padded)
-        self._train, self.task_model = prepare(
-            data, mesh, length_count, layout=self.packing.layout, selection_key=selection_key
-        )
+        self.task_model = prepare(data, mesh, length_count, layout=self.packing.layout, selection_key=selection_key)
         self._setups = [self.task_model.setup]
         self.values = task_values
         if distillation is not NO_TEACHER:
@@ -62,7 +60,7 @@ class Finetuning(Experiment):
             factors = {name: factor for setup in self._setups for name, factor in setup.objective.factors.items()}
             self.values = functools.partial(distillation_values, factors=factors)
         self.setup = self._setups[0]
-        self._examples = self.task_model.examples(self._train.features, settings.run_seeds.data)
+        self._examples = self.task_model.examples(settings.run_seeds.data)
         total = settings.total_steps(self._examples.batches)
         self._stage_ends = [total]
         if len(self._setups) > 1:
@@ -109,7 +107,7 @@ class Finetuning(Experiment):
         """Returns a phase for each stage."""
         member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.run_seeds.dropout)
         evaluator = TaskEvaluator(self.task_model, self.data.split('dev')) if 'dev' in self.data.eval_splits else None
-        phase = self.task_model.phase([member], self._examples, self.settings.steps, evaluator=evaluator)
+        phase = self.task_model.phase([member], self.settings.steps, evaluator=evaluator)
         flops, teacher = phase.flops_per_row, self._distillation.teacher()
         if flops:
             forward_flops = self._distillation.forward_flops(round(self._examples.mean_length), 0)

@@ -27,7 +27,7 @@ from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.packing import decide_packing
 from bertjax.finetune.results import RESULTS, evaluate_split, export_task
 from bertjax.finetune.settings import FinetuningSettings
-from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit
+from bertjax.finetune.task_data import TASK_FILE, TaskData
 from bertjax.finetune.task_model import TaskModel, prepare
 from bertjax.finetune.trials import Trial, dev_score, make_trials, summarize, sweep_table
 from bertjax.metrics.rows import task_values
@@ -75,7 +75,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
         recorded = ''
         if (folder / TRIALS).exists():  # if config.json is damaged, `_check_same_settings` reports it
             recorded = read_json_or_none(folder / 'config.json', lambda config: config['packing']) or ''
-        packing = decide_packing(first, split, mesh, recorded)
+        packing = decide_packing(first, mesh, recorded)
         # The default number of padded lengths is high, because trials share compiled steps.
         lengths = settings.max_padded_lengths or MAX_LENGTHS
         settings = dataclasses.replace(packing.apply(settings), max_padded_lengths=lengths)
@@ -91,12 +91,12 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
         for shape, group in itertools.groupby(pending, key=lambda trial: trial.shape):
             members = list(group)
             group_data = data.with_settings(members[0].settings(settings))
-            layout = decide_packing(group_data, split, mesh).layout
+            layout = decide_packing(group_data, mesh).layout
             with primary_first():
-                train, task_model = prepare(
+                task_model = prepare(
                     group_data, mesh, settings.max_padded_lengths, layout=layout, selection_key='config.sweep'
                 )
-            single = TrialGroup(members[:1], task_model, train, folder)
+            single = TrialGroup(members[:1], task_model, folder)
             # `trials_by_shape` includes finished trials, so that a restarted sweep makes groups of the same size and
             # can resume an interrupted group.
             size = min(settings.sweep.together or find_group_size(single, trials_by_shape[shape]), len(members))
@@ -111,7 +111,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
                 if broadcast_from_primary(interrupt.requested()):
                     word = CALLER.get().word
                     raise PreemptedError(f'stopped on request; the same {word} continues with the remaining runs')
-                TrialGroup(members[first : first + size], task_model, train, folder).run(interrupt)
+                TrialGroup(members[first : first + size], task_model, folder).run(interrupt)
     remove_on_all(folder / _UNFINISHED)  # left if an earlier process was killed after its last result
     summary = summarize([(trial, _read_results(folder, trial)) for trial in trials], data.task.score)
     write_atomic(folder / SWEEP, json.dumps(summary, indent=2) + '\n')
@@ -165,13 +165,13 @@ class TrialGroup(Experiment):
 
     values = staticmethod(task_values)
 
-    def __init__(self, trials: Sequence[Trial], task_model: TaskModel, train: TaskSplit, folder: pathlib.Path):
+    def __init__(self, trials: Sequence[Trial], task_model: TaskModel, folder: pathlib.Path):
         settings = task_model.settings
         self.trials, self.task_model, self.setup = trials, task_model, task_model.setup
         self.folders = [folder / TRIALS / trial.name for trial in trials]
         self._folder = folder
         all_settings: list[FinetuningSettings] = [trial.settings(settings) for trial in trials]
-        self._examples = [task_model.examples(train.features, one.run_seeds.data) for one in all_settings]
+        self._examples = [task_model.examples(one.run_seeds.data) for one in all_settings]
         batches = self._examples[0].batches
         self.total = settings.total_steps(batches)
         self.epochs = self.total / batches
@@ -208,7 +208,7 @@ class TrialGroup(Experiment):
             VmappedRun(examples, settings.learning_rate, settings.run_seeds.dropout)
             for examples, settings in zip(self._examples, self._settings, strict=True)
         ]
-        return [self.task_model.phase(members, self._examples[0], self.total, stacked=True)]
+        return [self.task_model.phase(members, self.total, stacked=True)]
 
     def run(self, interrupt: Interrupt) -> None:
         """Trains and evaluates the trials, and writes their results. An interrupted group is resumed."""

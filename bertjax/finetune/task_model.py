@@ -7,7 +7,6 @@ from typing import Any
 from jax.sharding import Mesh
 
 from bertjax.convert.load import ImportedModel, load_task_model
-from bertjax.data.features import Features
 from bertjax.data.length_buckets import BucketedExamples, choose_lengths
 from bertjax.data.strata import StratifiedExamples
 from bertjax.errors import UserError
@@ -64,8 +63,9 @@ class TaskModel:
         self._predictors: dict[int, Predictor] = {}
         self._last: tuple[Any, TaskSplit, Outputs] | None = None
 
-    def examples(self, features: Features, seed: int) -> BucketedExamples | StratifiedExamples:
+    def examples(self, seed: int) -> BucketedExamples | StratifiedExamples:
         """Returns the training examples, in an order that depends on `seed`."""
+        features = self.data.split('train', training=True).features
         options = {'batch_size': self.settings.batch_size, 'seed': seed, 'pad_id': self.data.tokenizer.pad_id}
         if self.layout is not None:
             shapes = choose_lengths(features.lengths, count=1, max_length=self.data.encoder.max_positions)
@@ -102,18 +102,16 @@ class TaskModel:
     def phase(
         self,
         members: Sequence[VmappedRun],
-        examples: BucketedExamples | StratifiedExamples,
         total: int,
         *,
         stacked: bool = False,
         evaluator: 'TaskEvaluator | None' = None,
     ) -> Phase:
-        """Returns the single phase of a fine-tuning run, or of several runs that are trained together.
+        """Returns the single phase of `total` steps of a fine-tuning run, or of several runs that are trained together.
 
-        `examples` are the examples of one of the runs; all runs have batches of the same shapes. `total` is the number
-        of steps. For the other arguments, see `Phase`.
+        All runs have batches of the same shapes. For the other arguments, see `Phase`.
         """
-        settings = self.settings
+        settings, examples = self.settings, members[0].examples
         length = self.layout.mean_length if self.layout else examples.mean_length
         flops = train_flops_per_sequence(self.data.encoder, round(length), 0)  # if all parameters are trained
         flops *= self.data.split('train').features.choices * len(members)
@@ -166,7 +164,7 @@ class TaskEvaluator:
 
 def prepare(
     data: TaskData, mesh: Mesh, length_count: int, *, layout: PackedLayout | None = None, selection_key: str = ''
-) -> tuple[TaskSplit, TaskModel]:
+) -> TaskModel:
     """Builds the model and tokenizes the splits that the run needs, so that errors are reported before training.
 
     Args:
@@ -198,4 +196,4 @@ def prepare(
     padded_splits = [train, *eval_splits]
     if layout is not None:  # only the evaluation has padded rows
         padded_splits = eval_splits or [train]
-    return train, TaskModel(data, mesh, data.padded_lengths(padded_splits, length_count), layout)
+    return TaskModel(data, mesh, data.padded_lengths(padded_splits, length_count), layout)

@@ -22,7 +22,7 @@ def flops(choices: int, members: int = 1, teacher: bool = False) -> float:
     data = types.SimpleNamespace(encoder=ENCODER, split=lambda name: split, eval_splits=[])
     task_model = types.SimpleNamespace(settings=settings, data=data, layout=None, setup=None)
     if not teacher:
-        return TaskModel.phase(task_model, [VmappedRun(examples, 1e-4, 0)] * members, examples, 10).flops_per_row
+        return TaskModel.phase(task_model, [VmappedRun(examples, 1e-4, 0)] * members, 10).flops_per_row
     task_model.phase = lambda *args, **keys: TaskModel.phase(task_model, *args, **keys)
     distillation = types.SimpleNamespace(teacher=tuple, forward_flops=lambda length, predictions: TEACHER_FLOPS)
     run = types.SimpleNamespace(
