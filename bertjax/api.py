@@ -127,15 +127,11 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
     """
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0):
-        longest = model.config.max_positions
-        if not (max_length == 0 or 4 <= max_length <= longest):
-            fix = 'leave it out to use the default of the model'
-            raise UserError('max_length', str(max_length), f"4 to {longest}, the model's number of positions", fix)
+        self._init_arguments = {'batch_size': batch_size, 'max_length': max_length}
+        runner = Runner(model, **self._init_arguments)
         if max_length and model.task is not None:
             model = dataclasses.replace(model, task=with_seq_len(model.task, max_length))
-        self._model, self._max_length = model, max_length or model.max_length
-        self._init_arguments = {'batch_size': batch_size, 'max_length': max_length}
-        self._runner = Runner(model, batch_size=batch_size)
+        self._model, self._runner = model, runner.with_model(model)
         self.tokenizer: Tokenizer = model.tokenizer
         self.task: Task | None = model.task
         self.missing = model.missing

@@ -52,21 +52,21 @@ def measure(
     chunks: Iterable[Sequence[Row] | Sequence[Tree]],
     *,
     unit: str,
-    max_length: int,
     relations: Sequence[str],
     before: LoadedModel | None,
     advance: Advance,
 ) -> Findings | None:
     """Measures the heads of a model on all chunks of texts or trees. Returns None if all trees are too long.
 
+    Texts of more than `runner.max_length` tokens are truncated, and such trees are skipped.
+
     Args:
       unit: The unit of the positions, 'piece' or 'word'.
-      max_length: The maximum sequence length. Longer texts are truncated, and longer trees are skipped.
       relations: The relations of the trees; empty for texts.
       before: The model to compare with; None for no comparison.
       advance: Takes the number of texts that were finished since its last call.
     """
-    model, sums, cut, left_out = runner.model, None, 0, 0
+    model, max_length, sums, cut, left_out = runner.model, runner.max_length, None, 0, 0
     offsets: rel.Offsets = {}
     forward = _make_forward(model, before, unit=unit, relations=len(relations))
     name = ('measure', unit, tuple(relations), before and before.where)

@@ -14,8 +14,8 @@ from bertjax.config.inference import AttentionKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.inference.input import InputSource, make_columns
-from bertjax.inference.runner import Runner
-from bertjax.loading.load_model import load_model, load_requested_model
+from bertjax.inference.runner import load_runner
+from bertjax.loading.load_model import load_model
 from bertjax.pages.charts import check_plotly
 from bertjax.progress import show_progress
 from bertjax.workdir.lock import lock_workdir
@@ -48,21 +48,19 @@ def run(config: ConfigDict, workdir: str) -> None:
     source = InputSource(path, make_columns(options.field, options.pair_field, 'config.attention'), tabs=True)
     relations, count = inspect_input(source) if path else ([], len(texts))
     with lock_workdir(folder, results_only=True):
-        model = load_requested_model(settings, folder)
-        longest = settings.truncation_length(model.config, model.max_length)
+        runner = load_runner(settings, folder)
         reference = None
         if options.compare:
             reference = load_model(options.compare, dtype=settings.dtype, key='config.attention.compare')
             print(reference.summary)
-            check_comparable(reference, model)
-        runner = Runner(model, batch_size=settings.batch_size)
+            check_comparable(reference, runner.model)
         parts = read_chunks(source, _CHUNK, quiet=count is not None) if path else iter([texts])
         first = next(parts)
         with show_progress('texts', count, lines=True) as advance:
-            how = {'unit': options.unit, 'max_length': longest, 'relations': relations, 'before': reference}
+            how = {'unit': options.unit, 'relations': relations, 'before': reference}
             findings = measure(runner, itertools.chain([first], parts), **how, advance=advance)
         if findings is None:
-            found = f'only sentences of more than {longest} tokens'
+            found = f'only sentences of more than {runner.max_length} tokens'
             raise UserError(path, found, 'shorter sentences', 'raise config.max_length, or give other sentences')
         shown, count = (texts, len(texts)) if texts else (first, options.show)
         examples = make_shown_texts(runner, shown, relations, options.unit, count)

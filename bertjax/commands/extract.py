@@ -14,8 +14,7 @@ from bertjax.inference.extract import Extractor, item_columns
 from bertjax.inference.extraction import Extraction
 from bertjax.inference.feature_files import format_json_rows
 from bertjax.inference.input import STANDARD_INPUT, InputSource, make_columns, spool_standard_input
-from bertjax.inference.runner import Runner
-from bertjax.loading.load_model import load_requested_model
+from bertjax.inference.runner import load_runner
 from bertjax.progress import show_progress
 from bertjax.tasks.reading.arrow import import_arrow
 from bertjax.tasks.reading.stream import stream_batches
@@ -80,7 +79,8 @@ def _check_storage(options: ExtractKeys, streaming: bool) -> None:
 
 
 def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
-    model = load_requested_model(settings, folder)
+    runner = load_runner(settings, folder)
+    model = runner.model
     keys = {name: getattr(settings.extract, name) for name in _ENCODING_KEYS}
     if keys['prompt'] == 'None':  # from the command line
         keys['prompt'] = None
@@ -94,8 +94,7 @@ def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
         found, fix = f'{encoding.prompt!r} with pool=none', 'choose a pooling, or omit the prompt'
         expected = 'one vector per text, because the tokens of a prompt are not in the text'
         raise UserError('config.extract.prompt', found, expected, fix)
-    runner = Runner(model, batch_size=settings.batch_size)
-    return Extractor(runner, encoding, settings.truncation_length(model.config, model.max_length))
+    return Extractor(runner, encoding)
 
 
 def _extract_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource, out: TextIO) -> None:

@@ -15,9 +15,8 @@ from bertjax.finetune.results import json_lines, merge_answers
 from bertjax.inference.fill_request import FillRequest, answer_table
 from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, make_columns, split_chunks
 from bertjax.inference.overwrite_guard import ResultFiles
-from bertjax.inference.runner import Runner
+from bertjax.inference.runner import load_runner
 from bertjax.inference.score import corpus_score
-from bertjax.loading.load_model import load_requested_model
 from bertjax.progress import show_progress
 from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.stream import stream_batches
@@ -66,9 +65,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _make_request(settings: TextKeys, folder: pathlib.Path, items: Sequence[Item] = ()) -> FillRequest:
-    model = load_requested_model(settings, folder)
-    longest = settings.truncation_length(model.config, model.max_length)
-    request = FillRequest(Runner(model, batch_size=settings.batch_size), longest, settings.fill)
+    request = FillRequest(load_runner(settings, folder), settings.fill)
     request.check_texts(items)
     return request
 

@@ -16,8 +16,7 @@ from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt, resolve_encod
 from bertjax.inference.extract import Extractor, compute_vectors
 from bertjax.inference.input import InputSource, make_columns
 from bertjax.inference.overwrite_guard import ResultFiles
-from bertjax.inference.runner import Runner
-from bertjax.loading.load_model import load_requested_model
+from bertjax.inference.runner import load_runner
 from bertjax.progress import show_progress
 from bertjax.remote.paths import user_path
 from bertjax.tasks.embedding.files import ROLES
@@ -64,16 +63,15 @@ def run(config: ConfigDict, workdir: str) -> None:
         print(f'no record has a negative in the field {options.negative}, which names only the mined negatives')
     queries, documents, relevant = collect_texts(queries, _read_corpus(options))
     with lock_workdir(folder, results_only=True):
-        model = load_requested_model(settings, folder)
+        runner = load_runner(settings, folder)
+        model = runner.model
         files = ResultFiles(folder / 'negatives', source.name, source.origin)
-        length, prompts = settings.truncation_length(model.config, model.max_length), (QUERY, DOCUMENT)
-        default = {'pool': 'auto', 'normalize': None, 'layers': (-1,)}
+        prompts, default = (QUERY, DOCUMENT), {'pool': 'auto', 'normalize': None, 'layers': (-1,)}
         try:
             encodings = [resolve_encoding(model, prompt=find_prompt(model, names), **default) for names in prompts]
         except UserError as error:  # the fix of `error` is for callers of `encode`
             raise UserError(error.where, error.found, error.expected, 'give another model') from None
-        runner = Runner(model, batch_size=settings.batch_size)
-        extractors = [Extractor(runner, encoding, length) for encoding in encodings]
+        extractors = [Extractor(runner, encoding) for encoding in encodings]
         content = json.dumps([queries, documents, relevant, dataclasses.asdict(options)]).encode()
         identity = hashlib.sha256(b''.join(extractor.identity for extractor in extractors) + content).hexdigest()
         if files.read(identity):

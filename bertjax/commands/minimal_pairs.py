@@ -17,9 +17,8 @@ from bertjax.files.atomic import AtomicFile
 from bertjax.finetune.results import json_lines, merge_answers
 from bertjax.inference.input import InputSource
 from bertjax.inference.overwrite_guard import ResultFiles
-from bertjax.inference.runner import Runner
+from bertjax.inference.runner import load_runner
 from bertjax.inference.score import compute_scores
-from bertjax.loading.load_model import load_requested_model
 from bertjax.progress import show_progress
 from bertjax.tasks.minimal_pairs import MinimalPair, accuracies, encode_pairs, read_pairs
 from bertjax.terminal import Console
@@ -46,7 +45,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     pairs = read_pairs(settings.input, 'config.input', vars(settings.minimal_pairs))
     folder = pathlib.Path(workdir)
     with lock_workdir(folder, results_only=True):
-        model = load_requested_model(settings, folder)
+        runner = load_runner(settings, folder)
+        model = runner.model
         model.require('mlm', 'run=minimal_pairs')
         sequences = encode_pairs(pairs, model.tokenizer, model.config.max_positions)
         files = ResultFiles(folder / 'minimal_pairs', source.name, source.origin)
@@ -56,7 +56,6 @@ def run(config: ConfigDict, workdir: str) -> None:
             print(f'{files.facts} exists already, with the accuracies of this model on these pairs')
         else:
             with show_progress('pairs', len(pairs), lines=True) as advance:
-                runner = Runner(model, batch_size=settings.batch_size)
                 log_likelihoods = compute_scores(runner, sequences, files.parts, advance)
             results = accuracies(pairs, log_likelihoods)
             scores = (

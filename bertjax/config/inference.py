@@ -9,7 +9,7 @@ from bertjax.config.ranges import COUNT, FLAG, MANY, either, integer, list_of, n
 from bertjax.config.run import FORMATS, ROWS, SEED, TEXT
 from bertjax.config.schema import from_config, group, key, keys_of, override
 from bertjax.errors import UserError
-from bertjax.model.config import DTYPES, BertConfig
+from bertjax.model.config import DTYPES
 from bertjax.model.pooling import COMBINE, POOL
 from bertjax.model.quantization import PRECISIONS
 
@@ -42,20 +42,14 @@ class InputKeys(ModelKeys):
     dtype: str = key('float32', one_of(DTYPES), 'the dtype of the computation; `bfloat16` is faster on TPUs and GPUs')
     batch_size: int = key(64, ROWS, 'the number of texts per batch')
 
+    max_length = 0  # the maximum length of `minimal_pairs`, which lacks this key
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextKeys(InputKeys):
     """The keys of every verb that truncates long texts."""
 
     max_length: int = key(0, _LENGTH, 'the maximal number of tokens of a text; longer texts are cut')
-
-    def truncation_length(self, config: BertConfig, default: int) -> int:
-        """Returns config.max_length, or `default` if it is 0. Raises a UserError if the model has fewer positions."""
-        if self.max_length > config.max_positions:
-            expected = f"4 to {config.max_positions}, the model's number of positions"
-            fix = 'leave the key out to use the default of the model'
-            raise UserError('config.max_length', str(self.max_length), expected, fix)
-        return self.max_length or default
 
 
 @dataclasses.dataclass(frozen=True)

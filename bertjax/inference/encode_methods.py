@@ -32,7 +32,6 @@ class EncodeMethods:
 
     _model: LoadedModel
     _runner: Runner
-    _max_length: int
 
     @overload
     def encode(
@@ -166,7 +165,7 @@ class EncodeMethods:
     def _features(self, texts: Texts, pairs: Texts | None) -> Features:
         first_texts, second_texts = _as_lists(texts, pairs)
         check_count('pairs', second_texts, first_texts)
-        return build_sequences(self._model.tokenizer, first_texts, second_texts, self._max_length)
+        return build_sequences(self._model.tokenizer, first_texts, second_texts, self._runner.max_length)
 
 
 def _check_precision(precision: str, pool: str, calibration: np.ndarray | None) -> None:

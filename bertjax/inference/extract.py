@@ -30,11 +30,10 @@ _VERSION = 4  # increase this number when a code change alters the parts of the 
 
 @dataclasses.dataclass(frozen=True)
 class Extractor:
-    """Computes the features of texts, truncated to `max_length` tokens, one part of a file at a time."""
+    """Computes the features of texts, truncated to `runner.max_length` tokens, one part of a file at a time."""
 
     runner: Runner
     encoding: Encoding
-    max_length: int
 
     @property
     def width(self) -> int:
@@ -51,7 +50,7 @@ class Extractor:
         """A hash of the model and the options that determine the features of a text."""
         model = self.runner.model
         # The fingerprint of a tokenizer does not depend on its separators.
-        options = (_VERSION, self.encoding, self.max_length, model.tokenizer.separators)
+        options = (_VERSION, self.encoding, self.runner.max_length, model.tokenizer.separators)
         digest = hashlib.sha256(repr(options).encode() + model.fingerprint)
         for layer in self.encoding.dense:
             digest.update(layer.kernel.tobytes() + (b'' if layer.bias is None else layer.bias.tobytes()))
@@ -84,8 +83,8 @@ class Extractor:
             part |= {name: np.zeros(0, np.int32) for name in ('ids', 'segments', 'starts', 'ends')}
         if not numbers:
             return part
-        tokenizer = self.runner.model.tokenizer
-        features = build_sequences(tokenizer, [self.encoding.prompt + text for text in first], second, self.max_length)
+        tokenizer, prompted = self.runner.model.tokenizer, [self.encoding.prompt + text for text in first]
+        features = build_sequences(tokenizer, prompted, second, self.runner.max_length)
         lengths[numbers] = features.lengths
         rows = encode(self.runner, features, self.encoding, advance=advance)
         if not self.per_token:

@@ -141,7 +141,7 @@ class Extraction:
         self._write_files()
         for name in stale:  # A run with other options wrote these.
             self.target.with_name(name).unlink(missing_ok=True)
-        longest = self.extractor.max_length
+        longest = self.extractor.runner.max_length
         tokens, full = feature_files.count_tokens(self._parts, longest)
         facts = {INPUT: self._origin, 'rows': self._rows, 'blank': self._blank, 'tokens': tokens, 'longest': longest}
         facts |= {'full': full, 'width': self.extractor.width, **encoding, FILES: [path.name for path in self._files]}

@@ -215,19 +215,18 @@ def extend(
     temperature: float,
     top_k: int,
     seed: int,
-    max_length: int,
     advance: Advance | None = None,
 ) -> list[str]:
     """Appends masks to each text and fills them from left to right (Wang and Cho 2019, arXiv 1902.04094).
 
     If a text is too long, the model does not read its beginning. The continuation of a text does not depend on the
-    other texts. See `masked_methods.MaskedMethods.extend` for the options. Raises a UserError if `max_length` is below
-    `tokens` + 2, for [CLS] and [SEP].
+    other texts. See `masked_methods.MaskedMethods.extend` for the options. Raises a UserError if `runner.max_length` is
+    below `tokens` + 2, for [CLS] and [SEP].
     """
     tokenizer = runner.model.tokenizer
-    max_context = max_length - 2 - tokens
+    max_context = runner.max_length - 2 - tokens
     if max_context < 0:
-        expected = f'at most {max_length - 2}, without [CLS] and [SEP]'
+        expected = f'at most {runner.max_length - 2}, without [CLS] and [SEP]'
         raise UserError('tokens', str(tokens), expected, 'give a smaller number')
     contexts = [ids[max(len(ids) - max_context, 0) :] for ids in tokenizer.encode([text.rstrip() for text in texts])]
     tail = [*[tokenizer.mask_id] * tokens, tokenizer.sep_id]

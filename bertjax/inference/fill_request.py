@@ -21,7 +21,6 @@ class FillRequest:
     """A request of run=fill. Raises a UserError if the model lacks the head that the request needs."""
 
     runner: Runner
-    max_length: int
     options: FillKeys
 
     def __post_init__(self):
@@ -40,16 +39,15 @@ class FillRequest:
             return []
         options = self.options
         if options.ask == 'score':
-            scores = score_texts(self.runner, texts, self.max_length, advance)
+            scores = score_texts(self.runner, texts, advance)
             return [{'text': text, **score} for text, score in zip(texts, scores, strict=True)]
         if options.ask == 'pairs':
-            follows = next_sentence_probabilities(self.runner, texts, seconds, self.max_length, advance).tolist()
+            follows = next_sentence_probabilities(self.runner, texts, seconds, advance).tolist()
             return [{'text': a, 'pair': b, 'probability': p} for a, b, p in zip(texts, seconds, follows, strict=True)]
         if options.ask == 'continue':
             sampling = {'temperature': options.temperature, 'top_k': options.sample, 'seed': options.seed}
-            limits = {'tokens': options.tokens, 'max_length': self.max_length}
             with name_keys('fill'):
-                extended = extend(self.runner, texts, **limits, **sampling, advance=advance)
+                extended = extend(self.runner, texts, tokens=options.tokens, **sampling, advance=advance)
             return [{'text': text, 'continued': longer} for text, longer in zip(texts, extended, strict=True)]
         if options.jointly:
             results = fill_jointly(self.runner, self._masked_texts(items), advance)
@@ -58,7 +56,7 @@ class FillRequest:
         return [{'text': text, 'masks': masks} for text, masks in zip(texts, fillings, strict=True)]
 
     def _masked_texts(self, items: Sequence[Item]) -> list[MaskedText]:
-        tokenizer, longest = self.runner.model.tokenizer, self.max_length
+        tokenizer, longest = self.runner.model.tokenizer, self.runner.max_length
         return [MaskedText(item.values[0], item.where, tokenizer, longest) for item in items if isinstance(item, Row)]
 
 

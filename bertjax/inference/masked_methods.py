@@ -54,7 +54,6 @@ class MaskedMethods:
 
     _model: LoadedModel
     _runner: Runner
-    _max_length: int
 
     @overload
     def fill(self, texts: str, *, top_k: int = ..., jointly: Literal[False] = ...) -> OneFilled: ...
@@ -88,7 +87,7 @@ class MaskedMethods:
         top_k, jointly = check_values('fill', {'top_k': top_k, 'jointly': jointly}).values()
         self._model.require('mlm', 'filling')
         numbered = enumerate(as_text_list(texts))
-        masked = [MaskedText(text, f'texts[{i}]', self.tokenizer, self._max_length) for i, text in numbered]
+        masked = [MaskedText(text, f'texts[{i}]', self.tokenizer, self._runner.max_length) for i, text in numbered]
         if jointly:
             return match_input(texts, fill_jointly(self._runner, masked))
         fillings = fill_each(self._runner, masked, top_k)
@@ -112,7 +111,7 @@ class MaskedMethods:
           UserError: The model has no MLM head.
         """
         self._model.require('mlm', 'scoring')
-        return match_input(texts, score_texts(self._runner, as_text_list(texts), self._max_length))
+        return match_input(texts, score_texts(self._runner, as_text_list(texts)))
 
     @overload
     def next_sentence(self, first: str, second: str) -> float: ...
@@ -137,7 +136,7 @@ class MaskedMethods:
         check_count('second', seconds, firsts)
         if not firsts:
             return np.zeros(0)
-        probabilities = next_sentence_probabilities(self._runner, firsts, seconds, self._max_length)
+        probabilities = next_sentence_probabilities(self._runner, firsts, seconds)
         return float(probabilities[0]) if isinstance(first, str) else probabilities
 
     @overload
@@ -168,4 +167,4 @@ class MaskedMethods:
         options = {'tokens': tokens, 'temperature': temperature, 'top_k': top_k, 'seed': seed}
         values = check_values('fill', options, top_k='sample')
         self._model.require('mlm', 'continuing')
-        return match_input(texts, extend(self._runner, as_text_list(texts), **values, max_length=self._max_length))
+        return match_input(texts, extend(self._runner, as_text_list(texts), **values))

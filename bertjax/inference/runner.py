@@ -5,6 +5,7 @@ Sequences are batched by length. Each function is compiled once per shape.
 
 import copy
 import itertools
+import pathlib
 from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import Any
 
@@ -13,12 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from bertjax.config.inference import InputKeys
 from bertjax.cores import available_cores
 from bertjax.data.features import INPUTS, Features
 from bertjax.data.length_buckets import best_length_count, choose_lengths, find_buckets, padded_cost
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.data.packing_plan import Cost, PackingPlan, choose_batch_rows, choose_plan, plan_single_rows
-from bertjax.loading.load_model import LoadedModel
+from bertjax.errors import UserError
+from bertjax.loading.load_model import LoadedModel, load_requested_model
 from bertjax.parallel.mesh import is_cpu, row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import Advance, ensure_progress
@@ -38,11 +41,20 @@ class Runner:
     """Runs forward functions of a model on sequences, in batches of up to `batch_size` rows.
 
     The size is rounded up to a multiple of the mesh's row shards. A CPU computes long rows in smaller batches.
+
+    Attributes:
+      max_length: The length in tokens to which users of the runner truncate texts.
+
+    Raises:
+      UserError: `max_length` exceeds the model's number of positions. The error names it as `key`.
     """
 
-    def __init__(self, model: LoadedModel, *, batch_size: int = 64):
+    def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0, key: str = 'max_length'):
         longest = model.config.max_positions
-        self.model = model
+        if max_length > longest:
+            expected = f"4 to {longest}, the model's number of positions"
+            raise UserError(key, str(max_length), expected, 'leave it out to use the default of the model')
+        self.model, self.max_length = model, max_length or model.max_length
         self._is_cpu = is_cpu(model.mesh)
         self._cost = Cost.of(model.config.width, model.config.num_layers)
         self.lengths = (*(length for length in LENGTHS if length < longest), longest)
@@ -51,7 +63,7 @@ class Runner:
         self._sum_functions: dict[Hashable, Forward] = {}
 
     def with_model(self, model: LoadedModel) -> 'Runner':
-        """Returns a runner for a model that differs only in its parameters. Both runners share compiled functions."""
+        """Returns a runner for a model with the same module. Both runners share compiled functions."""
         other = copy.copy(self)
         other.model = model
         return other
@@ -189,3 +201,9 @@ class Runner:
             rows = np.flatnonzero(np.isin(bucket, [*numbers]))
             for batch, length in plan_single_rows(lengths[rows], self.lengths, size).batches():
                 yield np.where(batch < 0, -1, rows[batch]), length
+
+
+def load_runner(settings: InputKeys, workdir: pathlib.Path) -> Runner:
+    """Makes a runner for the model of `load_requested_model`, with the batch size and the length of `settings`."""
+    model = load_requested_model(settings, workdir)
+    return Runner(model, batch_size=settings.batch_size, max_length=settings.max_length, key='config.max_length')

@@ -64,22 +64,20 @@ def choose_score_lengths(runner: Runner, sequences: Sequence[np.ndarray]) -> tup
     return runner.choose_lengths(np.repeat(length, np.maximum(length - 2, 0)))
 
 
-def score_texts(
-    runner: Runner, texts: Sequence[str], max_length: int, advance: Advance | None = None
-) -> list[dict[str, Any]]:
-    """Returns for each text, truncated to `max_length` tokens, the result of `masked_methods.MaskedMethods.score`.
+def score_texts(runner: Runner, texts: Sequence[str], advance: Advance | None = None) -> list[dict[str, Any]]:
+    """Returns for each text, truncated to `runner.max_length`, the result of `masked_methods.MaskedMethods.score`.
 
     `tokens` does not count [CLS] and [SEP]; `words` counts the whitespace-separated words that were read.
     """
     if not texts:
         return []
     tokenizer, results = runner.model.tokenizer, []
-    features = build_sequences(tokenizer, texts, None, max_length)
+    features = build_sequences(tokenizer, texts, None, runner.max_length)
     rows = np.split(features.tokens, features.offsets[1:-1])
     piece_scores = pseudo_log_likelihoods(runner, rows, choose_score_lengths(runner, rows), advance)
     for text, ids, scores in zip(texts, rows, piece_scores, strict=True):
         total, tokens = float(scores.sum(dtype=np.float64)), len(scores)
-        if len(ids) == max_length:  # the text may have been truncated
+        if len(ids) == runner.max_length:  # the text may have been truncated
             text = text[: tokenizer.encode_with_offsets([text])[0][2][tokens - 1]]
         score = {'log_likelihood': total, 'tokens': tokens, 'words': len(text.split())}
         results.append({**score, 'perplexity': _perplexity(total, tokens)})
@@ -141,10 +139,10 @@ def score_minimal_pairs(
 
 
 def next_sentence_probabilities(
-    runner: Runner, first: Sequence[str], second: Sequence[str], max_length: int, advance: Advance | None = None
+    runner: Runner, first: Sequence[str], second: Sequence[str], advance: Advance | None = None
 ) -> np.ndarray:
     """Computes `masked_methods.MaskedMethods.next_sentence` for N pairs, float64 [N]."""
-    features = build_sequences(runner.model.tokenizer, first, second, max_length)
+    features = build_sequences(runner.model.tokenizer, first, second, runner.max_length)
     outputs = runner.run('pairs', _make_pairs, features, title='pairs', advance=advance)
     return np.array(outputs['probabilities'], np.float64)
 

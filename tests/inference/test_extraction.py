@@ -27,8 +27,9 @@ TEXTS = ['a river', 'stone', '', 'the old light', 'a', 'wind and field', 'house'
 class FakeExtractor:
     """An Extractor without a model: each word is a token, and its feature is its length."""
 
-    width, max_length, per_token = 1, 8, True
-    runner = types.SimpleNamespace(model=types.SimpleNamespace(tokenizer=types.SimpleNamespace(pieces=['w'])))
+    width, per_token = 1, True
+    model = types.SimpleNamespace(tokenizer=types.SimpleNamespace(pieces=['w']))
+    runner = types.SimpleNamespace(model=model, max_length=8)
 
     def __init__(self, name: str = ''):
         self.name, self.computed = name, 0

@@ -22,6 +22,7 @@ def runner(devices: int = 1, batch_size: int = 6) -> Runner:
         mesh=make_mesh(MESH, jax.devices()[:devices]),
         module=None,  # The functions of these tests need no module.
         params=np.float32(2),
+        max_length=96,
     )
     return Runner(model, batch_size=batch_size)
 

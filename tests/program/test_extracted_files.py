@@ -106,7 +106,7 @@ def test_the_identity_of_features_includes_the_pair_separators(trained):
     other = copy.copy(model.tokenizer)
     other.separators = 2
     models = (model, dataclasses.replace(model, tokenizer=other))
-    first, second = (Extractor(Runner(one), Encoding(), 16).identity for one in models)
+    first, second = (Extractor(Runner(one), Encoding()).identity for one in models)
     assert first != second
 
 
