@@ -33,7 +33,6 @@ from bertjax.data.length_buckets import find_buckets
 from bertjax.errors import UserError
 from bertjax.files.disk import explain_os_error
 from bertjax.inference.arguments import Texts, as_text_list, check_count, check_value
-from bertjax.inference.description import describe_model
 from bertjax.inference.masked_methods import MaskedMethods
 from bertjax.inference.runner import Runner
 from bertjax.inference.search_methods import SearchMethods
@@ -228,7 +227,7 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
             raise UserError('pairs', f'none for a model of {task.name}', 'the endings of each text', fix)
         endings = [endings] if isinstance(texts, str) else endings
         check_count('pairs', endings, as_text_list(texts))
-        records = choice_records(task, self._model.where, as_text_list(texts), endings)
+        records = choice_records(self._model, as_text_list(texts), endings)
         return task.features(records, self.tokenizer, training=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -240,7 +239,7 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         return functools.partial(type(self), **self._init_arguments), (self._model,)
 
     def __repr__(self) -> str:
-        return describe_model(self._model)
+        return self._model.describe()
 
 
 def make_apply(module: nn.Module) -> Callable[..., dict[str, jax.Array]]:

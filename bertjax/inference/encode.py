@@ -16,7 +16,6 @@ from bertjax.convert.huggingface.sentence_transformers import SentenceModules
 from bertjax.data.features import INPUTS, Features
 from bertjax.errors import UserError
 from bertjax.inference.runner import Forward, Runner
-from bertjax.inference.tasks import describe
 from bertjax.loading.load_model import LoadedModel
 from bertjax.model.config import BertConfig
 from bertjax.model.pooling import combine_layers, pool_tokens
@@ -97,7 +96,7 @@ def resolve_encoding(
     if modules is None:
         if pool == 'auto' and isinstance(model.task, LateInteractionTask | RerankTask):
             fix = "use rerank, or encode the texts with a pooling such as pool='mean'"
-            raise UserError(model.where, f'a model for {describe(model.task)}', 'a model that embeds texts', fix)
+            raise UserError(model.where, f'a model for {model.task.results}', 'a model that embeds texts', fix)
         pool = 'mean' if pool == 'auto' else pool
         return _check(model, Encoding(pool=pool, normalize=bool(normalize), prompt=prompt or '', **options))
     if modules.refusal:

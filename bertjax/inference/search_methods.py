@@ -12,7 +12,7 @@ from bertjax.errors import UserError
 from bertjax.inference.arguments import Texts, as_text_list, check_value
 from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt
 from bertjax.inference.encode_methods import EncodeMethods
-from bertjax.inference.tasks import describe, score_pairs
+from bertjax.inference.tasks import score_pairs
 from bertjax.inference.vector_files import VectorShards, calibrated_ranges
 from bertjax.model.quantization import PRECISIONS, cosine_similarity, dequantize
 from bertjax.tasks.embedding.search import search
@@ -128,8 +128,9 @@ class SearchMethods(EncodeMethods):
         query = queries[0]
         scores = score_pairs(self._runner, [query] * len(texts), texts) if texts else []
         if scores is None:
-            if self._model.sentence_modules is None and self._model.task is not None:
-                found, fix = f'a model for {describe(self._model.task)}', 'train with configs/embed.py'
+            task = self._model.task
+            if self._model.sentence_modules is None and task is not None:
+                found, fix = f'a model for {task.results or task.name}', 'train with configs/embed.py'
                 raise UserError(self._model.where, found, 'a model that scores pairs or embeds texts', fix)
             return self.search(query, texts, len(texts))
         order = sorted(range(len(texts)), key=lambda i: -scores[i])

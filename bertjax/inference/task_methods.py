@@ -114,7 +114,7 @@ class TaskMethods:
         """
         questions, contexts = as_text_list(question, 'question'), as_text_list(context, 'context')
         check_count('context', contexts, questions)
-        check_kind(self.task, SquadTask, self._model.where)
+        check_kind(self._model, SquadTask)
         pairs = zip(questions, contexts, strict=True)
         return self._answers(question, [SquadQuestion(str(i), *pair) for i, pair in enumerate(pairs)])
 
@@ -146,7 +146,7 @@ class TaskMethods:
         """
         values = [sentences] if isinstance(sentences, str) else sentences
         check_list('sentences', values, 'a text or a list')
-        check_kind(self.task, TaggingTask, self._model.where)
+        check_kind(self._model, TaggingTask)
         return match_input(sentences, tag_sentences(self._runner, values, aggregation_strategy))
 
     @overload
@@ -168,12 +168,12 @@ class TaskMethods:
         endings = [endings] if isinstance(context, str) else endings
         contexts = as_text_list(context, 'context')
         check_count('endings', endings, contexts)
-        return self._answers(context, choice_records(self.task, self._model.where, contexts, endings))
+        return self._answers(context, choice_records(self._model, contexts, endings))
 
     def _text_records(self, texts: Texts, pairs: Texts | None) -> list[Any]:
         seconds = None if pairs is None else as_text_list(pairs, 'pairs')
         check_count('pairs', seconds, as_text_list(texts))
-        return text_records(self.task, self._model.where, as_text_list(texts), seconds)
+        return text_records(self._model, as_text_list(texts), seconds)
 
     def _answers(self, texts: Any, records: Sequence[Any]) -> Any:
         return match_input(texts, answer_records(self._runner, records))

@@ -9,19 +9,18 @@ from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.inference.arguments import as_text_list
 from bertjax.inference.runner import Runner
+from bertjax.loading.load_model import LoadedModel
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.embedding.files import TextExample
-from bertjax.tasks.embedding.task import EmbeddingTask
 from bertjax.tasks.late_interaction.task import LateInteractionTask
 from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reranking.task import RerankTask
 from bertjax.tasks.sentence.task import TextTask
-from bertjax.tasks.squad.task import SquadTask
 from bertjax.tasks.tagging.columns import Sentence
 from bertjax.tasks.tagging.files import split_words
 from bertjax.tasks.tagging.predictions import STRATEGIES, aggregate, predict_tags
-from bertjax.tasks.tagging.task import TaggingTask, Tags
+from bertjax.tasks.tagging.task import Tags
 from bertjax.tasks.task import Outputs, Task
 from bertjax.training.step import make_forward
 
@@ -79,13 +78,15 @@ def tag_sentences(runner: Runner, sentences: Sequence[str | Sequence[str]], stra
     return [next(rows if record.words else runner.model.task.rows([record], [Tags((), ())])) for record in records]
 
 
-def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Any]:
+def text_records(model: LoadedModel, texts: Sequence[str], pairs: Sequence[str] | None) -> list[Any]:
     """Makes records of texts or pairs. Raises a UserError if the model is for another kind of task or of texts."""
-    task = check_kind(task, TextTask, where)
+    check_kind(model, TextTask)
+    task = model.task
     if pairs is None and len(task.text_columns) == 2:
-        raise UserError(where, 'single texts', f'pairs, as in {task.name}', 'pass the second texts too')
+        raise UserError(model.where, 'single texts', f'pairs, as in {task.name}', 'pass the second texts too')
     if pairs is not None and task.trained_texts == 1:
-        raise UserError(where, 'pairs', f'single texts, as in {task.name}', 'give a model that was trained on pairs')
+        expected, fix = f'single texts, as in {task.name}', 'give a model that was trained on pairs'
+        raise UserError(model.where, 'pairs', expected, fix)
     columns = zip(texts, pairs, strict=True) if pairs is not None else ((text,) for text in texts)
     return [task.example(Row(f'texts[{i}]', cells)) for i, cells in enumerate(columns)]
 
@@ -99,7 +100,7 @@ def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> l
     """
     task = runner.model.task
     if isinstance(task, TextTask) and task.regression:
-        records = text_records(task, runner.model.where, texts, pairs)
+        records = text_records(runner.model, texts, pairs)
     elif isinstance(task, RerankTask | LateInteractionTask):
         records = [TextExample('scored', pair) for pair in zip(texts, pairs, strict=True)]
     else:
@@ -107,11 +108,9 @@ def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> l
     return [row['score'] for row in answer_records(runner, records)]
 
 
-def choice_records(
-    task: Task | None, where: str, contexts: Sequence[str], endings: Sequence[Sequence[str]]
-) -> list[Any]:
+def choice_records(model: LoadedModel, contexts: Sequence[str], endings: Sequence[Sequence[str]]) -> list[Any]:
     """Makes records of contexts and endings. Raises a UserError for another kind of task, or for a single ending."""
-    check_kind(task, MultipleChoiceTask, where)
+    check_kind(model, MultipleChoiceTask)
     records = []
     for i, (context, choices) in enumerate(zip(contexts, endings, strict=True)):
         texts = as_text_list(choices, f'endings[{i}]')
@@ -122,29 +121,12 @@ def choice_records(
     return records
 
 
-# (kind of task, method of `api.Bert`, description of the results).
-_KINDS: tuple[tuple[type[Task], str, str], ...] = (
-    (TextTask, 'classify', 'labels of texts'),
-    (SquadTask, 'answer', 'answers to questions'),
-    (TaggingTask, 'tag', 'tags of words'),
-    (MultipleChoiceTask, 'choose', 'the best of several endings'),
-    (EmbeddingTask, 'encode', 'vectors of texts'),
-    (RerankTask, 'rerank', 'scores of pairs of texts'),
-    (LateInteractionTask, 'rerank', 'vectors of tokens, for scores of pairs of texts'),
-)
-
-
-def describe(task: Task) -> str:
-    """Returns a description of the results that a model for `task` gives."""
-    return next((words for kind, _, words in _KINDS if isinstance(task, kind)), task.name)
-
-
-def check_kind(task: Task | None, kind: type[Task], where: str) -> Any:
-    """Returns the task if it is an instance of `kind`, else raises a UserError that names the task's method."""
-    if isinstance(task, kind):
-        return task
-    method, result = next((method, words) for known, method, words in _KINDS if known is kind)
-    task_method = next((method for known, method, _ in _KINDS if isinstance(task, known)), None)
-    found = f'a model for {describe(task)}' if task else 'a model that was not fine-tuned on a task'
-    fix = f'use its method {task_method}' if task_method else 'fine-tune it first, or name a fine-tuned model'
-    raise UserError(where, found, f'a model for {result} (method {method})', fix)
+def check_kind(model: LoadedModel, kind: type[Task]) -> None:
+    """Raises a UserError that names the method for the model's task if this task is not an instance of `kind`."""
+    if isinstance(model.task, kind):
+        return
+    found, fix = 'a model that was not fine-tuned on a task', 'fine-tune it first, or name a fine-tuned model'
+    if model.task:
+        found = f'a model for {model.task.results or model.task.name}'
+        fix = f'use its method {model.task.method}' if model.task.method else fix
+    raise UserError(model.where, found, f'a model for {kind.results} (method {kind.method})', fix)

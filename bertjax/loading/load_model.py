@@ -22,7 +22,7 @@ from bertjax.convert.huggingface.save import CARD
 from bertjax.convert.huggingface.sentence_transformers import MODULES, SentenceModules, read_sentence_modules
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config, read_source
 from bertjax.convert.trees import flat_paths, params_digest
-from bertjax.errors import UserError
+from bertjax.errors import UserError, printable
 from bertjax.files.paths import is_remote
 from bertjax.files.small_files import read_json_object
 from bertjax.finetune.task_data import TASK_FILE, make_task_json
@@ -41,6 +41,7 @@ from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import PathKind, classify_path, huggingface_directory
 
 _RESTORE = 'restore the file from a copy'
+_MAX_LABELS, _MAX_UNUSED = 12, 3  # the maximum numbers of names in a description of a model
 _DATA_MESH = {'data': -1, 'fsdp': 1, 'tensor': 1}  # Each device has all parameters and a part of the rows.
 
 
@@ -129,6 +130,36 @@ class LoadedModel:
             found = f'no {name}' + (' (a model that was fine-tuned on a task)' if self.task else '')
             fix = 'give a model with this part, such as a workdir of a pre-training'
             raise UserError(self.where, found, f'a {name}, which {feature} needs', fix)
+
+    def describe(self) -> str:
+        """Returns a table of a few lines with the sizes, the heads and the devices of the model."""
+        config, tokenizer, task, devices = self.config, self.tokenizer, self.task, self.mesh.devices.flat
+        count = sum(x.size for x in jax.tree.leaves(self.params))
+        cased = 'uncased' if tokenizer.lowercase else 'cased'
+        untrained = sorted({path.split('/')[0] for path in self.missing})
+        mlm = 'masked words' + (', each predicted at the position before it' if config.shifted_predictions else '')
+        titles = {'mlm': mlm, 'pooler': 'pooler', 'nsp': 'sentence pairs'}
+        heads = [name for part, name in titles.items() if part in self.params and part not in untrained]
+        rows = {
+            'Bert': self.where,
+            'encoder': f'{config.num_layers} layers, width {config.width}, {config.num_heads} heads, '
+            f'{config.max_positions} positions',
+            'parameters': f'{count:,} in {len(flat_paths(self.params)):,} arrays, {config.param_dtype}',
+            'tokenizer': f'{tokenizer.family}, {tokenizer.vocab_size:,} pieces, {cased}',
+            'heads': (task.results or task.name) if task else ', '.join(heads) or 'none',
+        }
+        if task and task.labels:
+            more = ' …' if len(task.labels) > _MAX_LABELS else ''
+            rows['labels'] = ', '.join(task.labels[:_MAX_LABELS]) + more
+        if untrained:
+            rows['initialized'] = ', '.join(untrained) + ' (untrained)'
+        if self.unused:
+            more = f' and {len(self.unused) - _MAX_UNUSED:,} more' if len(self.unused) > _MAX_UNUSED else ''
+            rows['not used'] = ', '.join(self.unused[:_MAX_UNUSED]) + more
+        if self.sentence_modules:
+            rows['sentences'] = self.sentence_modules.describe()
+        rows['computes in'] = f'{config.dtype} on {len(devices)} x {devices[0].device_kind}'
+        return '\n'.join(f'{name:<11}  {printable(text)}' for name, text in rows.items())
 
 
 def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedModel:

@@ -97,6 +97,8 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     Attributes:
       name: the name in titles, such as 'RTE'; by default, the name of the folder or file `data`.
       default_name: the name of a task without `data`.
+      method: the method of `api.Bert` that uses a model for the task; '' if there is none.
+      results: a description of the results of this method, for messages.
       head: the head of the model.
       objective: the training objective of the head.
       labels: the names of the head's outputs, in order; empty if they are unknown or the outputs have no names.
@@ -113,6 +115,8 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     name: str = ''
     default_name: str = ''
+    method: str = ''
+    results: str = ''
     head: Head
     objective: Objective
     labels: Sequence[str] = ()

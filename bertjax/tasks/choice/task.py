@@ -55,6 +55,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
     test_share: float = option(0.1, number(0, 1, above=True, below=True))
 
     default_name = 'multiple choice'
+    method, results = 'choose', 'the best of several endings'
     head = MULTIPLE_CHOICE
     has_baselines = True
     same_rows = True

@@ -67,6 +67,7 @@ class EmbeddingTask(TextPairTask):
     normalize: bool = option(True, affects='reading')
     text: str = option('text', text(empty=False), affects='reading')
 
+    method, results = 'encode', 'vectors of texts'
     head = EMBEDDING
     losses = LOSSES
     adopts = True

@@ -111,6 +111,7 @@ class LateInteractionTask(TextPairTask):
     attend: bool = False
     skip_punctuation: bool = True
 
+    method, results = 'rerank', 'vectors of tokens, for scores of pairs of texts'
     head = LATE_INTERACTION
     losses = LOSSES
     pair_key = 'score'

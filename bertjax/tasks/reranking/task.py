@@ -70,6 +70,7 @@ class RerankTask(TextPairTask):
     candidates: str = option('', affects='reading')
     candidate_count: int = option(100, integer(1, MANY), affects='reading')
 
+    method, results = 'rerank', 'scores of pairs of texts'
     head = RERANKING
     losses = LOSSES
     same_rows = adopts = True

@@ -109,6 +109,7 @@ class TextTask(Task[Example, Scores]):
     stride: int = option(0, integer(0, MANY))
     bilstm_units: int = option(0, BILSTM_UNITS, affects='model')
 
+    method, results = 'classify', 'labels of texts'
     head = SEQUENCE_CLASSIFICATION
     has_baselines = True
     columns = ()  # the names of all columns of a table without a header; () if tables must have one

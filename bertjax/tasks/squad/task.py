@@ -79,6 +79,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
     max_answer: int = option(30, integer(1, MANY), affects='reading')
     bilstm_units: int = option(0, BILSTM_UNITS, affects='model')
 
+    method, results = 'answer', 'answers to questions'
     head = QUESTION_ANSWERING
     objective = SPANS
     thresholds = ('best_exact_thresh', 'best_f1_thresh', 'null_threshold')

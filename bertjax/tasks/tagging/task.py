@@ -87,6 +87,7 @@ class TaggingTask(Task[Sentence, Tags]):
     frozen: bool = option(False, about='train only the head', affects='model')
 
     default_name = 'CoNLL-2003'
+    method, results = 'tag', 'tags of words'
     head = TOKEN_CLASSIFICATION
     has_baselines = True
     learned: ClassVar[Mapping[str, str]] = {'labels': 'labels', 'scheme': '_file_scheme'}

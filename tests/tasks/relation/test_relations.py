@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import types
 
 import jax
 import numpy as np
@@ -273,10 +274,11 @@ def test_marked_texts_and_rows_are_accepted_as_input(tacred: RelationTask, capsy
     (row,) = tacred.parse([(1, json.dumps(ROW))], 'standard input')
     assert list(tacred.parse([(1, json.dumps([ROW, ROW]))], 'standard input')) == [row, row]
     assert row.label is None and row.fields['id'] == '7'
-    (from_python,) = text_records(tacred, 'classify', ['<< a >> b [[ c ]]'], None)
+    model = types.SimpleNamespace(task=tacred, where='model')
+    (from_python,) = text_records(model, ['<< a >> b [[ c ]]'], None)
     assert from_python == first
     with pytest.raises(UserError, match='give a single text'):
-        text_records(tacred, 'classify', ['<< a >> b [[ c ]]'], ['d'])
+        text_records(model, ['<< a >> b [[ c ]]'], ['d'])
 
 
 def test_chemprot_is_read(shared: pathlib.Path):

@@ -1,6 +1,7 @@
 """Tests classification and regression of tables: records, labels, metrics, reports, and errors."""
 
 import json
+import types
 
 import jax
 import numpy as np
@@ -140,11 +141,12 @@ def test_a_regression_of_single_texts_refuses_pairs(tmp_path):
     """A model of transformers does not say what it was trained on, and may be a cross-encoder."""
     (tmp_path / 'train.csv').write_text('text,label\na,1.5\nb,2\nc,3\nd,4\n')
     trained, other = learned(tmp_path, regression=True, dev_fraction=0.0), ClassificationTask('', 8, regression=True)
-    assert len(text_records(other, 'model', ['a'], ['b'])) == 1
+    model = types.SimpleNamespace(task=other, where='model')
+    assert len(text_records(model, ['a'], ['b'])) == 1
     other.restore(json.loads(json.dumps(trained.learned_state())))
-    assert len(text_records(other, 'model', ['a'], None)) == 1
+    assert len(text_records(model, ['a'], None)) == 1
     with pytest.raises(UserError, match=r'model: found pairs, expected single texts, as in .*; give a model'):
-        text_records(other, 'model', ['a'], ['b'])
+        text_records(model, ['a'], ['b'])
 
 
 @pytest.mark.parametrize('score', ['1e39', '-1e39', '1e300', '1e19', '1e999', '9' * 50])
