@@ -36,8 +36,7 @@ from bertjax.inference.arguments import Texts, as_text_list, check_count, check_
 from bertjax.inference.masked_methods import MaskedMethods
 from bertjax.inference.runner import Runner
 from bertjax.inference.search_methods import SearchMethods
-from bertjax.inference.task_methods import TaskMethods
-from bertjax.inference.tasks import choice_records
+from bertjax.inference.task_methods import TaskMethods, choice_records, text_records
 from bertjax.inference.vector_files import load_vectors
 from bertjax.loading.load_model import LoadedModel, load_model
 from bertjax.loading.save_model import save_model
@@ -213,7 +212,7 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         if isinstance(self.task, MultipleChoiceTask):
             features = self._choices(self.task, texts, pairs)
         elif isinstance(self.task, RelationTask):
-            features = self.task.features(self._text_records(texts, pairs), self.tokenizer, training=False)
+            features = self.task.features(text_records(self._model, texts, pairs), self.tokenizer, training=False)
         else:
             features = self._features(texts, pairs)
         longest = features.lengths.max(keepdims=True)

@@ -12,7 +12,7 @@ from bertjax.errors import UserError
 from bertjax.inference.arguments import Texts, as_text_list, check_value
 from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt
 from bertjax.inference.encode_methods import EncodeMethods
-from bertjax.inference.tasks import score_pairs
+from bertjax.inference.task_methods import score_pairs
 from bertjax.inference.vector_files import VectorShards, calibrated_ranges
 from bertjax.model.quantization import PRECISIONS, cosine_similarity, dequantize
 from bertjax.tasks.embedding.search import search

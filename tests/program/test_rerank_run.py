@@ -14,7 +14,7 @@ from running import Program, results, rows
 
 import bertjax
 from bertjax.api import Bert
-from bertjax.inference.tasks import score_pairs
+from bertjax.inference.task_methods import score_pairs
 from bertjax.metrics.classification import spearman
 from bertjax.model.heads import BertForTask
 

@@ -13,7 +13,7 @@ from text_world import LETTERS, sequences
 
 from bertjax.convert.huggingface.config import check_head_exportable
 from bertjax.errors import UserError
-from bertjax.inference.tasks import text_records
+from bertjax.inference.task_methods import text_records
 from bertjax.model.config import BertConfig
 from bertjax.tasks.relation.features import describe_marks, encode_relations
 from bertjax.tasks.relation.files import MarkedEntity, Relation, parse_marked_text

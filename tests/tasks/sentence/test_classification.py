@@ -10,7 +10,7 @@ from text_world import MAILS, learned, sequences
 
 from bertjax.errors import UserError
 from bertjax.finetune.results import json_lines, prediction_rows
-from bertjax.inference.tasks import text_records
+from bertjax.inference.task_methods import text_records
 from bertjax.losses import CLASSIFICATION, REGRESSION
 from bertjax.model.config import BertConfig
 from bertjax.tasks.sentence.classification import ClassificationTask, is_held_out
