@@ -1,10 +1,13 @@
 """The task of reranking, with a cross-encoder."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
@@ -13,17 +16,17 @@ from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.cross_encoder import ACTIVATIONS, CrossEncoder, cross_encoder_files, read_cross_encoder
 from bertjax.data.features import Features
 from bertjax.errors import UserError
-from bertjax.losses import Objective
+from bertjax.losses import Arrays, DistillLoss, Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForMultipleChoice, BertForTask
 from bertjax.remote.paths import user_path
 from bertjax.tasks.embedding.base import NEGATIVES_FIX, Predictions, Records, TextPairTask, make_ranking
 from bertjax.tasks.embedding.features import target_scores
 from bertjax.tasks.embedding.files import Query, TextExample
+from bertjax.tasks.embedding.losses import RowLoss, listwise_margin_mse, listwise_softmax, make_objective, mean_of
 from bertjax.tasks.exported import read_exported_task
 from bertjax.tasks.pairs import pair_features
 from bertjax.tasks.reading.texts import read_lines
-from bertjax.tasks.reranking.losses import LOSSES, build_objective
 from bertjax.tasks.task import Outputs, id2label, option
 from bertjax.text.tokenizer import Tokenizer
 
@@ -43,6 +46,42 @@ RERANKING = Head(
     sentence_class='CrossEncoder',
 )
 _METRICS = ('ndcg_10', 'mrr_10')
+
+
+# The logits of the losses are [B, M] for B lists of M texts, the positive first. The logits of B scored pairs, and of
+# lists of a single text, are [B].
+def _present(batch: Arrays) -> jax.Array:
+    return batch['attention_mask'][..., 0] > 0  # [B] or [B, M]
+
+
+def binary_cross_entropy(logits: jax.Array, batch: Arrays) -> jax.Array:
+    """Computes the binary cross entropy [B] of logits [B]. The `labels` [B] are targets from 0 to 1."""
+    return jax.nn.softplus(logits) - batch['labels'] * logits
+
+
+def squared_error(logits: jax.Array, batch: Arrays) -> jax.Array:
+    """Computes the squared error [B] of the logits against `labels`; for a list, the mean over its texts."""
+    error = jnp.square(logits - batch['labels'].reshape(logits.shape))
+    return error if error.ndim == 1 else mean_of(error, _present(batch))
+
+
+def _list_loss(function: Any, logits: jax.Array, batch: Arrays) -> jax.Array:
+    scores, present = (x.reshape(len(logits), -1) for x in (logits, _present(batch)))
+    return function(scores, present, batch.get('labels'))
+
+
+# For each form of records, the first loss that accepts this form is the default.
+LOSSES = {
+    'bce': RowLoss(binary_cross_entropy, ('scored',), score_range=(0, 1)),
+    'margin_mse': RowLoss(functools.partial(_list_loss, listwise_margin_mse), ('distilled',), needs_negatives=True),
+    'softmax': RowLoss(functools.partial(_list_loss, listwise_softmax), ('pairs', 'distilled'), needs_negatives=True),
+    'mse': RowLoss(squared_error, ('scored', 'distilled')),
+}
+
+
+def _distill(student: Any, teacher: Any, batch: Arrays, temperature: float) -> jax.Array:
+    """Computes the `squared_error` [B] against the teacher's logits. The temperature has no effect."""
+    return squared_error(student['logits'], {**batch, 'labels': teacher['logits']})
 
 
 @dataclasses.dataclass
@@ -80,7 +119,8 @@ class RerankTask(TextPairTask):
 
     @property
     def objective(self) -> Objective:
-        return build_objective(self._loss)
+        distill_loss = DistillLoss(_distill, uses_temperature=False)
+        return make_objective(self.losses[self._loss].rows, 'logits', distill_loss=distill_loss)
 
     @property
     def _activation(self) -> str:

@@ -12,8 +12,7 @@ from bertjax.convert.huggingface.cross_encoder import ACTIVATIONS, CrossEncoder,
 from bertjax.errors import UserError
 from bertjax.metrics.retrieval import retrieval_figures
 from bertjax.tasks.embedding.files import Corpus, Query, TextExample
-from bertjax.tasks.reranking.losses import LOSSES, build_objective
-from bertjax.tasks.reranking.task import RerankTask
+from bertjax.tasks.reranking.task import LOSSES, RerankTask
 from bertjax.text.tokenizer import Tokenizer
 
 LISTS = [
@@ -55,7 +54,7 @@ def test_value_and_gradient(loss: str, pairs: bool):
     (total / 3).backward()
     mask = jnp.asarray(PRESENT[:, 0] if pairs else PRESENT)[..., None]
     batch = {'labels': labels, 'weights': jnp.array([1.0, 1, 1, 0]), 'attention_mask': mask}
-    objective = build_objective(loss)
+    objective = RerankTask('', 32, loss=loss).objective
 
     def mean(x: jax.Array) -> jax.Array:
         value, weight = objective.losses({'logits': x}, batch)['loss']
