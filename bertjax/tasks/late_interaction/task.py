@@ -28,8 +28,7 @@ from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask, dis
 from bertjax.tasks.embedding.features import EncodedText, group_features, target_scores, text_features
 from bertjax.tasks.embedding.files import Query
 from bertjax.tasks.embedding.losses import normalize
-from bertjax.tasks.late_interaction.losses import LOSSES, ROLES, build_objective
-from bertjax.tasks.late_interaction.search import search
+from bertjax.tasks.late_interaction.max_sim import LOSSES, ROLES, build_objective, search
 from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.task import Outputs, option
 from bertjax.text.special import is_unused

@@ -24,9 +24,8 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.select import choose_attention
 from bertjax.model.config import BertConfig
 from bertjax.tasks.embedding.files import TextExample
-from bertjax.tasks.late_interaction import search as module
-from bertjax.tasks.late_interaction.losses import LOSSES, ROLES, build_objective, max_sim
-from bertjax.tasks.late_interaction.search import search
+from bertjax.tasks.late_interaction import max_sim as module
+from bertjax.tasks.late_interaction.max_sim import LOSSES, ROLES, build_objective, max_sim, search
 from bertjax.tasks.late_interaction.task import LateInteractionTask, Tokenization
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.exports import check_formats
