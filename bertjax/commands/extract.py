@@ -10,8 +10,7 @@ from bertjax.config.inference import ExtractKeys, TextKeys, inference_settings, 
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.inference.encode import resolve_encoding
-from bertjax.inference.extract import Extractor, item_columns
-from bertjax.inference.extraction import Extraction
+from bertjax.inference.extraction import Extraction, Extractor, item_columns
 from bertjax.inference.feature_files import format_json_rows
 from bertjax.inference.input import STANDARD_INPUT, InputSource, make_columns, spool_standard_input
 from bertjax.inference.runner import load_runner

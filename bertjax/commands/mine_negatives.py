@@ -13,7 +13,7 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile
 from bertjax.finetune.results import json_lines
 from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt, resolve_encoding
-from bertjax.inference.extract import Extractor, compute_vectors
+from bertjax.inference.extraction import Extractor, compute_vectors
 from bertjax.inference.input import InputSource, make_columns
 from bertjax.inference.overwrite_guard import ResultFiles
 from bertjax.inference.runner import load_runner

@@ -1,6 +1,6 @@
 """Combines the parts of an extraction into its output: npy, safetensors, Parquet or JSON lines.
 
-Only one part is in memory at a time. A part is a safetensors file with the arrays of `extract.Extractor.compute_part`.
+Only one part is in memory at a time. A part is a safetensors file with the arrays of `Extractor.compute_part`.
 """
 
 import json
@@ -14,11 +14,11 @@ from safetensors.numpy import load_file, save
 
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.safetensors import Tensor, write_tensors
-from bertjax.inference.extract import VectorPart
 from bertjax.model.quantization import quantize, value_ranges
 from bertjax.tasks.reading.arrow import import_arrow
 from bertjax.tasks.reading.json_rows import convert_to_text
 
+VectorPart = dict[str, np.ndarray]
 Labels = Mapping[str, Any]  # The columns of a text other than its features: id, text, pair.
 TOKEN = ('ids', 'segments', 'starts', 'ends')
 # The suffixes of the files next to a .npy or .safetensors file: the ranges of int8 vectors, the ids of the texts, and

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 import bertjax
 from bertjax.inference import feature_files
 from bertjax.inference.encode import Encoding
-from bertjax.inference.extract import Extractor
+from bertjax.inference.extraction import Extractor
 from bertjax.inference.runner import Runner
 
 TEXTS = ['the river runs', 'stone', 'a bird sings over the house', 'old', 'the wind and the light', 'slow red field']

@@ -11,7 +11,7 @@ from marks import mostly_slow
 from running import Program, results, rows
 
 import bertjax
-from bertjax.inference import extract
+from bertjax.inference import extraction
 from bertjax.tasks.embedding.task import EmbeddingTask
 
 RECIPE = {'recipe': 'configs/mine_negatives.py', 'small': False}
@@ -113,8 +113,8 @@ def test_a_run_that_was_interrupted_goes_on(mine, pairs, tmp_path, monkeypatch):
     assert sorted(content) == ['pairs.json', 'pairs.jsonl']
     assert mine(pairs) == complete  # nothing to do
     target.unlink()
-    monkeypatch.setattr(extract, 'PART_SIZE', 8)
-    encode, calls = extract.encode, []
+    monkeypatch.setattr(extraction, 'PART_SIZE', 8)
+    encode, calls = extraction.encode, []
 
     def fail_third(*arguments, **options):
         calls.append(arguments)
@@ -122,7 +122,7 @@ def test_a_run_that_was_interrupted_goes_on(mine, pairs, tmp_path, monkeypatch):
             raise MemoryError
         return encode(*arguments, **options)
 
-    monkeypatch.setattr(extract, 'encode', fail_third)
+    monkeypatch.setattr(extraction, 'encode', fail_third)
     with pytest.raises(BaseException):  # noqa: B017
         mine(pairs)
     assert len([*target.with_suffix('.parts').iterdir()]) == 2
