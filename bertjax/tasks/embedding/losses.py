@@ -122,21 +122,20 @@ def in_batch_cross_entropy(
     first = same_anchor.argmax(1)  # [B], the first row with an equal anchor
     known = jnp.zeros_like(is_positive).at[first].max(is_positive)[first]
     same = (text_ids == ids[:, :1]) | known
-    entropy = functools.partial(_cross_entropy, scale=scale, margin=false_negative_margin)
+
+    def entropy(similarity: jax.Array, excluded: jax.Array) -> jax.Array:
+        """Computes the cross entropy [B] of column i in row i of `similarity` [B, M] among the columns to include."""
+        own = jnp.eye(*similarity.shape, dtype=bool)
+        positive = jnp.where(own, similarity, 0.0).sum(-1)
+        if false_negative_margin:
+            excluded |= similarity > positive[:, None] + false_negative_margin
+        logits = jnp.where(excluded & ~own, -jnp.inf, scale * similarity)
+        return jax.nn.logsumexp(logits, axis=-1) - scale * positive
+
     forward = entropy(similarity, same | (text_ids == 0))
     if not symmetric:
         return forward
     return (forward + entropy(similarity[:, :B].T, same[:, :B].T | (ids[:, 0] == 0))) / 2
-
-
-def _cross_entropy(similarity: jax.Array, excluded: jax.Array, *, scale: float, margin: float) -> jax.Array:
-    """Computes the cross entropy [B] of column i in row i of `similarity` [B, M]. Other columns can be `excluded`."""
-    own = jnp.eye(*similarity.shape, dtype=bool)
-    positive = jnp.where(own, similarity, 0.0).sum(-1)
-    if margin:
-        excluded |= similarity > positive[:, None] + margin
-    logits = jnp.where(excluded & ~own, -jnp.inf, scale * similarity)
-    return jax.nn.logsumexp(logits, axis=-1) - scale * positive
 
 
 def cosent(x: jax.Array, batch: Arrays, *, scale: float = 20.0) -> jax.Array:
