@@ -290,6 +290,6 @@ def check_kind(model: LoadedModel, kind: type[Task]) -> None:
         return
     found, fix = 'a model that was not fine-tuned on a task', 'fine-tune it first, or name a fine-tuned model'
     if model.task:
-        found = f'a model for {model.task.results or model.task.name}'
+        found = f'a model for {model.task.results}'
         fix = f'use its method {model.task.method}' if model.task.method else fix
     raise UserError(model.where, found, f'a model for {kind.results} (method {kind.method})', fix)

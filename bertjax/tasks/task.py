@@ -98,7 +98,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
       name: the name in titles, such as 'RTE'; by default, the name of the folder or file `data`.
       default_name: the name of a task without `data`.
       method: the method of `api.Bert` that uses a model for the task; '' if there is none.
-      results: a description of the results of this method, for messages.
+      results: a description of the results of this method, for messages; by default, the name.
       head: the head of the model.
       objective: the training objective of the head.
       labels: the names of the head's outputs, in order; empty if they are unknown or the outputs have no names.
@@ -134,6 +134,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     def __post_init__(self):
         schema.check_fields(self, 'task')
         self.name = self.name or pathlib.PurePath(self.data).name or self.default_name
+        self.results = self.results or self.name
         if self.seq_len < self.min_seq_len:
             raise UserError('config.seq_len', str(self.seq_len), f'at least {self.min_seq_len}', 'use 128')
 
