@@ -86,9 +86,7 @@ def ensure_progress(advance: Advance | None, title: str, total: int) -> contextl
 def scale_progress(advance: Advance, total: int, steps: int) -> Advance:
     """Returns a function that takes the number of newly finished steps and calls `advance` with whole items.
 
-    Args:
-      total: The number of items, such as texts.
-      steps: The number of steps for all items together, such as the masks of all texts.
+    All items together, such as `total` texts, take `steps` steps, such as one for each mask.
     """
     done = 0
 

@@ -128,9 +128,8 @@ class SearchMethods(EncodeMethods):
         query = queries[0]
         scores = score_pairs(self._runner, [query] * len(texts), texts) if texts else []
         if scores is None:
-            task = self._model.task
-            if self._model.sentence_modules is None and task is not None:
-                found, fix = f'a model for {task.results or task.name}', 'train with configs/embed.py'
+            if self._model.sentence_modules is None and self._model.task is not None:
+                found, fix = f'a model for {self._model.task.results}', 'train with configs/embed.py'
                 raise UserError(self._model.where, found, 'a model that scores pairs or embeds texts', fix)
             return self.search(query, texts, len(texts))
         order = sorted(range(len(texts)), key=lambda i: -scores[i])
@@ -141,10 +140,9 @@ class SearchMethods(EncodeMethods):
     ) -> np.ndarray:
         """Encodes texts with the width of other vectors, and with their precision unless it is int8.
 
-        Args:
-          like: The other vectors; None for float32 vectors of the model's width.
-          prompts: Names of prompts. The first one that the model has is used. () means the default prompt.
-          ranges: The ranges of int8 vectors, float32 [2, D]; None if they are unknown.
+        If `like`, the other vectors, is None, the result is float32 with the model's width. The texts get the first of
+        the `prompts` that the model has; () means the default prompt. `ranges` is float32 [2, D] for int8 vectors, or
+        None if unknown.
         """
         prompt = find_prompt(self._model, prompts) if prompts else None
         if like is None:

@@ -146,7 +146,7 @@ class LoadedModel:
             f'{config.max_positions} positions',
             'parameters': f'{count:,} in {len(flat_paths(self.params)):,} arrays, {config.param_dtype}',
             'tokenizer': f'{tokenizer.family}, {tokenizer.vocab_size:,} pieces, {cased}',
-            'heads': (task.results or task.name) if task else ', '.join(heads) or 'none',
+            'heads': task.results if task else ', '.join(heads) or 'none',
         }
         if task and task.labels:
             more = ' …' if len(task.labels) > _MAX_LABELS else ''
@@ -184,10 +184,7 @@ def load_model(
     """Loads a model.
 
     Args:
-      path: A workdir, or any path that config.init accepts, see `workdir.resolve_path.huggingface_directory`.
-      step: The step of a checkpoint in a workdir. 0 loads the export or, if there is none, the newest checkpoint. In a
-        run with config.use_checkpoint='best', 0 loads the best checkpoint instead of the newest.
-      dtype: The dtype of computation, 'float32' or 'bfloat16'.
+      path, step, dtype: See `bertjax.load`.
       key: The config key or the function to which the path was given, for error messages.
 
     Raises:
