@@ -69,7 +69,6 @@ def measure(
     model, max_length, sums, cut, left_out = runner.model, runner.max_length, None, 0, 0
     offsets: rel.Offsets = {}
     forward = _make_forward(model, before, unit=unit, relations=len(relations))
-    name = ('measure', unit, tuple(relations), before and before.where)
     params = {AFTER: model.params} | ({BEFORE: before.params} if before else {})
     inputs = (*INPUTS, UNIT, HEAD, RELATION) if relations else (*INPUTS, UNIT)
     max_rows = lambda length: max_batch_size(model.config, length)  # noqa: E731
@@ -83,7 +82,7 @@ def measure(
                 continue
         elif features.notes:  # some texts are truncated: with one more token allowed, these have too many
             cut += int((make_features(model.tokenizer, chunk, (), max_length + 1).lengths > max_length).sum())
-        part = runner.sum(name, forward, features, inputs=inputs, max_rows=max_rows, params=params, advance=advance)
+        part = runner.sum(forward, features, inputs=inputs, max_rows=max_rows, params=params, advance=advance)
         part = jax.tree.map(lambda x: x.astype(np.int64 if x.dtype.kind == 'i' else np.float64), part)
         sums = part if sums is None else jax.tree.map(np.add, sums, part)
     if sums is None:

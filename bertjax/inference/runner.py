@@ -60,7 +60,6 @@ class Runner:
         self.lengths = (*(length for length in LENGTHS if length < longest), longest)
         self._sizes = (*(size for size in _SMALL_SIZES if size < batch_size), batch_size)
         self._predictors: dict[tuple[Hashable, int, int], Predictor] = {}
-        self._sum_functions: dict[Hashable, Forward] = {}
 
     def with_model(self, model: LoadedModel) -> 'Runner':
         """Returns a runner for a model with the same module. Both runners share compiled functions."""
@@ -155,7 +154,6 @@ class Runner:
 
     def sum(
         self,
-        name: Hashable,
         forward: Forward,
         features: Features,
         *,
@@ -167,20 +165,19 @@ class Runner:
         """Sums the outputs of `forward` over all batches on the devices, and returns the sums as host arrays.
 
         Args:
-          name, features, inputs, advance: See `run`.
-          forward: A function (params, batch) -> {output name: sum over the rows of the batch, without padding rows}.
+          forward: A function (params, batch) -> {output name: sum over the rows of the batch, without padding rows}. It
+            is compiled once per shape; JAX recognizes the same function in later calls.
+          features, inputs, advance: See `run`.
           max_rows: A function that returns the maximum batch size for a padded length.
         """
         mesh = self.model.mesh
-        sharding = batch_sharding(mesh)
-        if name not in self._sum_functions:
-            self._sum_functions[name] = jax.jit(forward, out_shardings=replicated(mesh))
+        sharding, compiled = batch_sharding(mesh), jax.jit(forward, out_shardings=replicated(mesh))
         total = None
         for rows, length in self._batches(features.lengths, max_rows):
             batch = features.batch(rows[local_rows(sharding, len(rows))], length, self.model.tokenizer.pad_id)
             arrays = global_arrays({name: batch[name] for name in inputs}, sharding, len(rows))
             with mesh_context(mesh):
-                sums = self._sum_functions[name](params, arrays)
+                sums = compiled(params, arrays)
                 total = sums if total is None else jax.tree.map(jnp.add, total, sums)
             advance(int((rows >= 0).sum()))
         return jax.device_get(total)

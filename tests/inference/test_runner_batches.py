@@ -46,7 +46,7 @@ def test_a_sum_covers_every_row_once(devices: int):
     max_rows, finished = (lambda length: 300 // length), []
     test_runner = runner(devices)
     options = {'inputs': INPUTS, 'max_rows': max_rows, 'params': 2, 'advance': finished.append}
-    total = test_runner.sum('sum', count_tokens, rows(lengths), **options)
+    total = test_runner.sum(count_tokens, rows(lengths), **options)
     assert total['tokens'] == 2 * sum(lengths) and sum(finished) == 30
     np.testing.assert_array_equal(total['by_text'][1:31], lengths)
     for batch, length in test_runner._batches(np.array(lengths), max_rows):
@@ -67,7 +67,7 @@ def test_short_sequences_are_not_padded_to_the_longest_length(monkeypatch: pytes
     outputs = test_runner.run('ids', make_forward, rows([5, 12, 3]), per_token=('ids',))
     assert set(padded_lengths) == {16} and [len(ids) for ids in outputs['ids']] == [5, 12, 3]
     options = {'inputs': INPUTS, 'max_rows': lambda length: 64, 'params': 2, 'advance': no_op}
-    test_runner.sum('sum', count_tokens, rows([5, 7, 3]), **options)
+    test_runner.sum(count_tokens, rows([5, 7, 3]), **options)
     assert set(padded_lengths) == {16, 8}
 
 
