@@ -20,10 +20,10 @@ UNSUPPORTED_KINDS = ('TPU v2', 'TPU v3')  # Mosaic does not compile for these
 LANES = 128  # width of a vector register
 MAX_FUSED_LENGTH = 512  # tokens: the backward kernel needs about nine float32 [S, S] arrays, 9 of 16 MiB of VMEM
 BLOCK = 128  # queries per block of `blocks_tpu`: the width of a vector register
-# {whether there is a window: the longest row of `blocks_tpu` in tokens}. For the longest row, with heads of width 64 in
-# bfloat16, the arrays of the row take 36 MiB of VMEM in the backward kernel with a window, and 9 MiB without. About six
-# float32 arrays [BLOCK, N], for the N keys of a block (see `BlocksTpu`), take up to 6 MiB more.
-MAX_BLOCKS_LENGTH = {True: 8192, False: 2048}
+MAX_BLOCKS_LENGTH = {True: 8192, False: 2048}  # {whether there is a window: the longest row of `blocks_tpu` in tokens}
+_MIB = 2**20
+# {kind of device: the VMEM of a core in MiB}, from JAX's `TpuInfo`. Other devices have _MAX_VMEM.
+_VMEM, _MAX_VMEM = {'TPU v4': 16, 'TPU v5': 64, 'TPU v5p': 64}, 128
 FLASH_BLOCKS = (512, 256, 128)  # in tokens; the first that divides S is used
 
 
@@ -75,11 +75,20 @@ class BlocksTpu(TpuImplementation):
         return super()._refuse_mask(mask.replace(window=0))
 
     def _refuse_shape(self, key: jax.Array, mask: AttentionMask) -> str | None:
-        longest = MAX_BLOCKS_LENGTH[False]
-        if mask.window and _keys_per_block(key.shape[1], mask.window) > longest:
+        S, heads, width = key.shape[1:]
+        longest, keys = MAX_BLOCKS_LENGTH[False], _keys_per_block(S, mask.window)
+        if mask.window and keys > longest:
             return f'a window of {mask.window}, but it allows {longest} keys per block'
         longest = MAX_BLOCKS_LENGTH[mask.window > 0]
-        return refuse_length(key.shape[1], BLOCK, longest) or super()._refuse_shape(key, mask)
+        if reason := refuse_length(S, BLOCK, longest) or super()._refuse_shape(key, mask):
+            return reason
+        # The backward kernel has two buffers for each of seven arrays of the row, two float32 sums of the row, and
+        # about six float32 arrays [BLOCK, N]. For 8,192 tokens and heads of width 64 in bfloat16, this is 37 MiB.
+        columns = width * _heads_per_program(heads // shard_count('act_heads'), width)
+        vmem = S * columns * (14 * key.dtype.itemsize + 8) + 24 * BLOCK * keys
+        kind = traced_device().device_kind
+        limit = _VMEM.get(kind, _MAX_VMEM)
+        return None if vmem <= limit * _MIB else f'{vmem // _MIB} MiB of VMEM, but {kind} has {limit} MiB'
 
     def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
         from bertjax.model.attention.blocks_tpu_kernel import BlockOptions, attention  # importing Pallas takes a while
