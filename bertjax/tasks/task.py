@@ -226,12 +226,12 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         raise UserError(next(rows).where, 'a row of fields', 'a text file', 'see docs/finetuning.md')
 
     @abc.abstractmethod
-    def predictions(self, records: Sequence[Record], features: Features, outputs: Outputs) -> list[Prediction]:
+    def predictions(self, records: Sequence[Record], features: Features, outputs: Outputs) -> Sequence[Prediction]:
         """Returns the prediction for each record, computed from the outputs for all of its rows."""
 
     def ensemble_predictions(
         self, records: Sequence[Record], members: Sequence[tuple[Features, Outputs]]
-    ) -> list[Prediction]:
+    ) -> Sequence[Prediction]:
         """Returns the predictions of an ensemble, computed from the mean logits of its models.
 
         `members` has the features and the outputs of each model.
@@ -282,7 +282,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Returns a text that complements the metrics, such as a confusion table, or ''."""
         return ''
 
-    def baselines(self, train: Sequence[Record], records: Sequence[Record]) -> dict[str, list[Prediction]]:
+    def baselines(self, train: Sequence[Record], records: Sequence[Record]) -> dict[str, Sequence[Prediction]]:
         """Fits simple baselines to `train`, and returns {name of a baseline: predictions for `records`}.
 
         Raises:

@@ -8,6 +8,7 @@ import pytest
 from text_world import MAILS
 
 from bertjax.errors import UserError
+from bertjax.metrics.softmax import softmax
 from bertjax.tasks.baselines import tfidf_features
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.choice.task import MultipleChoiceTask
@@ -28,19 +29,17 @@ def test_the_baselines_of_labels_are_those_of_scikit_learn():
 
     task = ClassificationTask('', 32, dataset='x', labels=('ham', 'never', 'spam'))
     baselines = task.baselines(TRAIN, EVALUATED)
-    assert [scores.best for scores in baselines['most frequent']] == [0, 0]
-    shares = baselines['most frequent'][0].probabilities
+    assert np.argmax(baselines['most frequent'], axis=1).tolist() == [0, 0]
+    shares = softmax(baselines['most frequent'][0])
     assert shares[[0, 2]] == pytest.approx([2 / 3, 1 / 3], abs=1e-4) and shares[1] < 1e-4
     words = TfidfVectorizer(token_pattern=r'\b\w+\b', ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32)
     model = linear.LogisticRegression(max_iter=1000)
     model.fit(words.fit_transform([x.first for x in TRAIN]), [x.label for x in TRAIN])
     expected = model.predict_proba(words.transform([record.first for record in EVALUATED]))
-    assert np.stack([scores.probabilities[[0, 2]] for scores in baselines['TF-IDF']]) == pytest.approx(
-        expected, abs=1e-4
-    )
-    assert [task.labels[scores.best] for scores in baselines['TF-IDF']] == ['spam', 'ham']
+    assert softmax(baselines['TF-IDF'])[:, [0, 2]] == pytest.approx(expected, abs=1e-4)
+    assert [task.labels[logits.argmax()] for logits in baselines['TF-IDF']] == ['spam', 'ham']
     assert task.metrics(EVALUATED, baselines['TF-IDF'])['accuracy'] == 1
-    assert task.baselines(TRAIN[:2], EVALUATED)['TF-IDF'][0].best == 0  # The training data have only one label.
+    assert task.baselines(TRAIN[:2], EVALUATED)['TF-IDF'][0].argmax() == 0  # The training data have only one label.
 
 
 def test_the_baselines_of_scores_are_the_mean_and_a_regression():
@@ -49,7 +48,7 @@ def test_the_baselines_of_scores_are_the_mean_and_a_regression():
     pairs = [(f'{a} {b}', f'{c} {d}') for a in words for b in words[:2] for c in words for d in words[2:3]]
     train = [Example(a, b, float(len(set(a.split()) & set(b.split())))) for a, b in pairs]
     baselines = task.baselines(train, train[:20])
-    assert baselines['mean'][3].value == baselines['mean'][4].value == pytest.approx(np.mean([x.label for x in train]))
+    assert baselines['mean'][3, 0] == baselines['mean'][4, 0] == pytest.approx(np.mean([x.label for x in train]))
     assert task.metrics(train[:20], baselines['TF-IDF'])['spearman'] > 0.7
     inputs, _ = tfidf_features([Example('a b', 'a b', 0.0), Example('a', 'c', 0.0)], train[:1])
     assert inputs[:, -1].toarray()[:, 0].tolist() == pytest.approx([1, 0])  # This column is the cosine.
@@ -90,9 +89,9 @@ def test_the_baselines_of_endings_are_the_most_frequent_and_the_most_similar():
         ChoiceQuestion('', 'wet', '', ('wet', 'dry', 'c'), 0),
     ]
     baselines = task.baselines(train, evaluated)
-    assert [choice.best for choice in baselines['most frequent']] == [1, 1]
-    assert [choice.best for choice in baselines['TF-IDF overlap']] == [1, 0]
-    assert len(baselines['TF-IDF overlap'][0].probabilities) == 2
+    assert [logits.argmax() for logits in baselines['most frequent']] == [1, 1]
+    assert [logits.argmax() for logits in baselines['TF-IDF overlap']] == [1, 0]
+    assert len(baselines['TF-IDF overlap'][0]) == 2
 
 
 def test_tasks_without_baselines_and_missing_requirements():

@@ -12,7 +12,7 @@ from bertjax.report.run_record import Run
 from bertjax.tasks.choice.files import ChoiceQuestion as Choice
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.relation.files import MarkedEntity, Relation
-from bertjax.tasks.sentence.task import Example, Scores
+from bertjax.tasks.sentence.task import Example
 from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.tagging.columns import Sentence
 
@@ -23,7 +23,7 @@ def test_judgments_of_labels(tmp_path: pathlib.Path):
     task.labels = ['no', 'yes']
     records = [Example('a', None, 'yes'), Example('b', 'c', 'yes'), Example('d', None, 'yes'), Example('e', None, 'no')]
     logits = [[0, 2], [3, 0], [0.1, 0], [1, 0]]
-    judgments = list(task.judgments(records, task.rows(records, [Scores(np.array(row, float)) for row in logits])))
+    judgments = list(task.judgments(records, task.rows(records, [np.array(row, float) for row in logits])))
     assert [judgment.error > 0 for judgment in judgments] == [False, True, True, False]
     assert judgments[1].error > judgments[2].error > 1
     assert judgments[1].texts == {'first': 'b', 'second': 'c'} and judgments[0].texts == {'text': 'a'}
@@ -48,7 +48,7 @@ def test_the_page_reads_the_predictions_of_a_run(tmp_path: pathlib.Path):
         section = errors_section(Run(tmp_path / 'sweep', 'recipe', {'max_eval_records': 0}, True, []), task, tmp_path)
         return str(section.data)
 
-    (row,) = task.rows(records, [Scores(np.array([0.0, 2.0]))])
+    (row,) = task.rows(records, [np.array([0.0, 2.0])])
     assert "'classes': [('yes\\u2028', '1.000', '1.000', '1.000', '1', '1')]" in page_text(json_lines([row]))
     with pytest.raises(UserError, match=r'dev\.jsonl: found 2 lines, expected the predictions for 1 records'):
         page_text(json_lines([row, row]))
@@ -61,7 +61,7 @@ def test_the_page_reads_the_predictions_of_a_run(tmp_path: pathlib.Path):
 def test_judgments_of_scores(tmp_path: pathlib.Path):
     task = build_task('classification', data=str(tmp_path), seq_len=16, regression=True)
     records = [Example('a', None, 2.0), Example('b', None, 4.5)]
-    judgments = list(task.judgments(records, task.rows(records, [Scores(np.array([2.0])), Scores(np.array([1.0]))])))
+    judgments = list(task.judgments(records, task.rows(records, [np.array([2.0]), np.array([1.0])])))
     assert [judgment.error for judgment in judgments] == [0, 3.5] and not any(
         judgment.classes for judgment in judgments
     )
@@ -73,7 +73,7 @@ def test_judgments_of_several_labels(tmp_path: pathlib.Path):
     task.labels = ['a', 'b', 'c']
     records = [Example('x', None, ('a', 'b')), Example('y', None, ()), Example('z', None, ('c',))]
     logits = [[2, -2, 1], [-3, -3, -3], [-1, -1, 4]]
-    judgments = list(task.judgments(records, task.rows(records, [Scores(np.array(row, float)) for row in logits])))
+    judgments = list(task.judgments(records, task.rows(records, [np.array(row, float) for row in logits])))
     assert [judgment.error > 0 for judgment in judgments] == [True, False, False]
     assert judgments[0].classes == [('a', 'a'), ('b', ''), ('', 'c')] and judgments[1].classes == []
     assert (judgments[0].true, judgments[0].predicted, judgments[1].true) == ('a, b', 'a, c', 'none')
@@ -135,6 +135,6 @@ def test_judgments_of_relations(tmp_path: pathlib.Path):
     task = build_task('relation', data=str(tmp_path), seq_len=32)
     task.labels = ['born_in', 'no_relation']
     record = Relation('Ada was born in London', (MarkedEntity(0, 3, 'PER'), MarkedEntity(16, 22, 'LOC')), 'born_in')
-    (judgment,) = task.judgments([record], task.rows([record], [Scores(np.array([0.0, 2.0]))]))
+    (judgment,) = task.judgments([record], task.rows([record], [np.array([0.0, 2.0])]))
     assert judgment.classes == [('born_in', 'no_relation')] and judgment.texts['text'].count('Ada') == 1
     assert len(judgment.texts['text']) > len(record.text)

@@ -15,6 +15,7 @@ from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix
 from bertjax.losses import CHOICES, CLASSIFICATION, Objective
+from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.tasks.baselines import ending_baselines
@@ -25,16 +26,15 @@ from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import FORMATS, parse_records
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, describe_files
 from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.sentence.task import Scores
 from bertjax.tasks.task import Judgment, Outputs, Task, option
 from bertjax.text.hash_split import hash64, hash_threshold
 from bertjax.text.tokenizer import Tokenizer
 
-Questions, Choices = Sequence[ChoiceQuestion], Sequence[Scores]
+Questions, Choices = Sequence[ChoiceQuestion], Sequence[np.ndarray]
 
 
 @dataclasses.dataclass
-class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
+class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
     """Scores `[CLS] context [SEP] start ending [SEP]` for each ending (BERT paper, section 4.4) and selects the best.
 
     `truncate_longest_first` shortens sequences that are too long. The number of truncated sequences is printed.
@@ -156,22 +156,24 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
     def build_module(self, model_config: BertConfig) -> BertForTask:
         return self.head.module(model_config)
 
-    def predictions(self, records: Questions, features: Features, outputs: Outputs) -> list[Scores]:
+    def predictions(self, records: Questions, features: Features, outputs: Outputs) -> Choices:
+        """Returns the logits of each record's endings, float64 [C]."""
         pairs = zip(records, outputs['logits'], strict=True)
-        return [Scores(np.asarray(logits[: len(record.endings)], np.float64)) for record, logits in pairs]
+        return [np.asarray(logits[: len(record.endings)], np.float64) for record, logits in pairs]
 
     def metrics(self, records: Questions, predictions: Choices) -> dict[str, float | None]:
         """Returns the accuracy."""
-        right = [record.label == choice.best for record, choice in zip(records, predictions, strict=True)]
+        right = _is_right(records, predictions)
         return {'accuracy': sum(right) / len(right) if right else None}
 
     def collapsed(self, records: Questions, predictions: Choices) -> bool:
         """Whether all selected endings have the same index, although the indices of the correct endings differ."""
-        return len({choice.best for choice in predictions}) == 1 < len({record.label for record in records})
+        selected = {int(logits.argmax()) for logits in predictions}
+        return len(selected) == 1 < len({record.label for record in records})
 
     def report(self, records: Questions, predictions: Choices) -> str:
         """Returns the accuracy by group, by index of the correct ending and by number of endings, if these vary."""
-        right = [record.label == choice.best for record, choice in zip(records, predictions, strict=True)]
+        right = _is_right(records, predictions)
         groups = {
             'group': [record.group for record in records],
             'correct ending': [str(record.label) for record in records],
@@ -185,10 +187,10 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         `prediction` and `ending` are the index and the text of the selected ending. The object of a labeled question
         also has `true`, the index of the correct ending.
         """
-        for record, choice in zip(records, predictions, strict=True):
+        for record, logits in zip(records, predictions, strict=True):
             row = {'prompt': record.context, 'start': record.start, 'endings': record.endings}
-            row |= {'prediction': choice.best, 'ending': record.endings[choice.best]}
-            row['probabilities'] = choice.probabilities.tolist()
+            row |= {'prediction': int(logits.argmax()), 'ending': record.endings[logits.argmax()]}
+            row['probabilities'] = softmax(logits).tolist()
             yield row if record.label is None else {**row, 'true': record.label}
 
     def judgments(self, records: Questions, rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
@@ -199,9 +201,8 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
             predicted = f'{record.endings[ending]} ({probabilities[ending]:.2f})'
             yield Judgment(texts, record.endings[record.label], predicted, error)
 
-    def baselines(self, train: Questions, records: Questions) -> dict[str, list[Scores]]:
-        scores = ending_baselines(train, records)
-        return {name: [Scores(endings) for endings in record_scores] for name, record_scores in scores.items()}
+    def baselines(self, train: Questions, records: Questions) -> dict[str, Choices]:
+        return ending_baselines(train, records)
 
     def official_files(self, split: str, records: Questions, predictions: Choices) -> dict[str, str]:
         """Returns a CSV file for the leaderboard of SWAG, or {} for other layouts.
@@ -210,8 +211,12 @@ class MultipleChoiceTask(Task[ChoiceQuestion, Scores]):
         """
         if self.layout != 'swag':
             return {}
-        lines = [f'{i},{choice.best}' for i, choice in enumerate(predictions)]
+        lines = [f'{i},{logits.argmax()}' for i, logits in enumerate(predictions)]
         return {f'{split}_predictions.csv': '\n'.join([',pred', *lines]) + '\n'}
+
+
+def _is_right(records: Questions, predictions: Choices) -> list[bool]:
+    return [record.label == int(logits.argmax()) for record, logits in zip(records, predictions, strict=True)]
 
 
 def _table(title: str, names: Sequence[str], right: Sequence[bool]) -> str:

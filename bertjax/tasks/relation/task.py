@@ -22,7 +22,7 @@ from bertjax.tasks.reading.records import FORMATS, Files, Row, read_records
 from bertjax.tasks.reading.splits import SplitFiles
 from bertjax.tasks.relation.features import MARKERS, STARTS, describe_marks, encode_relations, role_marks
 from bertjax.tasks.relation.files import Relation, parse_relation
-from bertjax.tasks.sentence.task import Scores, TextTask, check_all_or_none
+from bertjax.tasks.sentence.task import Logits, TextTask, check_all_or_none
 from bertjax.tasks.task import option
 from bertjax.text.special import is_unused
 from bertjax.text.tokenizer import Tokenizer
@@ -173,16 +173,16 @@ class RelationTask(TextTask):
             facts['before the first use'] = f'`tokenizer.add_tokens({marks}, special_tokens=True)`'
         return {'Input': facts}
 
-    def metrics(self, records: Sequence[Relation], predictions: Sequence[Scores]) -> dict[str, float | None]:
+    def metrics(self, records: Sequence[Relation], predictions: Logits) -> dict[str, float | None]:
         negative = self.labels.index(self.negative) if self.negative in self.labels else None
         values = relation_figures(self._confusion(records, predictions), negative)
         return {name: values[name] for name in self.measures}
 
-    def rows(self, records: Sequence[Relation], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
+    def rows(self, records: Sequence[Relation], predictions: Logits) -> Iterator[dict[str, Any]]:
         """Yields the objects of TextTask.rows, each preceded by `subject` and `object`, the texts of the entities."""
         for record, row in zip(records, super().rows(records, predictions), strict=True):
             yield {'subject': record.mention(0), 'object': record.mention(1), **row}
 
-    def official_files(self, split: str, records: Sequence[Relation], predictions: Sequence[Scores]) -> dict[str, str]:
+    def official_files(self, split: str, records: Sequence[Relation], predictions: Logits) -> dict[str, str]:
         """Returns a file with one predicted label per line, the input format of TACRED's scorer."""
-        return {f'{split}.txt': ''.join(f'{self.labels[scores.best]}\n' for scores in predictions)}
+        return {f'{split}.txt': ''.join(f'{self.labels[logits.argmax()]}\n' for logits in predictions)}

@@ -15,7 +15,7 @@ from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import TEXT_FORMATS, Files, Row, read_rows
 from bertjax.tasks.reading.splits import STEMS, TableFiles
 from bertjax.tasks.sentence.labels import count_labels, find_labels
-from bertjax.tasks.sentence.task import Example, Scores, TextTask, check_all_or_none
+from bertjax.tasks.sentence.task import Example, Logits, TextTask, check_all_or_none
 from bertjax.tasks.task import option
 from bertjax.text.hash_split import hash64, hash_threshold
 
@@ -201,7 +201,7 @@ class ClassificationTask(TextTask):
         columns = (*self.text_columns, *self._label_columns(required=split != 'test'))
         return read_rows(self._files.require(split), TableLayout(columns, tuple(self.columns)), self.format)
 
-    def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
+    def official_files(self, split: str, records: Sequence[Example], predictions: Logits) -> dict[str, str]:
         """For SICK, returns the input file of SemEval-2014's sick_evaluation.R; for other data, {}.
 
         The file has three columns, separated by tabs. The script requires NA in the column that is not predicted.
@@ -210,8 +210,8 @@ class ClassificationTask(TextTask):
         if _SICK.get(self.label) != sorted(self.labels) or not all(id.isdecimal() for id in ids):
             return {}
         rows = [('pair_ID', *_SICK)]
-        for id, scores in zip(ids, predictions, strict=True):
-            answer = f'{scores.value:.4f}' if self.regression else self.labels[scores.best]
+        for id, logits in zip(ids, predictions, strict=True):
+            answer = f'{logits[0]:.4f}' if self.regression else self.labels[logits.argmax()]
             rows.append((id, *(answer if name == self.label else 'NA' for name in _SICK)))
         return {f'{split}.txt': ''.join('\t'.join(row) + '\n' for row in rows)}
 

@@ -14,7 +14,7 @@ from bertjax.tasks.reading.records import Files, Row, read_rows
 from bertjax.tasks.reading.sources import DatasetSplit, dataset_splits
 from bertjax.tasks.reading.splits import split_files
 from bertjax.tasks.sentence.glue_table import TASKS
-from bertjax.tasks.sentence.task import Example, Scores, TextTask
+from bertjax.tasks.sentence.task import Example, Logits, TextTask
 from bertjax.tasks.task import option
 
 _INDEX = Column(('index', 'id', 'idx'), required=False)
@@ -164,16 +164,16 @@ class GlueTask(TextTask):
             return (official,), True
         return split_files(folder, split, stems=(split, source.tfds[1]), suffixes=_HUB_FORMATS), False
 
-    def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
+    def official_files(self, split: str, records: Sequence[Example], predictions: Logits) -> dict[str, str]:
         """Returns the file of predictions for GLUE's server; {} if the server does not evaluate the split."""
         if split not in self._splits or not self._splits[split][1].server or not records[0].index:
             return {}
         lines = ['index\tprediction\n']
         # The server expects the records in the order of their indices, which tensorflow-datasets does not preserve.
-        for record, prediction in sorted(zip(records, predictions, strict=True), key=lambda pair: int(pair[0].index)):
+        for record, logits in sorted(zip(records, predictions, strict=True), key=lambda pair: int(pair[0].index)):
             if self.regression:
-                answer = f'{min(max(prediction.value, 0.0), 5.0):.3f}'
+                answer = f'{min(max(logits[0], 0.0), 5.0):.3f}'
             else:
-                answer = self.row.file_labels[prediction.best]
+                answer = self.row.file_labels[logits.argmax()]
             lines.append(f'{record.index}\t{answer}\n')
         return {self._splits[split][1].server: ''.join(lines)}

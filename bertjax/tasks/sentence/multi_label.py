@@ -15,7 +15,7 @@ from bertjax.tasks.baselines import label_baselines
 from bertjax.tasks.reading.layout import Column
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.report import label_report
-from bertjax.tasks.sentence.task import Example, Scores, name_texts
+from bertjax.tasks.sentence.task import Example, Logits, name_texts
 from bertjax.tasks.task import Judgment, option
 
 _SEPARATORS = '|;,'
@@ -150,30 +150,30 @@ class MultiLabelTask(ClassificationTask):
                 row[number[label]] = 1
         return targets
 
-    def _probabilities(self, predictions: Sequence[Scores]) -> np.ndarray:
+    def _probabilities(self, predictions: Logits) -> np.ndarray:
         """Returns the probability of each label, float64 [N, C]."""
-        return 1 / (1 + np.exp(-np.stack([prediction.logits for prediction in predictions])))
+        return 1 / (1 + np.exp(-np.asarray(predictions)))
 
-    def _decisions(self, predictions: Sequence[Scores]) -> np.ndarray:
+    def _decisions(self, predictions: Logits) -> np.ndarray:
         """Returns a mask of the predicted labels, bool [N, C]."""
         return self._probabilities(predictions) > self.threshold
 
-    def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
+    def metrics(self, records: Sequence[Example], predictions: Logits) -> dict[str, float | None]:
         """Returns the metrics in `measures`, each in [0, 1]. `records` must not be empty."""
         values = multi_label_figures(self._targets(records), self._decisions(predictions))
         return {name: values[name] for name in self.measures}
 
-    def collapsed(self, records: Sequence[Example], predictions: Sequence[Scores]) -> bool:
+    def collapsed(self, records: Sequence[Example], predictions: Logits) -> bool:
         """Whether all records have the same predicted labels, although their true labels differ."""
         predicted, true = (len(np.unique(x, axis=0)) for x in (self._decisions(predictions), self._targets(records)))
         return predicted == 1 < true
 
-    def report(self, records: Sequence[Example], predictions: Sequence[Scores]) -> str:
+    def report(self, records: Sequence[Example], predictions: Logits) -> str:
         """Returns the report on the predicted labels, see report.py:label_report."""
         true, predicted = self._targets(records) > 0, self._decisions(predictions)
         return label_report(label_scores(true, predicted), multi_label_figures(true, predicted), self.labels)
 
-    def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
+    def rows(self, records: Sequence[Example], predictions: Logits) -> Iterator[dict[str, Any]]:
         """Yields {labels, probabilities: {label: probability}, true} for each record; no `true` if it is unlabeled."""
         probabilities, decisions = self._probabilities(predictions), self._decisions(predictions)
         for record, label_probabilities, decided in zip(records, probabilities, decisions, strict=True):
@@ -190,7 +190,7 @@ class MultiLabelTask(ClassificationTask):
             names = [', '.join(sorted(labels)) or 'none' for labels in (true, predicted)]
             yield Judgment(name_texts(record), *names, error, classes)
 
-    def _baseline_outputs(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
+    def baselines(self, train: Sequence[Example], records: Sequence[Example]) -> dict[str, Logits]:
         return label_baselines(train, self._targets(train), records)
 
     def huggingface(self) -> dict[str, Any]:

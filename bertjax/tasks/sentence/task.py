@@ -27,6 +27,7 @@ from bertjax.tasks.sentence.report import class_report, describe_labels, describ
 from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, id2label, option
 from bertjax.text.tokenizer import Tokenizer
 
+Logits = Sequence[np.ndarray]  # the predictions for several records, see TextTask
 _MAX_SCORE = 1e15  # with larger scores, the sum of squared errors of a batch could overflow float32
 
 
@@ -64,31 +65,11 @@ def check_all_or_none(records: Sequence[LabeledRecord]) -> None:
         raise UserError(unlabeled[0], 'no label', 'a label, as for other records', 'correct or remove the record')
 
 
-@dataclasses.dataclass(frozen=True)
-class Scores:
-    """The prediction for a record: the logits of the labels or endings, float64 [C], or the score, float64 [1]."""
-
-    logits: np.ndarray
-
-    @property
-    def best(self) -> int:
-        """The index of the label or ending with the highest logit."""
-        return int(self.logits.argmax())
-
-    @property
-    def probabilities(self) -> np.ndarray:
-        """The probabilities of the labels or endings, float64 [C]."""
-        return softmax(self.logits)
-
-    @property
-    def value(self) -> float:
-        """The predicted score of a regression."""
-        return float(self.logits[0])
-
-
 @dataclasses.dataclass
-class TextTask(Task[Example, Scores]):
+class TextTask(Task[Example, np.ndarray]):
     """The base class of text tasks. Its methods do not depend on the source of the records.
+
+    The prediction for a record is float64 [C], the logits of the labels, or float64 [1], the score.
 
     A subclass defines `name`; `regression`, whether the label is a score; `text_columns`, one or two columns; `labels`,
     which is empty until the labels are known; and `measures`, the names of its metrics. The first metric is the
@@ -226,23 +207,20 @@ class TextTask(Task[Example, Scores]):
         outputs = 1 if self.regression else len(self.labels)
         return self.head.module(model_config, outputs, bilstm_units=self.bilstm_units)
 
-    def predictions(self, records: Sequence[Example], features: Features, outputs: Outputs) -> list[Scores]:
-        return [Scores(logits) for logits in average_rows(features, outputs['logits'], len(records))]
+    def predictions(self, records: Sequence[Example], features: Features, outputs: Outputs) -> Logits:
+        return average_rows(features, outputs['logits'], len(records))
 
-    def ensemble_predictions(
-        self, records: Sequence[Example], members: Sequence[tuple[Features, Outputs]]
-    ) -> list[Scores]:
+    def ensemble_predictions(self, records: Sequence[Example], members: Sequence[tuple[Features, Outputs]]) -> Logits:
         """See Task; the models may differ in their tokenizer, sequence length and windows."""
-        by_member = [average_rows(features, outputs['logits'], len(records)) for features, outputs in members]
-        return [Scores(logits) for logits in np.mean(by_member, axis=0)]
+        return np.mean([self.predictions(records, *member) for member in members], axis=0)
 
-    def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
+    def metrics(self, records: Sequence[Example], predictions: Logits) -> dict[str, float | None]:
         """Returns the metrics in `measures`.
 
         `mse` has no upper bound, correlations are in [-1, 1], and the other metrics are in [0, 1].
         """
         if self.regression:
-            true, predicted = [record.label for record in records], [prediction.value for prediction in predictions]
+            true, (predicted,) = [record.label for record in records], np.transpose(predictions)
             return {name: VALUE_METRICS[name](true, predicted) for name in self.measures}
         table = self._confusion(records, predictions)
         return {name: CLASS_METRICS[name](table) for name in self.measures}
@@ -251,35 +229,34 @@ class TextTask(Task[Example, Scores]):
         """See Task; a correlation needs two or more different scores."""
         return not self.regression or len({record.label for record in records}) > 1
 
-    def _confusion(self, records: Sequence[Example], predictions: Sequence[Scores]) -> np.ndarray:
-        return confusion(self._targets(records), [prediction.best for prediction in predictions], len(self.labels))
+    def _confusion(self, records: Sequence[Example], predictions: Logits) -> np.ndarray:
+        return confusion(self._targets(records), np.argmax(predictions, axis=-1), len(self.labels))
 
-    def collapsed(self, records: Sequence[Example], predictions: Sequence[Scores]) -> bool:
+    def collapsed(self, records: Sequence[Example], predictions: Logits) -> bool:
         """Whether all predicted labels are equal, or all predicted scores nearly equal, although the true ones differ.
 
         Scores are nearly equal if their standard deviation is at most 1 % of the standard deviation of the true scores.
         """
         true = [record.label for record in records]
         if not self.regression:
-            return len({prediction.best for prediction in predictions}) == 1 < len(set(true))
-        values = [prediction.value for prediction in predictions]
-        return len(set(true)) > 1 and float(np.std(values)) <= 0.01 * float(np.std(true))
+            return len(np.unique(np.argmax(predictions, axis=-1))) == 1 < len(set(true))
+        return len(set(true)) > 1 and float(np.std(predictions)) <= 0.01 * float(np.std(true))
 
-    def report(self, records: Sequence[Example], predictions: Sequence[Scores]) -> str:
+    def report(self, records: Sequence[Example], predictions: Logits) -> str:
         """Returns the report on the predicted labels, see report.py:class_report; '' in a regression."""
         return '' if self.regression else class_report(self._confusion(records, predictions), self.labels)
 
-    def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
+    def rows(self, records: Sequence[Example], predictions: Logits) -> Iterator[dict[str, Any]]:
         """Yields {label, probabilities: {label: probability}} for each record, or {score} in a regression.
 
         The object of a labeled record also has its label as `true`.
         """
-        for record, prediction in zip(records, predictions, strict=True):
+        for record, logits in zip(records, predictions, strict=True):
             if self.regression:
-                row: dict[str, Any] = {'score': prediction.value}
+                row: dict[str, Any] = {'score': float(logits[0])}
             else:
-                probabilities = dict(zip(self.labels, prediction.probabilities.tolist(), strict=True))
-                row = {'label': self.labels[prediction.best], 'probabilities': probabilities}
+                probabilities = dict(zip(self.labels, softmax(logits).tolist(), strict=True))
+                row = {'label': self.labels[logits.argmax()], 'probabilities': probabilities}
             yield row if record.label is None else {**row, 'true': record.label}
 
     def judgments(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
@@ -294,12 +271,7 @@ class TextTask(Task[Example, Scores]):
             answer = f'{predicted} ({probabilities[predicted]:.2f})'
             yield Judgment(name_texts(record), true, answer, error, [(true, predicted)])
 
-    def baselines(self, train: Sequence[Example], records: Sequence[Example]) -> dict[str, list[Scores]]:
-        answers = self._baseline_outputs(train, records)
-        return {name: [Scores(row) for row in rows] for name, rows in answers.items()}
-
-    def _baseline_outputs(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
-        """Returns {name of a baseline: its logits [N, C] or scores [N, 1] for the N records}."""
+    def baselines(self, train: Sequence[Example], records: Sequence[Example]) -> dict[str, Logits]:
         if self.regression:
             return score_baselines(train, self._targets(train), records)
         return class_baselines(train, self._targets(train), records, len(self.labels))

@@ -18,7 +18,6 @@ from bertjax.model.config import BertConfig
 from bertjax.tasks.relation.features import describe_marks, encode_relations
 from bertjax.tasks.relation.files import MarkedEntity, Relation, parse_marked_text
 from bertjax.tasks.relation.task import RelationTask
-from bertjax.tasks.sentence.task import Scores
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 ROW = {'id': '7', 'token': ['x', 'ab', 'c', 'd', 'ef', '.'], 'relation': 'per:title', 'subj_type': 'PERSON'}
@@ -67,7 +66,7 @@ def test_rows_of_tacred_are_read_and_evaluated(tacred: RelationTask):
         dataclasses.replace(tacred, negative='no_relations').learn(tacred.records('train'))
     with pytest.raises(UserError, match="negative: found 'no_relations'"):
         dataclasses.replace(tacred, negative='no_relations').restore(tacred.learned_state())
-    scores = [Scores(np.array([0.0, 1.0])), Scores(np.array([0.0, 1.0])), Scores(np.array([2.0, 1.0]))]
+    scores = [np.array([0.0, 1.0]), np.array([0.0, 1.0]), np.array([2.0, 1.0])]
     figures = tacred.metrics(tacred.records('train'), scores)
     assert (figures['precision'], figures['recall']) == (1 / 2, 1 / 2) and next(iter(figures)) == 'micro_f1'
     assert tacred.official_files('dev', [], scores) == {'dev.txt': 'per:title\nper:title\nno_relation\n'}

@@ -14,14 +14,14 @@ from bertjax.inference.task_methods import text_records
 from bertjax.losses import CLASSIFICATION, REGRESSION
 from bertjax.model.config import BertConfig
 from bertjax.tasks.sentence.classification import ClassificationTask, is_held_out
-from bertjax.tasks.sentence.task import Example, Scores
+from bertjax.tasks.sentence.task import Example
 
 
-def predict_true(task: ClassificationTask, records, wrong: tuple[int, ...] = ()) -> list[Scores]:
+def predict_true(task: ClassificationTask, records, wrong: tuple[int, ...] = ()) -> list[np.ndarray]:
     """Returns confident predictions of the true labels; for the record numbers in `wrong`, of the next label."""
     width = len(task.labels)
     best = [(task.labels.index(r.label) + (i in wrong)) % width for i, r in enumerate(records)]
-    return [Scores(4.0 * np.eye(width)[i]) for i in best]
+    return [4.0 * np.eye(width)[i] for i in best]
 
 
 def test_a_table_of_spam_is_learned_and_restored(mails, capsys):
@@ -61,7 +61,7 @@ def test_a_model_predicts_from_texts(mails, tokenizer):
     losses = task.objective.losses(outputs, batch)
     assert np.isfinite(float(losses['loss'][0])) and float(losses['loss'][1]) == len(records)
     predictions = task.predictions(records, features, outputs)
-    assert [prediction.logits.shape for prediction in predictions] == [(2,)] * len(records)
+    assert [logits.shape for logits in predictions] == [(2,)] * len(records)
     rows = list(task.rows(records, predictions))
     assert set(rows[0]) == {'label', 'probabilities', 'true'} and set(rows[0]['probabilities']) == {'ham', 'spam'}
     assert sum(rows[0]['probabilities'].values()) == pytest.approx(1)
@@ -76,7 +76,7 @@ def test_predictions_of_a_labeled_split_have_the_fields_of_its_rows(tmp_path):
     task = learned(tmp_path)
     assert [record.fields for record in task.records('train')] == [None, None]  # they may need much memory
     for split in ('dev', 'test'):
-        (line,) = json_lines(prediction_rows(task, task.records(split), [Scores(np.array([0.0, 1.0]))])).splitlines()
+        (line,) = json_lines(prediction_rows(task, task.records(split), [np.array([0.0, 1.0])])).splitlines()
         predicted = json.loads(line, parse_constant=pytest.fail)
         assert {key: predicted[key] for key in ('label', 'true', 'input_label')} == {
             'label': 'spam', 'true': 'ham', 'input_label': 'ham',
@@ -100,7 +100,7 @@ def test_metrics_and_report(mails):
     assert [line.split() for line in report[-2:]] == [['1', 'ham', '5', '1'], ['2', 'spam', '2', '1']]
     assert len({len(line) for line in report[:3]}) == 1
     assert not task.collapsed(records, predictions)
-    assert task.collapsed(records, [Scores(np.array([1.0, 0.0]))] * len(records))
+    assert task.collapsed(records, [np.array([1.0, 0.0])] * len(records))
     assert not task.collapsed(records[:1], predictions[:1])
     assert task.official_files('test', records, predictions) == {}
 
@@ -123,15 +123,15 @@ def test_scores_are_learned_and_evaluated(tmp_path, tokenizer, capsys):
     features = task.features(records, tokenizer, training=True)
     assert features.row['labels'].dtype == np.float32 and features.row['labels'].tolist() == [1, 2.5, 4, -1]
     assert sequences(features, tokenizer)[0] == '(ab|c|' and features.second[0] == 4
-    predictions = [Scores(np.array([record.label * 2.0 + 1])) for record in records]
+    predictions = [np.array([record.label * 2.0 + 1]) for record in records]
     figures = task.metrics(records, predictions)
     assert list(figures) == ['pearson', 'spearman', 'mse']
     assert figures['pearson'] == pytest.approx(1) and figures['mse'] == pytest.approx(np.mean([4, 12.25, 25, 0]))
     assert next(task.rows(records, predictions)) == {'score': 3.0, 'true': 1.0}
     assert not task.collapsed(records, predictions)
-    flat = [Scores(np.array([2.0 + i * 1e-4])) for i in range(4)]
+    flat = [np.array([2.0 + i * 1e-4]) for i in range(4)]
     assert task.collapsed(records, flat) and not task.collapsed(records[:1], flat[:1])
-    same = [Scores(np.array([2.0]))] * 4
+    same = [np.array([2.0])] * 4
     assert task.metrics(records, same)['pearson'] is None
     assert task.report(records, predictions) == ''
     assert task.huggingface()['problem_type'] == 'regression' and len(task.huggingface()['id2label']) == 1

@@ -14,7 +14,6 @@ from bertjax.errors import UserError
 from bertjax.losses import CLASSIFICATION, REGRESSION
 from bertjax.tasks.sentence.glue import GlueTask
 from bertjax.tasks.sentence.glue_table import TASKS
-from bertjax.tasks.sentence.task import Scores
 
 TRAINED = [name for name in TASKS if name != 'ax']
 SERVER_SPLITS = [(name, 'test') for name in TRAINED] + [('mnli', 'test_mismatched'), ('mnli', 'ax')]
@@ -129,10 +128,10 @@ def test_files_for_the_server_are_written(glue, name: str, split: str):
     width = len(task.labels) or 1
     if task.labels:
         best = [(i + 1) % width for i in range(ROWS)]
-        predictions = [Scores(np.eye(width)[i]) for i in best]
+        predictions = [np.eye(width)[i] for i in best]
         answers = [TASKS[name].file_labels[i] for i in best]
     else:
-        predictions = [Scores(np.array([x])) for x in (-0.4, 0.0, 1.23456, 4.9996, 5.0, 7.1)]
+        predictions = [np.array([x]) for x in (-0.4, 0.0, 1.23456, 4.9996, 5.0, 7.1)]
         answers = ['0.000', '0.000', '1.235', '5.000', '5.000', '5.000']
     file = {'test_mismatched': 'MNLI-mm.tsv', 'ax': 'AX.tsv'}.get(split)
     file = file or ('MNLI-m.tsv' if name == 'mnli' else f'{TASKS[name].title}.tsv')

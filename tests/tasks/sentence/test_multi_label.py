@@ -9,7 +9,6 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.losses import MULTI_LABEL
 from bertjax.tasks.sentence.multi_label import MultiLabelTask
-from bertjax.tasks.sentence.task import Scores
 
 RECORDS = [('a b', ('x', 'y')), ('c', ()), ('d', ('y',)), ('e', ('z', 'x')), ('f', ('x',))]
 FILES = {
@@ -53,9 +52,9 @@ def test_metrics_rows_and_report(tmp_path: pathlib.Path):
     (tmp_path / 'train.csv').write_text(FILES['bars.csv'])
     task = learned(tmp_path, metric='macro_f1')
     records = task.records('train')
-    perfect = [Scores(np.where(row > 0, 2.0, -2.0)) for row in task._targets(records)]
+    perfect = [np.where(row > 0, 2.0, -2.0) for row in task._targets(records)]
     assert task.metrics(records, perfect) == dict.fromkeys(task.measures, 1.0) and task.measures[0] == 'macro_f1'
-    worse = [Scores(np.array([-2.0, -2.0, -2.0])), *perfect[1:]]
+    worse = [np.array([-2.0, -2.0, -2.0]), *perfect[1:]]
     metrics = task.metrics(records, worse)  # 4 of 6 labels are predicted, and no wrong ones.
     assert metrics['micro_recall'] == pytest.approx(4 / 6) and metrics['micro_precision'] == 1
     assert metrics['exact'] == 0.8

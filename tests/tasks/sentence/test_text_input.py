@@ -7,7 +7,7 @@ from text_world import learned
 from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.sentence.classification import ClassificationTask
-from bertjax.tasks.sentence.task import Example, Scores
+from bertjax.tasks.sentence.task import Example
 
 INPUTS = {
     'JSON lines': ('x.jsonl', '{"text": "a b", "label": "spam"}\n{"text": "c"}\n'),
@@ -35,7 +35,7 @@ def test_texts_are_read_in_every_form(mails, name: str, tokenizer, capsys):
     assert records[1].where.startswith(where)
     features = task.features(records, tokenizer, training=False)
     assert 'labels' not in features.row and len(features) == 2
-    rows = list(task.rows(records, [Scores(np.array([0.0, 1.0]))] * 2))
+    rows = list(task.rows(records, [np.array([0.0, 1.0])] * 2))
     assert 'true' not in rows[0]
 
 

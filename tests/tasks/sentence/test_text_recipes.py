@@ -10,7 +10,6 @@ from text_world import MAILS, learned
 
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.registry import build_task
-from bertjax.tasks.sentence.task import Scores
 from bertjax.text.tokenizer import load_tokenizer
 
 SICK = """pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\r
@@ -46,9 +45,9 @@ def test_the_recipe_of_sick(tmp_path, repository, part: str):
     assert task.score == ('accuracy' if part == 'e' else 'pearson')
     # The format of SemEval's script, for the labeled file and for a file that is only predicted.
     unlabeled = list(task.parse(list(number_lines(SICK)), 'SICK_test.txt'))
-    scores = [Scores(np.array([0.0, 1, 2]) if part == 'e' else np.array([x])) for x in (4.25, 0.5, 5.123456)]
+    scores = [np.array([0.0, 1, 2]) if part == 'e' else np.array([x]) for x in (4.25, 0.5, 5.123456)]
     answers = {'e': 'CONTRADICTION\tNA', 'r': 'NA\t{}'}[part]
-    rows = [f'{i + 1}\t{answers.format(f"{score.value:.4f}")}\n' for i, score in enumerate(scores)]
+    rows = [f'{i + 1}\t{answers.format(f"{score[0]:.4f}")}\n' for i, score in enumerate(scores)]
     header = 'pair_ID\tentailment_judgment\trelatedness_score\n'
     for records in (task.records('test'), unlabeled):
         assert task.official_files('test', records, scores) == {'test.txt': header + ''.join(rows)}
