@@ -140,8 +140,8 @@ def _remove_server_files(folder: pathlib.Path) -> None:
 
 def _predict(config: ConfigDict, folder: pathlib.Path, splits: list[str]) -> None:
     """Writes the missing files of a task for the GLUE server."""
-    row = {**TASKS['ax'].splits, **TASKS[config.task.task].splits}
-    missing = [name for name in splits if not (folder / 'predictions' / name / row[name].server).exists()]
+    files = {name: TASKS[config.task.task].splits[name].server for name in splits}
+    missing = [name for name in splits if not (folder / 'predictions' / name / files[name]).exists()]
     if missing:
         predict_config = from_plain({**to_plain(config), 'run': 'predict', 'split': ','.join(missing)})
         predict.run(predict_config, str(folder), ('split',))

@@ -43,7 +43,7 @@ def recipe_of_task(recipe: str, task: str) -> str:
 
 def parse_tasks(text: str, key: str = 'config.task.task') -> list[str]:
     """Parses 'all' or names such as 'rte,cola' into names in the order of TASKS; errors name `key`."""
-    known = [name for name in TASKS if name != 'ax']
+    known = list(TASKS)
     names = [re.sub('[-_]', '', name.strip().lower()) for name in text.split(',')]
     names = known if names == [ALL] else names
     for name in names:
@@ -187,8 +187,7 @@ def write_submission(folder: pathlib.Path, server_splits: Mapping[str, Sequence[
     """
     server_files, texts = {}, {}
     for task, row in TASKS.items():
-        model_task = 'mnli' if task == 'ax' else task
-        server_files |= {file.server: (model_task, split) for split, file in row.splits.items() if file.server}
+        server_files |= {file.server: (task, split) for split, file in row.splits.items() if file.server}
     for name, (task, split) in sorted(server_files.items()):
         path = folder / task / 'predictions' / split / name
         included = split in server_splits[task] if task in server_splits else is_finished(folder / task)

@@ -27,8 +27,8 @@ def _normalize(name: str) -> str:
 
 # Spellings such as 'STS-B' are also accepted. 'all' and several tasks are for run=benchmark, which checks each name.
 _NAMES = Range(
-    f'one of {", ".join(name for name in TASKS if name != "ax")}, all, or several names separated by commas',
-    lambda value: isinstance(value, str) and (',' in value or _normalize(value) in (*TASKS, 'all')),
+    f'one of {", ".join(TASKS)}, all, or several names separated by commas',
+    lambda value: isinstance(value, str) and (',' in value or _normalize(value) in (*TASKS, 'ax', 'all')),
 )
 
 
@@ -54,8 +54,7 @@ class GlueTask(TextTask):
             fix = 'train mnli, then use --config.run=predict --config.split=ax'
             raise UserError('config.task.task', repr(self.task), 'a task with a train split', fix)
         if name not in TASKS:
-            expected = 'one of ' + ', '.join(name for name in TASKS if name != 'ax')
-            raise UserError('config.task.task', repr(self.task), expected, 'choose one of them')
+            raise UserError('config.task.task', repr(self.task), 'one of ' + ', '.join(TASKS), 'choose one of them')
         self.row = TASKS[name]
         self.name = self.row.title
         self.regression = not self.row.labels
@@ -65,11 +64,9 @@ class GlueTask(TextTask):
         self._label_names = {text: name for texts in forms for text, name in zip(texts, self.labels, strict=True)}
         self.measures = self.row.measures
         self.text_columns = tuple(map(Column, self.row.texts))
-        rows = [self.row, TASKS['ax']] if name == 'mnli' else [self.row]
-        self._splits = {split: (row, source) for row in rows for split, source in row.splits.items()}
 
     def splits(self) -> Sequence[str]:
-        names = [split for split, (_, source) in self._splits.items() if not source.server and self._find(split)[0]]
+        names = [split for split, source in self.row.splits.items() if not source.server and self._find(split)[0]]
         is_labeled = lambda split: self._example(next(self._read(split)), split).label is not None  # noqa: E731
         return names + list(filter(is_labeled, self.server_splits())) if self.data else names
 
@@ -90,13 +87,13 @@ class GlueTask(TextTask):
 
     def server_splits(self) -> list[str]:
         """Returns the existing splits that the GLUE server evaluates."""
-        return [split for split, (_, source) in self._splits.items() if source.server and self._find(split)[0]]
+        return [split for split, source in self.row.splits.items() if source.server and self._find(split)[0]]
 
     def records(self, split: str) -> Sequence[Example]:
-        if split not in self._splits:
-            raise UserError('config.split', repr(split), 'one of ' + ', '.join(self._splits), 'choose one of them')
+        if split not in self.row.splits:
+            raise UserError('config.split', repr(split), 'one of ' + ', '.join(self.row.splits), 'choose one of them')
         records = [self._example(row, split, str(number)) for number, row in enumerate(self._read(split))]
-        if self._splits[split][1].server:
+        if self.row.splits[split].server:
             seen: dict[str, str] = {}
             for record in records:
                 first = seen.setdefault(record.index, record.where)
@@ -107,7 +104,7 @@ class GlueTask(TextTask):
 
     def _example(self, row: Row, split: str, number: str = '0') -> Example:
         *texts, label, index = row.values
-        server = self._splits[split][1].server
+        server = self.row.splits[split].server
         if server and label is not None and label.strip() in ('-1', '-1.0'):  # an unpublished label or score
             label = None
         if server and index is not None and not index.isdecimal():
@@ -128,18 +125,16 @@ class GlueTask(TextTask):
 
     def _read(self, split: str) -> Iterator[Row]:
         """Yields the rows of a split. The values of a row are its texts, its label and its index, in this order."""
-        row, source = self._splits[split]
-        files, official = self._find(split)
-        label = row.label if official or not source.server else ()  # only official files can have test labels
-        columns = (*map(Column, row.texts), Column(label, required=not source.server), _INDEX)
+        source, (files, official) = self.row.splits[split], self._find(split)
+        label = self.row.label if official or not source.server else ()  # only official files can have test labels
+        columns = (*self.text_columns, Column(label, required=not source.server), _INDEX)
         if not files:
             found = f'no {" or ".join(source.files[:3])} for the split {split}'
             fix = "give the output folder of GLUE's download script, or leave config.data empty for tensorflow-datasets"
             raise UserError(str(self._folder()), found, "the task's files", fix)
-        headerless, max_broken_rows = row.headerless_columns, row.max_broken_rows
-        if source.server:  # the server needs a prediction for every row, so no row may be dropped
-            headerless, max_broken_rows = row.headerless_test_columns, 0
-        return read_rows(files, TableLayout(columns, headerless, max_broken_rows), 'tsv' if official else '')
+        # The server needs a prediction for every row, so no row may be dropped.
+        layout = TableLayout(columns, source.headerless_columns, 0 if source.server else self.row.max_broken_rows)
+        return read_rows(files, layout, 'tsv' if official else '')
 
     def _folder(self) -> epath.Path:
         data = data_directory(self.data, f'a folder with the files of {self.name}')
@@ -155,7 +150,7 @@ class GlueTask(TextTask):
         Other files are Parquet, Arrow or JSON lines with the columns of tensorflow-datasets, as on the Hugging Face
         Hub. They are named after the split, or after its name in tensorflow-datasets.
         """
-        _, source = self._splits[split]
+        source = self.row.splits[split]
         if not self.data:
             return (DatasetSplit(*source.tfds),), False
         folder = self._folder()
@@ -166,7 +161,8 @@ class GlueTask(TextTask):
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Logits) -> dict[str, str]:
         """Returns the file of predictions for GLUE's server; {} if the server does not evaluate the split."""
-        if split not in self._splits or not self._splits[split][1].server or not records[0].index:
+        source = self.row.splits.get(split)
+        if not source or not source.server or not records[0].index:
             return {}
         lines = ['index\tprediction\n']
         # The server expects the records in the order of their indices, which tensorflow-datasets does not preserve.
@@ -176,4 +172,4 @@ class GlueTask(TextTask):
             else:
                 answer = self.row.file_labels[logits.argmax()]
             lines.append(f'{record.index}\t{answer}\n')
-        return {self._splits[split][1].server: ''.join(lines)}
+        return {source.server: ''.join(lines)}

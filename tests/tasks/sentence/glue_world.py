@@ -18,12 +18,12 @@ def text(split: str, i: int, side: int = 1) -> str:
 
 def label(task: str, i: int) -> str:
     """Returns the label of row i as it is in the files."""
-    names = TASKS[task].file_labels
+    names = TASKS['mnli' if task == 'ax' else task].file_labels
     return names[i % len(names)] if names else f'{i * 0.8:.3f}'
 
 
 def write_glue(root: pathlib.Path) -> pathlib.Path:
-    for task in TASKS:
+    for task in (*TASKS, 'ax'):
         for split in ('train', 'dev', 'test'):
             _write(root, task, split)
     return root
@@ -32,7 +32,7 @@ def write_glue(root: pathlib.Path) -> pathlib.Path:
 def _write(root: pathlib.Path, task: str, split: str) -> None:
     labeled = split != 'test'
     rows = [(text(split, i), text(split, i, 2), label(task, i)) for i in range(ROWS)]
-    folder, names = TASKS[task].title, [f'{split}.tsv']
+    folder, names = 'diagnostic' if task == 'ax' else TASKS[task].title, [f'{split}.tsv']
     if task == 'cola':
         header = None if labeled else ['index', 'sentence']
         rows = [['gj04', y, '*' * i, a] if labeled else [i, a] for i, (a, _, y) in enumerate(rows)]
@@ -56,7 +56,7 @@ def _write(root: pathlib.Path, task: str, split: str) -> None:
     elif task == 'ax':
         if labeled:
             return
-        folder, names, header = 'diagnostic', ['diagnostic.tsv'], ['index', 'sentence1', 'sentence2']
+        names, header = ['diagnostic.tsv'], ['index', 'sentence1', 'sentence2']
         rows = [[i, *pair] for i, (*pair, _) in enumerate(rows)]
     else:
         first = ['question', 'sentence'] if task == 'qnli' else ['sentence1', 'sentence2']
