@@ -31,7 +31,7 @@ VERB = Verb(needs='minimal_pairs')
 def run(config: ConfigDict, workdir: str) -> None:
     """Scores both sentences of each pair of config.input by their pseudo-log-likelihoods, and prints the accuracies.
 
-    WORKDIR/minimal_pairs/NAME.json has the accuracies (see `metrics.minimal_pairs.pair_accuracies`), and NAME.jsonl the
+    WORKDIR/minimal_pairs/NAME.json has the accuracies (see `tasks.minimal_pairs.accuracies`), and NAME.jsonl the
     records with the scores of both sentences. NAME is the input file's name without suffixes. After a kill, the same
     command continues after the last saved part.
 

@@ -2,14 +2,14 @@
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bertjax.config.inference import MinimalPairsKeys
 from bertjax.errors import UserError
-from bertjax.metrics.minimal_pairs import pair_accuracies
 from bertjax.remote.paths import user_path
 from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.reading.layout import Column
@@ -96,10 +96,50 @@ def deduplicate(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.n
 
 
 def accuracies(pairs: Sequence[MinimalPair], log_likelihoods: np.ndarray) -> dict[str, Any]:
-    """Returns the results of `pair_accuracies`, and the counts `pairs` (N) and `ties`. A tie counts as wrong.
+    """Computes the accuracies on N > 0 pairs, as BLiMP reports them (Warstadt et al. 2020, arXiv 1912.00582).
 
-    `log_likelihoods` are the scores of the good and the bad sentences, float64 [N, 2].
+    A pair is correct if the good sentence has the higher score; a tie is not. The accuracy p of a set is the fraction
+    of correct pairs among its n pairs. Its standard error is the binomial √(p (1 - p) / n). The accuracy of a
+    phenomenon is the mean over its sets, and `accuracy` is the mean over all sets. The standard error of a mean over K
+    sets is √(Σ s_k²) / K, where s_k is the standard error of set k. It treats the pairs of a set as a random sample,
+    and the sets as fixed.
+
+    Args:
+      log_likelihoods: The scores of the good and the bad sentences, float64 [N, 2].
+
+    Returns:
+      A dict with the counts `pairs` and `ties`; `accuracy` and `standard_error`; `share`, the fraction of correct pairs
+      among all pairs, with `share_standard_error`; and `phenomena` and `sets`, which map each name to `pairs`,
+      `accuracy` and `standard_error`, in the order of their first pairs.
     """
     good, bad = log_likelihoods.T
-    figures = pair_accuracies(good > bad, [pair.set for pair in pairs], [pair.phenomenon for pair in pairs])
-    return {'pairs': len(pairs), 'ties': int((good == bad).sum()), **figures}
+    correct, sets = good > bad, np.array([pair.set for pair in pairs])
+    share, phenomena = _share(correct), np.array([pair.phenomenon for pair in pairs])
+    return {
+        'pairs': len(pairs),
+        'ties': int((good == bad).sum()),
+        **_mean(correct, sets),
+        'share': share['accuracy'],
+        'share_standard_error': share['standard_error'],
+        'phenomena': {name: _mean(correct[mask], sets[mask]) for name, mask in _groups(phenomena)},
+        'sets': {name: _share(correct[mask]) for name, mask in _groups(sets)},
+    }
+
+
+def _groups(names: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields each name and the mask of its pairs, bool [N]."""
+    return ((name, names == name) for name in dict.fromkeys(names.tolist()))
+
+
+def _share(correct: np.ndarray) -> dict[str, Any]:
+    p, n = float(correct.mean()), len(correct)
+    return {'pairs': n, 'accuracy': p, 'standard_error': math.sqrt(p * (1 - p) / n)}
+
+
+def _mean(correct: np.ndarray, sets: np.ndarray) -> dict[str, Any]:
+    shares = [_share(correct[mask]) for _, mask in _groups(sets)]
+    return {
+        'pairs': len(correct),
+        'accuracy': float(np.mean([share['accuracy'] for share in shares])),
+        'standard_error': math.hypot(*(share['standard_error'] for share in shares)) / len(shares),
+    }
