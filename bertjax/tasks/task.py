@@ -146,15 +146,15 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """
         return self._files.splits()
 
-    @abc.abstractmethod
     def records(self, split: str) -> Sequence[Record]:
         """Reads the records of a split in file order, and prints a message if rows are dropped.
 
-        The records of 'test' may lack labels.
+        The records of 'test' may lack labels. A subclass overrides this method unless its `_files` have it.
 
         Raises:
           UserError: The file or split does not exist, or a row is malformed.
         """
+        return self._files.records(split)
 
     @abc.abstractmethod
     def features(self, records: Sequence[Record], tokenizer: Tokenizer, *, training: bool) -> Features:
@@ -199,7 +199,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     def huggingface(self) -> dict[str, Any]:
         """Returns the task's fields of config.json, such as `id2label`, for an export to transformers."""
-        return {}
+        return id2label(self.labels) if self.labels else {}
 
     def sentence_modules(self) -> SentenceModules | None:
         """Returns the modules that map a text to its vector, or None if the task does not train vectors of texts."""

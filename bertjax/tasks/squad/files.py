@@ -36,7 +36,7 @@ class SquadFiles(SplitFiles):
 
     def _have_answers(self, files: Files) -> bool:
         del files
-        return all(question.answers is not None for question in self.read('test'))
+        return all(question.answers is not None for question in self.records('test'))
 
     def splits(self) -> list[str]:
         """Returns 'train' and 'dev', even if they have no files, and 'test' if it is labeled."""
@@ -72,7 +72,7 @@ class SquadFiles(SplitFiles):
     def searched_folder(self) -> epath.Path | None:
         return self._folder if self._folder.is_dir() else None
 
-    def read(self, split: str) -> list[SquadQuestion]:
+    def records(self, split: str) -> list[SquadQuestion]:
         """Reads the questions of a split, in order."""
         check_split(split)
         files = self.find(split)

@@ -101,9 +101,6 @@ class SquadTask(Task[SquadQuestion, Answers]):
         """Whether a question may have no answer."""
         return self.version == '2.0'
 
-    def records(self, split: str) -> Sequence[SquadQuestion]:
-        return self._files.read(split)
-
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
         """See Task; the format is SQuAD's JSON or JSON lines {"question": …, "context": …}. Answers are ignored."""
         return parse_input(lines, where)

@@ -53,7 +53,7 @@ class TaggedFiles(SplitFiles):
         column_files = [path for path in self.folder.iterdir() if _is_column_file(path, split)]
         return split_files(self.folder, split, suffixes=NESTED, first=column_files)
 
-    def read(self, split: str) -> list[Sentence]:
+    def records(self, split: str) -> list[Sentence]:
         """Reads the sentences of a split in file order."""
         check_split(split)
         if not self._data:

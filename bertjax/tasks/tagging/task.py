@@ -33,7 +33,7 @@ from bertjax.tasks.tagging.features import WORDS, windows, word_pieces
 from bertjax.tasks.tagging.predictions import Tags, gather_word_logits, predict_tags
 from bertjax.tasks.tagging.rows import parse_sentences
 from bertjax.tasks.tagging.schemes import SCHEMES
-from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, id2label, option
+from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, option
 from bertjax.text.tokenizer import Tokenizer
 
 _COLUMN = integer(-1000, 1000)  # the allowed indices of columns; a negative index counts from the end
@@ -121,9 +121,6 @@ class TaggingTask(Task[Sentence, Tags]):
         if self.frozen and train != 'head':
             found, expected = f'{train!r} with config.task.frozen', "'head', because the encoder is frozen"
             raise UserError('config.trainable', found, expected, 'set config.task.frozen=False')
-
-    def records(self, split: str) -> Sequence[Sentence]:
-        return self._files.read(split)
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Sentence | Blank]:
         """See Task; `input_format` is the format of the lines."""
@@ -288,9 +285,6 @@ class TaggingTask(Task[Sentence, Tags]):
         """Returns a column file, see columns.py:write_columns. If tabs separate columns, conlleval needs `-d '\\t'`."""
         tags = [prediction.tags for prediction in predictions]
         return {f'{split}.txt': write_columns(records, tags, scheme=self._file_scheme)}
-
-    def huggingface(self) -> dict[str, Any]:
-        return id2label(self.labels)
 
 
 def _entity(record: Sentence, prediction: Tags, span: EntitySpan) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def test_documents_with_an_answer_become_paragraphs(triviaqa: pathlib.Path, tmp_
         start = answer['answer_start']
         assert paragraph['context'][start : start + len(answer['text'])] == answer['text']
     (tmp_path / 'trivia.json').write_text(json.dumps({'data': [entry]}))
-    (question,) = SquadFiles(str(tmp_path), '1.1', {'train': 'trivia.json', 'dev': '', 'test': ''}).read('train')
+    (question,) = SquadFiles(str(tmp_path), '1.1', {'train': 'trivia.json', 'dev': '', 'test': ''}).records('train')
     assert question.answers[0] == 'NIGHTINGALE' and question.starts[0] == 15
 
 
@@ -132,13 +132,13 @@ def test_several_files_are_read_in_their_order(tmp_path: pathlib.Path):
     write('a.json', '1')
     write('b.json', '2')
     files = lambda name: SquadFiles(str(tmp_path), '1.1', {'train': name, 'dev': '', 'test': ''})  # noqa: E731
-    assert [question.id for question in files('b.json, a.json').read('train')] == ['2', '1']
+    assert [question.id for question in files('b.json, a.json').records('train')] == ['2', '1']
     for name in ('a.json,c.json', 'a.json,a.json'):
         with pytest.raises(UserError, match=r'expected a\.json,'):
-            files(name).read('train')
+            files(name).records('train')
     write('b.json', '1')
     with pytest.raises(UserError, match='a different id'):
-        files('a.json,b.json').read('train')
+        files('a.json,b.json').records('train')
 
 
 def test_the_command_writes_files_of_squad(convert, triviaqa: pathlib.Path, tmp_path: pathlib.Path, capsys):

@@ -211,7 +211,7 @@ def test_the_file_of_each_split_is_recognized(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r'config\.data'):
         files_of(tmp_path / 'nowhere').find('dev')
     with pytest.raises(UserError, match=r'config\.split'):
-        files_of(tmp_path).read('dev2')
+        files_of(tmp_path).records('dev2')
 
 
 @pytest.mark.parametrize(('test', 'labeled'), [('b NN O\n', True), ('b NN\n', False), ('b\n', False)])
@@ -219,9 +219,9 @@ def test_test_files_may_lack_tags(tmp_path: pathlib.Path, test: str, labeled: bo
     (tmp_path / 'train.txt').write_text('a NN B-X\n')
     (tmp_path / 'test.txt').write_text(test)
     assert files_of(tmp_path).splits() == ['train', 'test'][: 1 + labeled]
-    assert files_of(tmp_path).read('test')[0].tags == (('O',) if labeled else None)
+    assert files_of(tmp_path).records('test')[0].tags == (('O',) if labeled else None)
     with pytest.raises(UserError, match=r'no file of the dev split'):
-        files_of(tmp_path).read('dev')
+        files_of(tmp_path).records('dev')
 
 
 @pytest.mark.parametrize(
@@ -306,11 +306,11 @@ def test_tensorflow_datasets_are_read(tmp_path: pathlib.Path, monkeypatch: pytes
     builder = Conll(data_dir=str(tmp_path), file_format='array_record')
     builder.download_and_prepare()
     monkeypatch.setattr(files, 'DATASET', str(builder.data_dir))
-    records = sorted(files_of('').read('dev'), key=lambda record: record.words)
+    records = sorted(files_of('').records('dev'), key=lambda record: record.words)
     assert [(list(record.words), list(record.tags)) for record in records] == sentences[:2]
     assert files_of('').splits() == ['train', 'dev', 'test']
     with pytest.raises(UserError, match='no split'):
-        files_of('').read('train')
+        files_of('').records('train')
 
 
 @pytest.mark.slow
