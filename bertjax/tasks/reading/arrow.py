@@ -14,6 +14,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.errors import UserError, first_line
+from bertjax.files.small_files import read_json_object
 from bertjax.tasks.reading.layout import Record
 
 _ROWS = 1024  # the number of rows that are converted to Python objects at a time
@@ -35,8 +36,9 @@ def read_arrow(path: epath.Path) -> Iterator[Record]:
       UserError: pyarrow is not installed, a file is missing or damaged, or a class number is out of range.
     """
     if path.is_dir():
-        files = [path / part['filename'] for part in _read_json(path / 'state.json')['_data_files']]
-        features = _read_json(path / 'dataset_info.json').get('features') or {}
+        fix, info = 'save the dataset again', path / 'dataset_info.json'
+        files = [path / part['filename'] for part in read_json_object(path / 'state.json', fix)['_data_files']]
+        features = (read_json_object(info, fix).get('features') if info.exists() else None) or {}
     else:
         files, features = [path], {}
     for file in files:
@@ -69,14 +71,6 @@ def _to_rows(part: Any, where: str) -> list[dict[str, Any]]:
     except (ValueError, OverflowError) as error:  # a text is not UTF-8, or Python cannot represent a date
         found, expected = f'an unreadable value ({first_line(error)})', 'UTF-8 texts, and dates of the years 1 to 9999'
         raise UserError(where, found, expected, 'remove the column, or write the file again') from None
-
-
-def _read_json(path: epath.Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
-    except ValueError as error:
-        expected, fix = 'a file written by datasets', 'save the dataset again'
-        raise UserError(str(path), f'invalid JSON ({error})', expected, fix) from None
 
 
 def import_arrow(where: str) -> tuple[Any, Any]:

@@ -133,7 +133,7 @@ def test_a_class_number_without_a_name_is_refused(tmp_path: pathlib.Path, number
 def test_metadata_of_datasets_may_be_missing_but_not_damaged(tmp_path: pathlib.Path):
     save_to_disk(tmp_path / 'x', table(REVIEWS), {'label': LABEL})
     (tmp_path / 'x' / 'dataset_info.json').write_text('{"features": ')
-    with pytest.raises(UserError, match=r'dataset_info\.json: found invalid JSON .*; save the dataset again'):
+    with pytest.raises(UserError, match=r'dataset_info\.json: found no JSON .*; save the dataset again'):
         list(read_records([tmp_path / 'x']))
     (tmp_path / 'x' / 'dataset_info.json').unlink()  # Without features, the numbers have no names.
     assert [record.fields['label'] for record in read_records([tmp_path / 'x'])] == [0, 1, 0, 1]
