@@ -25,8 +25,8 @@ from bertjax.inference.input import InputSource
 from bertjax.inference.overwrite_guard import ResultFiles
 from bertjax.remote.paths import user_path
 from bertjax.tasks.reading.records import is_binary, read_records
-from bertjax.tasks.reading.stream import standard_input, stream_batches
-from bertjax.tasks.reading.texts import Blank, number_lines, read_text
+from bertjax.tasks.reading.stream import open_standard_input, stream_batches
+from bertjax.tasks.reading.texts import Blank, number_lines, read_text, stream_lines
 from bertjax.tasks.task import Task
 from bertjax.terminal import data_output, has_reader
 from bertjax.workdir.files import read_recorded_results
@@ -128,7 +128,8 @@ def _predict_stream(request: EnsembleRequest, out: TextIO) -> None:
         if data.task.needs_neighbors:
             found, fix = "'-' with config.task.context", 'give a file, so that all neighbors of a sentence are known'
             raise UserError('config.input', found, 'a file', fix)
-        batches = stream_batches(data.task.parse(standard_input(where), where), settings.eval_batch_size)
+        lines = stream_lines(open_standard_input(), where)
+        batches = stream_batches(data.task.parse(lines, where), settings.eval_batch_size)
         first = next(batches, [])
         return {'': _split(data, first, is_stream=True)}
 

@@ -1,4 +1,4 @@
-"""Streaming from standard input: reads lines, and yields a smaller batch if further input is late."""
+"""Streaming from standard input: yields a smaller batch if further input is late."""
 
 import contextlib
 import io
@@ -8,15 +8,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from bertjax.tasks.reading.texts import Blank, Line, stream_lines
+from bertjax.tasks.reading.texts import Blank
 
 _PREFETCH_BATCHES = 4  # the maximum number of batches to read in advance
 _WAIT = 0.02  # the seconds to wait for the next item before a smaller batch is yielded
-
-
-def standard_input(where: str) -> Iterator[Line]:
-    """Yields the lines of standard input; see `stream_lines`. `where` is the name of the input in messages."""
-    return stream_lines(open_standard_input(), where)
 
 
 def open_standard_input() -> io.BufferedReader:
