@@ -37,11 +37,13 @@ class TableLayout:
       columns: the columns to read.
       headerless_columns: the names of all columns of a file without a header; () if a header is required.
       max_broken_rows: the maximum number of rows with a wrong number of columns; these rows are skipped and listed.
+      skip_blank_lines: whether blank lines between the rows are skipped; otherwise they are an error.
     """
 
     columns: tuple[Column, ...] = ()
     headerless_columns: tuple[str, ...] = ()
     max_broken_rows: int = 0
+    skip_blank_lines: bool = False
 
 
 ANY_TABLE = TableLayout()

@@ -79,13 +79,11 @@ def read_records(files: Files, format: str = '', layout: TableLayout = ANY_TABLE
             raise UserError(str(path), f'the suffix {suffix!r}', 'one of ' + ', '.join(FORMATS), fix)
 
 
-def parse_records(
-    lines: Iterable[Line], where: str, format: str, layout: TableLayout = ANY_TABLE, *, blank: str = 'refused'
-) -> Iterator[Record]:
+def parse_records(lines: Iterable[Line], where: str, format: str, layout: TableLayout = ANY_TABLE) -> Iterator[Record]:
     """Yields the records of a text file; see `read_records`.
 
     Each record is yielded as soon as its lines are read, except those of a JSON list or of the format 'json'. `format`
-    is one of TEXT_FORMATS. Blank lines between the rows of a table are 'refused' or 'skipped', as `blank` says.
+    is one of TEXT_FORMATS.
     """
     if format == 'json':
         records = json_records(lines, where)
@@ -94,7 +92,7 @@ def parse_records(
         is_list = first_lines and first_lines[0].lstrip().startswith('[')  # a JSON list of all records
         records = (json_records if is_list else objects_of_lines)(lines, where)
     else:
-        records = table_records(lines, where, format, layout, blank)
+        records = table_records(lines, where, format, layout)
     return check_not_empty(records, where)
 
 

@@ -12,27 +12,6 @@ _MAX_FIELD = 1 << 26  # the maximum number of characters of a CSV field; the def
 _Cells = Iterator[tuple[int, list[str]]]
 
 
-def table_records(lines: Iterable[Line], where: str, format: str, layout: TableLayout, blank: str) -> Iterator[Record]:
-    """Yields the rows of a TSV or CSV table. See records.py:parse_records for the arguments."""
-    if format == 'csv':
-        cells = _csv_cells(lines, where)
-    else:
-        cells = ((number, line.split('\t') if line.strip(' ') else []) for number, line in lines)
-    return _records(_drop_blank(cells, where, blank), where, format, layout)
-
-
-def _drop_blank(numbered: _Cells, where: str, blank: str) -> _Cells:
-    """Yields the rows that are not blank. A blank line before a row is an error if `blank` is 'refused'."""
-    first_blank = 0
-    for number, cells in numbered:
-        if not cells:
-            first_blank = first_blank or number
-        elif first_blank and blank == 'refused':
-            raise UserError(f'{where}:{first_blank}', 'a blank line', 'a row', 'remove the line')
-        else:
-            yield number, cells
-
-
 def _csv_cells(lines: Iterable[Line], where: str) -> _Cells:
     """Yields (number of the first line, cells) for each row. The cells of an empty line are []."""
     csv.field_size_limit(_MAX_FIELD)
@@ -49,7 +28,24 @@ def _csv_cells(lines: Iterable[Line], where: str) -> _Cells:
         yield number, cells
 
 
-def _records(numbered: _Cells, where: str, format: str, layout: TableLayout) -> Iterator[Record]:
+def _drop_blank(numbered: _Cells, where: str, layout: TableLayout) -> _Cells:
+    first_blank = 0
+    for number, cells in numbered:
+        if not cells:
+            first_blank = first_blank or number
+        elif first_blank and not layout.skip_blank_lines:
+            raise UserError(f'{where}:{first_blank}', 'a blank line', 'a row', 'remove the line')
+        else:
+            yield number, cells
+
+
+def table_records(lines: Iterable[Line], where: str, format: str, layout: TableLayout) -> Iterator[Record]:
+    """Yields the rows of a TSV or CSV table. See records.py:parse_records for the arguments."""
+    if format == 'csv':
+        numbered = _csv_cells(lines, where)
+    else:
+        numbered = ((number, line.split('\t') if line.strip(' ') else []) for number, line in lines)
+    numbered = _drop_blank(numbered, where, layout)
     first = next(numbered, None)
     if first is None:
         raise UserError(where, 'an empty file', 'a line with the column names, and rows', 'check the file')

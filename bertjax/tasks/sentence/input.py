@@ -53,8 +53,8 @@ def read_input(
         print(f'{where}: read as {names.get(format, "one text per line" if texts == 1 else "one pair per line")}')
     if format == 'lines':
         return check_not_empty(_plain_rows(lines, where, texts, keep_tabs), where, 'no text')
-    layout = TableLayout(tuple(columns), tuple(headerless_columns))
-    return select_columns(parse_records(lines, where, format, layout, blank='skipped'), columns)
+    layout = TableLayout(tuple(columns), tuple(headerless_columns), skip_blank_lines=True)
+    return select_columns(parse_records(lines, where, format, layout), columns)
 
 
 def _plain_rows(lines: Iterable[Line], where: str, texts: int, keep_tabs: bool) -> Iterator[Row | Blank]:
