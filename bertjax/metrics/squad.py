@@ -8,14 +8,14 @@ percentages; the values of this module are in [0, 1].
 import collections
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 _ARTICLE = re.compile(r'\b(?:a|an|the)\b')
 _NO_PUNCTUATION = str.maketrans('', '', string.punctuation)
 
-Gold = Mapping[str, Sequence[str]]  # {question id: answers of the annotators, none if the question is unanswerable}
+Gold = Sequence[Sequence[str]]  # the annotators' answers to each question; none if it is unanswerable
 
 
 def normalize(text: str) -> str:
@@ -48,12 +48,9 @@ def score_answer(gold: Sequence[str], answer: str, *, v2: bool) -> tuple[float, 
     return float(exact), max(overlap_f1(text, answer, empty_equal=v2) for text in gold)
 
 
-def evaluate_v1(gold: Gold, answers: Mapping[str, str]) -> dict[str, float]:
-    """Returns `exact` and `f1` of SQuAD 1.1, where each question has a gold answer.
-
-    `answers` is {id: predicted answer} for each id in `gold`.
-    """
-    scores = [score_answer(texts, answers[question], v2=False) for question, texts in gold.items()]
+def evaluate_v1(gold: Gold, answers: Sequence[str]) -> dict[str, float]:
+    """Returns `exact` and `f1` of SQuAD 1.1, where each question has a gold answer. `answers` are the predictions."""
+    scores = [score_answer(*pair, v2=False) for pair in zip(gold, answers, strict=True)]
     exact, f1 = (sum(column) / len(scores) for column in zip(*scores, strict=True))
     return {'exact': exact, 'f1': f1}
 
@@ -61,14 +58,12 @@ def evaluate_v1(gold: Gold, answers: Mapping[str, str]) -> dict[str, float]:
 class Evaluation:
     """The scores of all predicted answers of SQuAD 2.0, and the metrics computed from them.
 
-    `answers` is {id: predicted answer} for each id in `gold`; '' for no answer.
+    `answers` has the predicted answer to each of N questions; '' for no answer.
     """
 
-    def __init__(self, gold: Gold, answers: Mapping[str, str]):
-        self._ids = list(gold)
-        self._answerable = np.array([bool(texts) for texts in gold.values()])  # [number of questions]
-        self._answered = np.array([bool(answers[question]) for question in gold])
-        scores = [score_answer(texts, answers[question], v2=True) for question, texts in gold.items()]
+    def __init__(self, gold: Gold, answers: Sequence[str]):
+        self._answerable, self._answered = np.array(list(map(bool, gold))), np.array(list(map(bool, answers)))
+        scores = [score_answer(*pair, v2=True) for pair in zip(gold, answers, strict=True)]
         self._exact, self._f1 = np.array(scores).T
 
     def figures(self) -> dict[str, float | None]:
@@ -83,7 +78,7 @@ class Evaluation:
                 figures[prefix + name] = sum(scores.tolist()) / len(scores) if len(scores) else None
         return figures
 
-    def best(self, null_odds: Mapping[str, float]) -> dict[str, float]:
+    def best(self, null_odds: Sequence[float]) -> dict[str, float]:
         """Returns best_exact and best_f1 over all thresholds, and the best thresholds (with the suffix _thresh).
 
         A question is answered if its null odds, on any scale, are at most the threshold. The `answers` of this object
@@ -95,20 +90,19 @@ class Evaluation:
             figures |= {f'best_{name}': best, f'best_{name}_thresh': 0.0 if threshold is None else threshold}
         return figures
 
-    def best_threshold(self, null_odds: Mapping[str, float]) -> float:
+    def best_threshold(self, null_odds: Sequence[float]) -> float:
         """Returns the threshold with the best F1, or a value below all odds if answering no question is best."""
         threshold = self._search(self._f1, null_odds)[1]
-        return min(null_odds.values()) - 1.0 if threshold is None else threshold
+        return min(null_odds) - 1.0 if threshold is None else threshold
 
-    def _search(self, scores: np.ndarray, null_odds: Mapping[str, float]) -> tuple[float, float | None]:
+    def _search(self, scores: np.ndarray, null_odds: Sequence[float]) -> tuple[float, float | None]:
         """Returns the best mean score and its threshold, or None for the threshold if answering no question is best.
 
         Starting with no answer, the search adds the answers in ascending order of their null odds.
         """
-        odds = np.array([null_odds[question] for question in self._ids])
-        order = np.argsort(odds, kind='stable')
+        order = np.argsort(null_odds, kind='stable')
         gain = np.where(self._answerable, scores, -self._answered.astype(float))[order]
         all_empty = float((~self._answerable).sum())
         sums = np.cumsum(np.concatenate([[all_empty], gain]))  # adds in the order of the official script
         best = int(np.argmax(sums))
-        return float(sums[best]) / len(scores), float(odds[order[best - 1]]) if best else None
+        return float(sums[best]) / len(scores), float(null_odds[order[best - 1]]) if best else None

@@ -42,25 +42,26 @@ def percent(figures):
 
 def figures_at(gold, answers, odds, threshold):
     """The figures after the answers with odds above the threshold are replaced by ''."""
-    return squad.Evaluation(gold, {name: '' if odds[name] > threshold else answers[name] for name in gold}).figures()
+    texts = ['' if odds[name] > threshold else answers[name] for name in gold]
+    return squad.Evaluation(gold.values(), texts).figures()
 
 
 def test_v1_equals_the_official_script(shared):
     gold, answers, _ = gold_and_answers(shared / 'squad' / 'xquad.en.json')
-    assert squad.evaluate_v1(gold, answers) == percent(V1)
+    assert squad.evaluate_v1(gold.values(), answers.values()) == percent(V1)
 
 
 def test_v2_equals_the_official_script(shared):
     gold, answers, odds = gold_and_answers(shared / 'squad' / 'cs224n-dev-v2.0.json')
-    evaluation = squad.Evaluation(gold, answers)
+    evaluation = squad.Evaluation(gold.values(), answers.values())
     assert evaluation.figures() == percent(V2)
     assert figures_at(gold, answers, odds, 1.0) == percent(V2_THRESHOLD_1)
     assert figures_at(gold, answers, odds, -0.5) == percent(V2_THRESHOLD_BELOW_0)
-    best = evaluation.best(odds)
+    best = evaluation.best([*odds.values()])
     assert {name: best[name] for name in V2_BEST} == percent(V2_BEST)
     assert {name: best[name] for name in V2_BEST_THRESHOLDS} == V2_BEST_THRESHOLDS
-    assert evaluation.best_threshold(odds) == V2_BEST_THRESHOLDS['best_f1_thresh']
-    at_best = figures_at(gold, answers, odds, evaluation.best_threshold(odds))
+    assert evaluation.best_threshold([*odds.values()]) == V2_BEST_THRESHOLDS['best_f1_thresh']
+    at_best = figures_at(gold, answers, odds, evaluation.best_threshold([*odds.values()]))
     assert at_best['f1'] == pytest.approx(best['best_f1'], abs=1e-14)
 
 
@@ -99,15 +100,15 @@ def test_the_f1_of_overlapping_words(gold, answer, f1):
 
 def test_the_two_versions_differ_on_texts_without_words():
     assert squad.overlap_f1('the', 'a', empty_equal=True) == 1 and squad.overlap_f1('the', 'a', empty_equal=False) == 0
-    assert squad.evaluate_v1({'q': ['The']}, {'q': 'a'}) == {'exact': 1.0, 'f1': 0.0}
+    assert squad.evaluate_v1([['The']], ['a']) == {'exact': 1.0, 'f1': 0.0}
     # v2.0 ignores the gold answer 'The'. If it is the only one, an empty answer is correct.
-    assert squad.Evaluation({'q': ['The', 'who']}, {'q': 'a'}).figures()['exact'] == 0
-    only = squad.Evaluation({'q': ['The']}, {'q': ''}).figures()
+    assert squad.Evaluation([['The', 'who']], ['a']).figures()['exact'] == 0
+    only = squad.Evaluation([['The']], ['']).figures()
     assert only['HasAns_exact'] == only['f1'] == 1 and only['NoAns_f1'] is None
 
 
 def test_the_best_of_several_gold_answers_counts():
-    assert squad.evaluate_v1({'q': ['x', 'red house'], 'r': ['y']}, {'q': 'house', 'r': 'y'}) == {
+    assert squad.evaluate_v1([['x', 'red house'], ['y']], ['house', 'y']) == {
         'exact': 0.5,
         'f1': pytest.approx(5 / 6),
     }
@@ -117,8 +118,8 @@ def test_the_best_threshold_keeps_confident_answers():
     gold = {'a': ['x'], 'b': [], 'c': ['y z'], 'd': []}
     answers = {'a': 'x', 'b': 'x', 'c': 'y', 'd': 'x'}
     odds = {'a': -3.0, 'b': 5.0, 'c': 1.0, 'd': 2.0}
-    evaluation = squad.Evaluation(gold, answers)
-    assert evaluation.best(odds) == {
+    evaluation = squad.Evaluation(gold.values(), answers.values())
+    assert evaluation.best([*odds.values()]) == {
         'best_exact': 0.75,
         'best_exact_thresh': -3.0,
         'best_f1': pytest.approx((3 + 2 / 3) / 4),
@@ -131,12 +132,12 @@ def test_the_best_threshold_keeps_confident_answers():
 
 def test_the_best_threshold_is_zero_if_no_answer_is_correct():
     gold, answers = {'a': ['x'], 'b': []}, {'a': 'wrong', 'b': 'x'}
-    evaluation = squad.Evaluation(gold, answers)
+    evaluation = squad.Evaluation(gold.values(), answers.values())
     odds = {'a': -3.0, 'b': -2.0}
-    assert evaluation.best(odds) == {
+    assert evaluation.best([*odds.values()]) == {
         'best_exact': 0.5,
         'best_exact_thresh': 0.0,
         'best_f1': 0.5,
         'best_f1_thresh': 0.0,
     }
-    assert figures_at(gold, answers, odds, evaluation.best_threshold(odds))['f1'] == 0.5
+    assert figures_at(gold, answers, odds, evaluation.best_threshold([*odds.values()]))['f1'] == 0.5

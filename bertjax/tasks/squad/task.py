@@ -208,8 +208,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
     def tune(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> None:
         """For SQuAD 2.0, sets the null threshold to the value with the best F1."""
         if self.nullable:
-            odds = _null_odds(records, predictions)
-            self.null_threshold = self._evaluation(records, predictions).best_threshold(odds)
+            self.null_threshold = _evaluate_best(records, predictions).best_threshold(_null_odds(predictions))
 
     def metrics(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, float | None]:
         """Returns `exact` and `f1`; for SQuAD 2.0 also `null_threshold` and the HasAns_, NoAns_ and best_ metrics.
@@ -217,10 +216,10 @@ class SquadTask(Task[SquadQuestion, Answers]):
         The best_ metrics are computed from the best non-empty answers and the null odds, the others from the predicted
         answers, as in the official script.
         """
-        texts, answers = self._texts(records, predictions), {record.id: record.answers for record in records}
+        texts, answers = self._texts(predictions), [record.answers for record in records]
         if not self.nullable:
             return dict(evaluate_v1(answers, texts))
-        best = self._evaluation(records, predictions).best(_null_odds(records, predictions))
+        best = _evaluate_best(records, predictions).best(_null_odds(predictions))
         return {**Evaluation(answers, texts).figures(), **best, 'null_threshold': self.null_threshold}
 
     def collapsed(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> bool:
@@ -233,8 +232,8 @@ class SquadTask(Task[SquadQuestion, Answers]):
         """For SQuAD 2.0, counts the questions by whether they have an answer, and whether they were answered."""
         if not self.nullable:
             return ''
-        texts = self._texts(records, predictions)
-        counts = collections.Counter((bool(record.answers), bool(texts[record.id])) for record in records)
+        pairs = zip(records, self._texts(predictions), strict=True)
+        counts = collections.Counter((bool(record.answers), bool(text)) for record, text in pairs)
         lines = [f'{"":<16} {"answered":>9} {"not":>9}']
         for has_answer, name in ((True, 'has an answer'), (False, 'has none')):
             lines.append(f'{name:<16} {counts[has_answer, True]:>9,} {counts[has_answer, False]:>9,}')
@@ -267,28 +266,29 @@ class SquadTask(Task[SquadQuestion, Answers]):
         self, split: str, records: Sequence[SquadQuestion], predictions: Sequence[Answers]
     ) -> dict[str, str]:
         """Returns run_squad.py's files: predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""
-        nbest = {
-            record.id: [{name: getattr(span, name) for name in _NBEST_FIELDS} for span in prediction.nbest]
-            for record, prediction in zip(records, predictions, strict=True)
-        }
-        files = {'predictions.json': self._texts(records, predictions), 'nbest_predictions.json': nbest}
+        nbest = [
+            [{name: getattr(span, name) for name in _NBEST_FIELDS} for span in prediction.nbest]
+            for prediction in predictions
+        ]
+        files = {'predictions.json': self._texts(predictions), 'nbest_predictions.json': nbest}
         if self.nullable:
-            files['null_odds.json'] = _null_odds(records, predictions)
-        return {name: json.dumps(content, indent=4) + '\n' for name, content in files.items()}
+            files['null_odds.json'] = _null_odds(predictions)
+        ids = [record.id for record in records]
+        by_id = {name: dict(zip(ids, values, strict=True)) for name, values in files.items()}
+        return {name: json.dumps(content, indent=4) + '\n' for name, content in by_id.items()}
 
     def _select_answer(self, prediction: Answers) -> AnswerSpan:
         """Returns the best answer, or 'no answer' if the null odds exceed the threshold."""
         return prediction.null if self.nullable and prediction.null_odds > self.null_threshold else prediction.best
 
-    def _texts(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, str]:
-        answers = map(self._select_answer, predictions)
-        return {record.id: answer.text for record, answer in zip(records, answers, strict=True)}
-
-    def _evaluation(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Evaluation:
-        """Evaluates the best answers without a threshold."""
-        texts = {record.id: prediction.best.text for record, prediction in zip(records, predictions, strict=True)}
-        return Evaluation({record.id: record.answers for record in records}, texts)
+    def _texts(self, predictions: Sequence[Answers]) -> list[str]:
+        return [self._select_answer(prediction).text for prediction in predictions]
 
 
-def _null_odds(records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, float]:
-    return {record.id: prediction.null_odds for record, prediction in zip(records, predictions, strict=True)}
+def _evaluate_best(records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Evaluation:
+    """Evaluates the best answers without a threshold."""
+    return Evaluation([record.answers for record in records], [prediction.best.text for prediction in predictions])
+
+
+def _null_odds(predictions: Sequence[Answers]) -> list[float]:
+    return [prediction.null_odds for prediction in predictions]
