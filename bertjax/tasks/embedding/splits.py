@@ -73,7 +73,7 @@ class EmbeddingSplits(TableFiles):
         if self.is_beir:
             queries = files.read_beir(self._path, split)
         elif is_squad_json(paths[0]):
-            queries = files.questions_as_queries(read_questions(paths, answerable=False, labels='optional'))
+            queries = files.questions_as_queries(read_questions(paths, answerable=False, needed=False))
         else:  # the scores are ignored
             columns = {role: self._columns[role] for role in ('anchor', 'positive', 'negative')}
             queries = files.pairs_as_queries([*files.parse_examples(read_records(paths), columns, self._keys)])

@@ -78,11 +78,10 @@ class SquadFiles(SplitFiles):
         files = self.find(split)
         if not self._data and not files:
             rows = read_dataset(f'squad/v{self._version}', {'dev': 'validation'}.get(split, split))
-            return [parse_question_row(row, at, 'needed') for at, row in rows]
+            return [parse_question_row(row, at) for at, row in rows]
         if not files:
             raise self._no_file_error(split)
-        labels = 'optional' if split == 'test' else 'needed'
-        return read_questions(files, answerable=self._version == '1.1', labels=labels)
+        return read_questions(files, answerable=self._version == '1.1', needed=split != 'test')
 
 
 def official_file(folder: epath.Path, split: str, *versions: str) -> Files:
@@ -91,21 +90,21 @@ def official_file(folder: epath.Path, split: str, *versions: str) -> Files:
     return tuple(existing_files(folder, names))[:1]
 
 
-def read_questions(files: Files, *, answerable: bool, labels: str) -> list[SquadQuestion]:
+def read_questions(files: Files, *, answerable: bool, needed: bool) -> list[SquadQuestion]:
     """Reads the questions of a split from its `files`. For the other arguments, see questions.py:check_questions."""
-    questions = (question for path in files for question in _read_file(path, labels))
-    return check_questions(questions, answerable=answerable, labels=labels)
+    questions = (question for path in files for question in _read_file(path))
+    return check_questions(questions, answerable=answerable, needed=needed)
 
 
-def _read_file(path: epath.Path, labels: str) -> list[SquadQuestion]:
+def _read_file(path: epath.Path) -> list[SquadQuestion]:
     format = FORMATS.get(streams.bare_suffix(path.name), 'json')
     rows = read_records([path], format)
     if path.is_file() and format == 'json':
         text = read_text(path)
         if not has_rows(text.lstrip().partition('\n')[0]):
-            return parse_squad_json(text, str(path), labels)
+            return parse_squad_json(text, str(path))
         rows = parse_records(number_lines(text), str(path), 'jsonl')  # JSON lines or a list
-    return [parse_question_row(row, at, labels) for at, row in rows]
+    return [parse_question_row(row, at) for at, row in rows]
 
 
 def is_squad_json(path: epath.Path) -> bool:

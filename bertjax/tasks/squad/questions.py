@@ -8,7 +8,6 @@ from typing import Any
 
 from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
-from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import parse_records
 from bertjax.tasks.reading.texts import Line, check_text, peek_lines, quote_names
 
@@ -28,7 +27,7 @@ class SquadQuestion:
       answers: the answers of the annotators; () if the context has no answer; None if unknown.
       starts: the `answer_start` of each answer, as in the file.
       impossible: whether the file marks the question as unanswerable.
-      fields: all fields of the row, if `parse_unlabeled_rows` read it.
+      fields: all fields of the row, if it is read for prediction.
       where: the location, such as 'file:line', 'file[row]' or 'file:path in JSON'.
     """
 
@@ -42,10 +41,10 @@ class SquadQuestion:
     where: str = dataclasses.field(default='', repr=False, compare=False)
 
 
-def parse_squad_json(text: str, where: str, labels: str) -> list[SquadQuestion]:
-    """Parses SQuAD's JSON. The caller must pass the result to `check_questions`; see there for `labels`.
+def parse_squad_json(text: str, where: str, *, labeled: bool = True) -> list[SquadQuestion]:
+    """Parses SQuAD's JSON. The caller must pass the result to `check_questions`.
 
-    If `labels` is 'ignored', the questions lack their answers, and the caller must pass them to `check_ids`.
+    If `labeled` is False, answers are ignored, and the caller must pass the questions to `check_ids`.
     """
     root = load_json(text, where)
     if not isinstance(root, dict):
@@ -57,19 +56,19 @@ def parse_squad_json(text: str, where: str, labels: str) -> list[SquadQuestion]:
             location = f'{at}.paragraphs[{p}]'
             context = json_field(paragraph, location, 'context', str)
             for i, qa in enumerate(json_field(paragraph, location, 'qas', list)):
-                questions.append(_question(qa, f'{location}.qas[{i}]', context, labels))
+                questions.append(_question(qa, f'{location}.qas[{i}]', context, labeled=labeled))
     if not questions:
         raise UserError(where, 'no question', _FORM, _FIX)
     return questions
 
 
-def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, labels: str) -> list[SquadQuestion]:
+def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, needed: bool) -> list[SquadQuestion]:
     """Returns the questions of a split after checking their ids and answers.
 
     Args:
       questions: The questions of all files of the split.
       answerable: Whether every labeled question must have an answer, as in v1.1.
-      labels: 'needed', or 'optional', where either all questions or none have labels.
+      needed: Whether every question must have a label; otherwise, either all questions or none have labels.
 
     Raises:
       UserError: Two questions have the same id, or a question lacks required answers.
@@ -79,8 +78,8 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, lab
     # question has an answer or is marked as impossible.
     has_labels = any(question.answers or question.impossible for question in questions)
     for i, question in enumerate(questions):
-        if question.answers == () and (answerable or not has_labels):
-            if labels == 'needed':
+        if question.answers is None or (question.answers == () and (answerable or not has_labels)):
+            if needed:
                 found = 'no answer' if has_labels else 'no answer in any question'
                 expected = 'answers, or "is_impossible": true'
                 fix = 'for prediction only, put unlabeled questions into config.task.test_file'
@@ -90,7 +89,7 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, lab
                 raise UserError(f'{question.where}.answers', found, expected, fix)
             questions[i] = dataclasses.replace(question, answers=None)
     unlabeled = next((question.where for question in questions if question.answers is None), '')
-    if unlabeled and labels == 'optional' and any(question.answers is not None for question in questions):
+    if unlabeled and any(question.answers is not None for question in questions):
         raise UserError(f'{unlabeled}.answers', 'none', 'answers, as for other questions', _FIX)
     return questions
 
@@ -106,13 +105,17 @@ def check_ids(questions: Iterable[SquadQuestion]) -> Iterator[SquadQuestion]:
         yield question
 
 
-def parse_question_row(row: Mapping[str, Any], at: str, labels: str) -> SquadQuestion:
+def parse_question_row(row: Mapping[str, Any], at: str, *, labeled: bool = True) -> SquadQuestion:
     """Parses a row {"id", "question", "context", "answers": {"text": [...], "answer_start": [...]}}.
 
     `answers` may also be a list of {"text", "answer_start"}. If a row has no `id`, its id is `at` without the folder.
+    If `labeled` is False, as for prediction, answers are ignored, and the id of a row without `id` is the number of its
+    line, or its index in a binary file.
     """
-    row = {**row, 'id': _identifier(row.get('id', at.rpartition('/')[2]), f'{at}.id')}
-    answers = row.get('answers')
+    context, answers = json_field(row, at, 'context', str), row.get('answers')
+    if not labeled:
+        question = _question(row, at, context, labeled=False, default_id=_NUMBER.search(at)[0])
+        return dataclasses.replace(question, fields=row)
     if isinstance(answers, dict):
         texts, starts = (json_field(answers, f'{at}.answers', name, list) for name in ('text', 'answer_start'))
         if len(texts) != len(starts):
@@ -120,24 +123,7 @@ def parse_question_row(row: Mapping[str, Any], at: str, labels: str) -> SquadQue
             raise UserError(f'{at}.answers', found, 'equal numbers', _FIX)
         listed = [{'text': text, 'answer_start': start} for text, start in zip(texts, starts, strict=True)]
         row = {**row, 'answers': listed}
-    elif answers is None:
-        row.pop('answers', None)
-    return _question(row, at, json_field(row, at, 'context', str), labels)
-
-
-def _identifier(value: Any, at: str) -> str:
-    return str(value) if type(value) is int else json_value(value, at, str)
-
-
-def parse_unlabeled_rows(records: Iterable[Record]) -> Iterator[SquadQuestion]:
-    """Yields unlabeled questions from rows with `question` and `context`, each as soon as its row is read.
-
-    If a row has no `id`, the id of its question is the number of the line, or the row's index in a binary file.
-    """
-    for at, row in records:
-        name = _identifier(row.get('id', _NUMBER.search(at)[0]), f'{at}.id')
-        question, context = (json_field(row, at, key, str) for key in ('question', 'context'))
-        yield SquadQuestion(name, question, context, fields=row, where=at)
+    return _question(row, at, context, default_id=at.rpartition('/')[2])
 
 
 def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
@@ -154,10 +140,11 @@ def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
         expected = 'SQuAD\'s JSON, or lines {"question": …, "context": …}'
         raise UserError(where, 'an empty input', expected, 'add a question')
     if has_rows(first_lines[0]):
-        questions = parse_unlabeled_rows(parse_records(lines, where, 'jsonl'))
+        rows = parse_records(lines, where, 'jsonl')
+        questions = (parse_question_row(row, at, labeled=False) for at, row in rows)
         return check_ids(questions) if is_file else questions
     text = '\n'.join(line for _, line in lines)
-    return check_ids(parse_squad_json(text, where, 'ignored'))
+    return check_ids(parse_squad_json(text, where, labeled=False))
 
 
 def has_rows(line: str) -> bool:
@@ -182,13 +169,16 @@ def load_json(text: str, where: str) -> Any:
         raise UserError(where, f'JSON that cannot be parsed ({error})', 'JSON within the parser limits', _FIX) from None
 
 
-def _question(qa: Any, at: str, context: str, labels: str) -> SquadQuestion:
+def _question(qa: Any, at: str, context: str, *, labeled: bool = True, default_id: str = '') -> SquadQuestion:
     question = json_field(qa, at, 'question', str)
-    name = _identifier(qa['id'], f'{at}.id') if 'id' in qa else json_field(qa, at, 'id', str)
-    impossible = json_value(qa.get('is_impossible') or False, f'{at}.is_impossible', bool)
-    if labels == 'ignored' or (labels == 'optional' and 'answers' not in qa and not impossible):
+    name = qa['id'] if 'id' in qa else default_id or json_field(qa, at, 'id', str)
+    name = str(name) if type(name) is int else json_value(name, f'{at}.id', str)
+    if not labeled:
         return SquadQuestion(name, question, context, where=at)
-    answers = [] if impossible and 'answers' not in qa else json_field(qa, at, 'answers', list)
+    impossible = json_value(qa.get('is_impossible') or False, f'{at}.is_impossible', bool)
+    if qa.get('answers') is None:
+        return SquadQuestion(name, question, context, () if impossible else None, impossible=impossible, where=at)
+    answers = json_field(qa, at, 'answers', list)
     if impossible and answers:
         raise UserError(f'{at}.answers', f'{len(answers)} answers and is_impossible', 'one of the two', _FIX)
     texts, starts = [], []

@@ -21,7 +21,7 @@ from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line
 from bertjax.tasks.squad.answers import SPANS_PER_BEST, Answers, AnswerSpan, best_spans, rank_answers
 from bertjax.tasks.squad.files import SquadFiles
-from bertjax.tasks.squad.questions import SquadQuestion, check_ids, parse_input, parse_unlabeled_rows
+from bertjax.tasks.squad.questions import SquadQuestion, check_ids, parse_input, parse_question_row
 from bertjax.tasks.squad.windows import (
     answer_tokens,
     choose_windows,
@@ -106,7 +106,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return parse_input(lines, where)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[SquadQuestion]:
-        return check_ids(parse_unlabeled_rows(rows))
+        return check_ids(parse_question_row(row, at, labeled=False) for at, row in rows)
 
     def learn(self, records: Sequence[SquadQuestion]) -> None:
         """Prints the numbers of questions and texts, and the answers that differ from the text at `answer_start`."""

@@ -7,7 +7,6 @@ import pytest
 from squad_world import GOOD, qa, squad_json
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.squad.files import read_questions
 from bertjax.tasks.squad.questions import (
@@ -15,14 +14,14 @@ from bertjax.tasks.squad.questions import (
     check_ids,
     check_questions,
     parse_input,
+    parse_question_row,
     parse_squad_json,
-    parse_unlabeled_rows,
 )
 
 
-def parse(content, *, answerable=True, labels='needed'):
+def parse(content, *, answerable=True, needed=True):
     text = content if isinstance(content, str) else json.dumps(content)
-    return check_questions(parse_squad_json(text, 'f.json', labels), answerable=answerable, labels=labels)
+    return check_questions(parse_squad_json(text, 'f.json'), answerable=answerable, needed=needed)
 
 
 def parse_text(text: str) -> list[SquadQuestion]:
@@ -54,11 +53,12 @@ def test_the_layout_of_v2_is_parsed():
 def test_answers_may_be_missing_for_all_questions():
     bare = {'id': 'a', 'question': 'who', 'context': 'x'}
     content = squad_json({'context': 'red', 'qas': [bare, qa('b', ())]})
-    assert [q.answers for q in parse(content, labels='optional')] == [None, None]
-    assert [q.answers for q in parse(squad_json({'context': 'red', 'qas': [qa()]}), labels='ignored')] == [None]
-    assert [q.answers for q in parse(GOOD, labels='optional')] == [('red',)]
+    assert [q.answers for q in parse(content, needed=False)] == [None, None]
+    unlabeled = parse_squad_json(json.dumps(squad_json({'context': 'red', 'qas': [qa()]})), 'f.json', labeled=False)
+    assert [q.answers for q in unlabeled] == [None]
+    assert [q.answers for q in parse(GOOD, needed=False)] == [('red',)]
     with pytest.raises(UserError, match=r'f.json:data\[0\].paragraphs\[0\].qas\[1\].answers: found none'):
-        parse(squad_json({'context': 'red', 'qas': [qa('a'), {'id': 'b', 'question': 'who'}]}), labels='optional')
+        parse(squad_json({'context': 'red', 'qas': [qa('a'), {'id': 'b', 'question': 'who'}]}), needed=False)
 
 
 def broken(*path, value=None, drop=False):
@@ -97,7 +97,7 @@ A = (*Q, 'answers', 0)
         (broken(*Q, 'id', drop=True), 'f.json:data[0].paragraphs[0].qas[0]', "no 'id' among 'question', 'answers'"),
         (broken(*Q, 'id', value=7.5), 'f.json:data[0].paragraphs[0].qas[0].id', '7.5'),
         (broken(*Q, 'question', value=['who']), 'f.json:data[0].paragraphs[0].qas[0].question', '["who"]'),
-        (broken(*Q, 'answers', drop=True), 'f.json:data[0].paragraphs[0].qas[0]', "no 'answers'"),
+        (broken(*Q, 'answers', drop=True), '….answers', 'no answer'),
         (broken(*Q, 'answers', value=[]), 'f.json:data[0].paragraphs[0].qas[0].answers', 'no answer'),
         (broken(*Q, 'answers', value={'text': ['x' * 99]}), 'f.json:data[0].paragraphs[0].qas[0].answers', 'xxx…'),
         (broken(*Q, 'is_impossible', value='no'), 'f.json:data[0].paragraphs[0].qas[0].is_impossible', '"no"'),
@@ -141,7 +141,7 @@ def test_files_may_be_gzipped_and_have_a_byte_order_mark(tmp_path):
     raw = raw.replace(b'\n', b'\r\n')
     for name, data in (('a.json', raw), ('b.json.gz', gzip.compress(raw)), ('c.json', b'\xef\xbb\xbf' + raw)):
         (tmp_path / name).write_bytes(data)
-        (question,) = read_questions((tmp_path / name,), answerable=True, labels='needed')
+        (question,) = read_questions((tmp_path / name,), answerable=True, needed=True)
         assert question.context == 'é\r\n😀 red' and question.context[question.starts[0] :] == 'red'
     for name, data, found in (
         ('d.gz', gzip.compress(raw)[:40], 'damaged gzip'),
@@ -149,7 +149,7 @@ def test_files_may_be_gzipped_and_have_a_byte_order_mark(tmp_path):
     ):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(UserError, match=found):
-            read_questions((tmp_path / name,), answerable=True, labels='needed')
+            read_questions((tmp_path / name,), answerable=True, needed=True)
 
 
 def test_json_lines_are_parsed():
@@ -209,7 +209,8 @@ def test_the_error_about_a_repeated_id_names_the_first_line():
 
 def test_the_id_of_a_row_without_an_id_is_its_number():
     row = {'question': 'w', 'context': 'x'}
-    rows = [Record('gs://b/x.parquet[3]', row), Record('run:1/x.parquet[4]', row), Record('in:5', row)]
-    assert [question.id for question in parse_unlabeled_rows(rows)] == ['3', '4', '5']
+    places = ('gs://b/x.parquet[3]', 'run:1/x.parquet[4]', 'in:5')
+    assert [parse_question_row(row, at, labeled=False).id for at in places] == ['3', '4', '5']
     with pytest.raises(UserError, match=r"^a/x.parquet\[1\].id: found 'q', as in x.parquet\[0\]"):
-        list(check_ids(parse_unlabeled_rows([Record(f'a/x.parquet[{i}]', {**row, 'id': 'q'}) for i in range(2)])))
+        rows = (parse_question_row({**row, 'id': 'q'}, f'a/x.parquet[{i}]', labeled=False) for i in range(2))
+        list(check_ids(rows))

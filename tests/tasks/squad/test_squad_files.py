@@ -23,7 +23,7 @@ def test_the_files_of_each_split_are_found(tmp_path):
     assert (
         task.records('train')
         == task.records('dev')
-        == check_questions(parse_squad_json(json.dumps(GOOD), 'f.json', 'needed'), answerable=True, labels='needed')
+        == check_questions(parse_squad_json(json.dumps(GOOD), 'f.json'), answerable=True, needed=True)
     )
     for split, key in (('test', 'config.task.test_file'), ('validation', 'config.split')):
         with pytest.raises(UserError, match=key):
