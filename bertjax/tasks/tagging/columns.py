@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bertjax.errors import UserError
 from bertjax.metrics.entities import IOE, WITH_ENDS, to_iob2, to_scheme
 from bertjax.tasks.reading.texts import Line, check_not_empty, number_lines, peek_lines
-from bertjax.tasks.tagging.schemes import ALIASES, ENTITIES, check_tags, detect_scheme
+from bertjax.tasks.tagging.schemes import ENTITIES, find_scheme
 
 DOCSTART = '-DOCSTART-'
 # The id of a multiword token or an empty node of CoNLL-U. The words of a multiword token have lines of their own.
@@ -194,13 +194,9 @@ def convert_to_iob2(
     Raises:
       UserError: A tag is invalid, or the tags do not fit any scheme.
     """
-    raw, scheme = [sentence.tags for sentence in sentences], ALIASES.get(format.scheme, format.scheme)
-    for tags, tag_locations in zip(raw, locations, strict=True):
-        check_tags(tags, tag_locations, scheme)
-    if scheme == 'plain':
-        return [dataclasses.replace(sentence, scheme=scheme) for sentence in sentences]
-    scheme = detect_scheme(raw, locations, where, scheme)
-    return [dataclasses.replace(sentence, tags=tuple(to_iob2(sentence.tags)), scheme=scheme) for sentence in sentences]
+    scheme = find_scheme([sentence.tags for sentence in sentences], locations, where, format.scheme)
+    convert = (lambda tags: tags) if scheme == 'plain' else to_iob2
+    return [dataclasses.replace(sentence, tags=tuple(convert(sentence.tags)), scheme=scheme) for sentence in sentences]
 
 
 def stream_columns(lines: Iterable[Line], where: str, format: TagFormat) -> Iterator[Sentence]:

@@ -1,4 +1,4 @@
-"""Detects the tagging scheme of a file, and checks tags."""
+"""Checks the tags of a file, and finds their scheme."""
 
 import re
 from collections.abc import Sequence
@@ -16,66 +16,59 @@ _MAX_DEVIATIONS = 0.01  # the fraction of a file's entities that may deviate fro
 _MAX_LOCATIONS = 10  # the maximum number of locations of deviating entities in the message
 
 
-def check_tags(tags: Sequence[str], locations: Sequence[str], scheme: str) -> None:
-    """Raises a UserError if a tag has an invalid form, such as X-PER. In the scheme 'plain', only '' is invalid.
-
-    `locations` has the location of each tag, 'file:line'. `detect_scheme` checks whether the tags fit the scheme.
-    """
-    for tag, location in zip(tags, locations, strict=True):
-        if tag and (scheme == 'plain' or _TAG.fullmatch(tag)):
-            continue
-        fix = 'set config.task.tag_column to the column of the tags (config.task.tags for rows of JSON or Arrow)'
-        if scheme != 'plain':
-            fix += ", or set config.task.scheme='plain' if the tags do not mark entities"
-        expected = 'a tag' if scheme == 'plain' else 'O, B-TYPE or I-TYPE (or E, S, L, U or M instead of B)'
-        raise UserError(location, f'the tag {tag[:40]!r}', expected, fix)
-
-
-def detect_scheme(
-    sentences: Sequence[Sequence[str]], locations: Sequence[Sequence[str]], where: str, scheme: str
-) -> str:
-    """Returns the scheme of a file, and prints the locations of the first entities that deviate from it.
+def find_scheme(sentences: Sequence[Sequence[str]], locations: Sequence[Sequence[str]], where: str, scheme: str) -> str:
+    """Checks the tags of a file, and returns its scheme. Prints the locations of the first entities that deviate.
 
     Args:
       sentences, locations: The tags of each sentence, and the location of each tag, 'file:line'.
-      scheme: One of ENTITIES, or 'auto' for the scheme that fits most entities, '' if there are none.
+      scheme: One of SCHEMES. For 'auto', the result is the scheme that fits most entities, '' if there are none.
 
     Raises:
-      UserError: `scheme` is 'auto', and no scheme fits 99 % of the entities.
+      UserError: A tag has an invalid form, such as X-PER; in the scheme 'plain', only '' is invalid. Or `scheme` is
+        'auto', and no scheme fits 99 % of the entities.
     """
-    entities = [spans(tags) for tags in sentences]
-    total = sum(map(len, entities))
-    candidates: Sequence[str] = (scheme,)
+    scheme = ALIASES.get(scheme, scheme)
+    # The O after each sentence separates its entities from those of the next sentence.
+    tags = [tag for sentence in sentences for tag in (*sentence, 'O')]
+    tag_locations = [location for sentence in locations for location in (*sentence, '')]
+    for tag, location in zip(tags, tag_locations, strict=True):
+        _check_tag(tag, location, scheme)
+    if scheme == 'plain':
+        return scheme
+    entities, candidates = spans(tags), (scheme,)
     if scheme == 'auto':
-        candidates = ENTITIES if any(tag[:1] in ENDS for tags in sentences for tag in tags) else _IOB
-    deviations = {name: _find_deviations(sentences, entities, locations, name) for name in candidates}
+        candidates = ENTITIES if any(tag[:1] in ENDS for tag in tags) else _IOB
+    deviations = {name: _find_deviations(tags, entities, name) for name in candidates}
     best = min(deviations, key=lambda name: len(deviations[name]))
-    if scheme == 'auto' and not total:
+    if scheme == 'auto' and not entities:
         return ''
     if deviations[best]:
-        (location, tags), name, count = deviations[best][0], best.upper(), len(deviations[best])
+        name, count, total = best.upper(), len(deviations[best]), len(entities)
         if scheme == 'auto' and count > _MAX_DEVIATIONS * total:
-            found = f'an entity with the tags {tags}, one of {count:,} that are not {name}'
+            _, start, end = deviations[best][0]
+            found = f'an entity with the tags {" ".join(tags[start:end])[:60]}, one of {count:,} that are not {name}'
             expected = f'99 % of the {total:,} entities of {where} in the same scheme ({name} fits best)'
             accept = f'set config.task.scheme, for example to {best}, to accept entities that deviate from the scheme'
-            raise UserError(location, found, expected, f'correct the tags, or {accept}')
-        first = [location.removeprefix(where).strip(':[]') for location, _ in deviations[best][:_MAX_LOCATIONS]]
-        locations = ', '.join(first) + (' …' if count > _MAX_LOCATIONS else '')
-        print(f'{where}: read as {name}; {count:,} of {total:,} entities deviate from this scheme, at {locations}')
+            raise UserError(tag_locations[start], found, expected, f'correct the tags, or {accept}')
+        first = [
+            tag_locations[span.start].removeprefix(where).strip(':[]') for span in deviations[best][:_MAX_LOCATIONS]
+        ]
+        listed = ', '.join(first) + (' …' if count > _MAX_LOCATIONS else '')
+        print(f'{where}: read as {name}; {count:,} of {total:,} entities deviate from this scheme, at {listed}')
     return best
 
 
-def _find_deviations(
-    sentences: Sequence[Sequence[str]],
-    entities: Sequence[Sequence[EntitySpan]],
-    locations: Sequence[Sequence[str]],
-    scheme: str,
-) -> list[tuple[str, str]]:
-    """Returns the location and the tags of each entity whose tags deviate from the scheme."""
-    deviations = []
-    for tags, sentence_entities, tag_locations in zip(sentences, entities, locations, strict=True):
-        expected = to_scheme(tags, scheme) if sentence_entities else tags
-        for _, start, end in sentence_entities:
-            if list(tags[start:end]) != expected[start:end]:
-                deviations.append((tag_locations[start], ' '.join(tags[start:end])[:60]))
-    return deviations
+def _check_tag(tag: str, location: str, scheme: str) -> None:
+    if tag and (scheme == 'plain' or _TAG.fullmatch(tag)):
+        return
+    fix = 'set config.task.tag_column to the column of the tags (config.task.tags for rows of JSON or Arrow)'
+    if scheme != 'plain':
+        fix += ", or set config.task.scheme='plain' if the tags do not mark entities"
+    expected = 'a tag' if scheme == 'plain' else 'O, B-TYPE or I-TYPE (or E, S, L, U or M instead of B)'
+    raise UserError(location, f'the tag {tag[:40]!r}', expected, fix)
+
+
+def _find_deviations(tags: Sequence[str], entities: Sequence[EntitySpan], scheme: str) -> list[EntitySpan]:
+    """Returns the entities whose tags deviate from the scheme."""
+    expected = to_scheme(tags, scheme)
+    return [span for span in entities if tags[span.start : span.end] != expected[span.start : span.end]]
