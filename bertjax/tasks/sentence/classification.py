@@ -102,7 +102,7 @@ class ClassificationTask(TextTask):
         """See TextTask; if dev is a part of the training file, labels that occur only in dev are included."""
         if self._shares_dev and not self.complete:
             all_records = [self._example(row, 'train') for row in self._rows('train')]
-            self.labels = find_labels(count_labels(all_records), all_records)
+            self.labels = find_labels(all_records)
         super().learn(records)
         if self.class_weights:
             self._weights = tuple(self._label_weights(records))

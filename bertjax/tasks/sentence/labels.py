@@ -29,14 +29,14 @@ def count_labels(records: Sequence[LabeledRecord]) -> Counter[str]:
     return Counter(label for record in records for label in labels_of(record))
 
 
-def find_labels(counts: Mapping[str, int], records: Sequence[LabeledRecord]) -> list[str]:
-    """Returns the labels of `records`, sorted, with numbers before words. `counts` comes from `count_labels`.
+def find_labels(records: Sequence[LabeledRecord]) -> list[str]:
+    """Returns the labels of `records`, sorted, with numbers before words.
 
     Raises:
       UserError: There are fewer than two labels, or more than 20 with fewer than two records per label on average. Or a
         label stands for a missing value, such as nan, or two labels are equal numbers.
     """
-    where = f'{records[0].where} and below'
+    counts, where = count_labels(records), f'{records[0].where} and below'
     if len(counts) < 2:
         found = f'only the label {next(iter(counts))!r}' if counts else 'no labels'
         raise UserError(where, found, 'two or more labels', 'check the label column')

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bertjax.metrics.classification import ClassScores, class_scores
-from bertjax.tasks.sentence.labels import LabeledRecord, find_odd_labels
+from bertjax.tasks.sentence.labels import LabeledRecord, count_labels, find_odd_labels
 
 _MIN_RECORDS = 10  # the rarest label is reported if it has fewer records
 _MIN_SHARE = 0.01  # in single-label data, the rarest label is also reported below this fraction of the records
@@ -13,8 +13,10 @@ _MAX_MATRIX = 20  # the maximum number of labels for which the full confusion ta
 _MEAN = 'macro average'  # the title of the last row of a table of scores
 
 
-def describe_labels(counts: Mapping[str, int], records: Sequence[LabeledRecord]) -> str:
+def describe_labels(labels: Sequence[str], records: Sequence[LabeledRecord]) -> str:
     """Returns a report on the counts of the labels in the training records, with warnings."""
+    all_counts = count_labels(records)
+    counts = {label: all_counts[label] for label in labels}
     total, has_sets, width = len(records), isinstance(records[0].label, tuple), max(map(len, counts))
     order = sorted(counts, key=lambda label: -counts[label])
     rarest, fewest = order[-1], counts[order[-1]]

@@ -22,7 +22,7 @@ from bertjax.tasks.reading.records import Row, select_columns
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.sentence.features import LONG, average_rows, text_features
 from bertjax.tasks.sentence.input import read_input
-from bertjax.tasks.sentence.labels import LabeledRecord, count_labels, find_labels
+from bertjax.tasks.sentence.labels import LabeledRecord, find_labels
 from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values
 from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, id2label, option
 from bertjax.text.tokenizer import Tokenizer
@@ -171,10 +171,8 @@ class TextTask(Task[Example, np.ndarray]):
             self.trained_texts = len(self.text_columns)
             print(describe_values(records))
             return
-        counts = count_labels(records)
-        if not self.labels:
-            self.labels = find_labels(counts, records)
-        print(describe_labels({label: counts[label] for label in self.labels}, records))
+        self.labels = self.labels or find_labels(records)
+        print(describe_labels(self.labels, records))
 
     def learned_state(self) -> dict[str, Any]:
         return super().learned_state() | ({'texts': self.trained_texts} if self.trained_texts else {})
