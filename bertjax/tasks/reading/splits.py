@@ -69,11 +69,6 @@ class SplitFiles:
         """Returns the names of the labeled splits."""
         return [split for split in STEMS if self.find(split) and self.is_labeled(split)]
 
-    @property
-    def searched_folder(self) -> epath.Path | None:
-        """The folder in which `describe` searches for unused files; None for no search."""
-        return self.folder
-
     def describe(self, **texts: str) -> str:
         """Returns a readable list of the splits and their files, or '' without data. A second line lists unused files.
 
@@ -89,13 +84,21 @@ class SplitFiles:
         used = {path for paths in files.values() for path in paths}
         unused = [
             path.name
-            for path in (sorted(self.searched_folder.iterdir()) if self.searched_folder else ())
+            for path in self._files_beside()
             if bare_suffix(path.name) in FORMATS
             and not path.name.startswith(('.', '_'))
             and path.name not in _METADATA_FILES
             and path not in used
         ]
         return '\n'.join([*lines, f'not used: {quote_names(unused)}'] if unused else lines)
+
+    def _files_beside(self) -> list[epath.Path]:
+        """Returns the paths in the folder, or beside a single file or saved dataset whose name is usual for train."""
+        path = user_path(self._data, 'config.data')
+        if path.is_file() or is_saved_dataset(path):
+            path, is_usual = path.parent, path.name.partition('.')[0] in STEMS['train']
+            return sorted(path.iterdir()) if is_usual else []
+        return sorted(path.iterdir()) if self._data and path.is_dir() else []
 
 
 class TableFiles(SplitFiles):
@@ -148,13 +151,6 @@ class TableFiles(SplitFiles):
     def _one_file(self) -> bool:
         """Whether `data` is the training file or a saved dataset, not a folder of splits."""
         return self._path.is_file() or is_saved_dataset(self._path)
-
-    @property
-    def searched_folder(self) -> epath.Path | None:
-        """See SplitFiles; None if `data` is '', or is a file or saved dataset whose name is not in STEMS['train']."""
-        if not self._data or (self._one_file and self._path.name.partition('.')[0] not in STEMS['train']):
-            return None
-        return self._path.parent if self._one_file else self._path
 
 
 def check_split(split: str) -> None:

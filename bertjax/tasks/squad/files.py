@@ -68,10 +68,6 @@ class SquadFiles(SplitFiles):
         fix = f'check config.data and config.task.{split}_file, or download the file from SQuAD-explorer'
         return UserError(str(self._folder), found, expected, fix)
 
-    @property
-    def searched_folder(self) -> epath.Path | None:
-        return self._folder if self._folder.is_dir() else None
-
     def records(self, split: str) -> list[SquadQuestion]:
         """Reads the questions of a split, in order."""
         check_split(split)
