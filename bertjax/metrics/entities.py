@@ -14,10 +14,11 @@ class EntitySpan(NamedTuple):
     end: int
 
 
-# The schemes that mark both the start and the end of an entity. Each has four letters: for the first word, a middle
-# word, the last word, and the only word of an entity.
-WITH_ENDS = {'bioes': 'BIES', 'bilou': 'BILU', 'bmes': 'BMES'}
-IOE = ('ioe2', 'ioe1')  # mirror images of IOB2 and IOB1, see `to_scheme`
+# {scheme: the letters of the first word, a middle word, the last word, and the only word of an entity}. For the
+# exceptions of IOB1 and IOE1, see `to_scheme`.
+LETTERS = {'iob2': 'BIIB', 'iob1': 'BIIB', 'bioes': 'BIES', 'bilou': 'BILU', 'bmes': 'BMES'}
+LETTERS |= {'ioe2': 'IIEE', 'ioe1': 'IIEE'}  # mirror images of IOB2 and IOB1
+WITH_ENDS = ('bioes', 'bilou', 'bmes')  # the schemes that mark both the start and the end of an entity
 ENDS = 'ESLUM'  # letters that do not occur in IOB
 _SYNONYMS = {'M': 'I', 'L': 'E', 'U': 'S'}
 
@@ -68,15 +69,14 @@ def to_scheme(tags: Sequence[str], scheme: str) -> list[str]:
 
     Args:
       tags: The tags of a sentence, in any scheme.
-      scheme: The name of the scheme. In 'iob2', each entity begins with B. In 'iob1', an entity begins with B only if
-        it directly follows another entity of its type. In 'ioe2', each entity ends with E. In 'ioe1', an entity ends
-        with E only if another entity of its type directly follows. The other schemes are the keys of WITH_ENDS.
+      scheme: A key of LETTERS. In 'iob1', an entity begins with B only if it directly follows another entity of its
+        type. In 'ioe1', an entity ends with E only if another entity of its type directly follows.
     """
     new = ['O'] * len(tags)
     entities = spans(tags)
     starts, ends = ({(span.type, span[side]) for span in entities} for side in (1, 2))
     for type, start, end in entities:
-        first, middle, last, only = WITH_ENDS.get(scheme, 'IIEE' if scheme in IOE else 'BIIB')
+        first, middle, last, only = LETTERS[scheme]
         if scheme == 'iob1' and (type, start) not in ends:
             first = only = 'I'
         if scheme == 'ioe1' and (type, end) not in starts:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bertjax.errors import UserError
-from bertjax.metrics.entities import IOE, WITH_ENDS, to_iob2, to_scheme
+from bertjax.metrics.entities import LETTERS, WITH_ENDS, to_iob2, to_scheme
 from bertjax.tasks.reading.texts import Line, check_not_empty, number_lines, peek_lines
 from bertjax.tasks.tagging.schemes import ENTITIES, find_scheme
 
@@ -274,4 +274,4 @@ def _unknown_to_conlleval(sentence: Sentence, scheme: str) -> bool:
     if sentence.tags is None or scheme not in ENTITIES:
         return False
     letters = {tag[:1] for tag in file_tags(sentence)}
-    return scheme in WITH_ENDS or not letters <= set('IEO' if scheme in IOE else 'BIO')
+    return scheme in WITH_ENDS or not letters <= {*LETTERS[scheme], 'O'}

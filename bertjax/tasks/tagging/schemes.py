@@ -4,12 +4,12 @@ import re
 from collections.abc import Sequence
 
 from bertjax.errors import UserError
-from bertjax.metrics.entities import ENDS, IOE, WITH_ENDS, EntitySpan, spans, to_scheme
+from bertjax.metrics.entities import ENDS, LETTERS, EntitySpan, spans, to_scheme
 
 # {name of a scheme in other programs: its name in this package}.
 ALIASES = {'bio': 'iob2', 'iobes': 'bioes', 'bieos': 'bioes', 'bioul': 'bilou', 'bmeso': 'bmes'}
 _IOB = ('iob2', 'iob1')
-ENTITIES = (*_IOB, *WITH_ENDS, *IOE)
+ENTITIES = tuple(LETTERS)
 SCHEMES = ('auto', *ENTITIES, 'plain', *ALIASES)
 _TAG = re.compile(r'O|[BIESLUM](-.+)?')
 _MAX_DEVIATIONS = 0.01  # the fraction of a file's entities that may deviate from a detected scheme
