@@ -4,12 +4,12 @@ In this module, "ours" means bertjax, and "theirs" means transformers.
 """
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from bertjax.convert.trees import HostParams
 from bertjax.model.config import BertConfig
 
 LAYERS = 'encoder/layers/'  # A row of TABLE with this prefix is one module in each block.
@@ -114,16 +114,10 @@ def entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> I
         yield Entry(path, path.replace('/', '.'))
 
 
-def to_huggingface(params: dict[str, np.ndarray], config: BertConfig, head: str = '') -> dict[str, np.ndarray]:
-    """Converts our arrays to contiguous tensors of transformers, {name: tensor}.
-
-    `params` are our arrays by path, with stacked layers. Converted arrays are removed from `params`, because two copies
-    of a large model may not fit in memory. For `head`, see `entries`.
-    """
-    tensors = {}
-    for path, group in itertools.groupby(list(entries(config, params, head)), key=lambda entry: entry.ours):
-        x = params.pop(path)
-        for entry in group:
-            part = x if entry.layer is None else x[entry.layer]
-            tensors[entry.theirs] = np.ascontiguousarray(entry.to_theirs(part, config.vocab_size))
-    return tensors
+def to_huggingface(params: Mapping, config: BertConfig, head: str = '') -> dict[str, np.ndarray]:
+    """Converts parameters to contiguous float32 tensors of transformers, {name: tensor}. For `head`, see `entries`."""
+    host = HostParams(params, config)
+    return {
+        entry.theirs: np.ascontiguousarray(entry.to_theirs(host.get(entry.ours, entry.layer), config.vocab_size))
+        for entry in entries(config, host.shapes, head)
+    }

@@ -12,11 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from etils import epath
-from flax.traverse_util import unflatten_dict
 
 from bertjax.convert.content import ExportContent
 from bertjax.convert.functions import Function, describe_outputs, function_card, make_functions, symbolic_inputs
-from bertjax.convert.trees import flat_paths, flat_stacked, stacked_shapes
+from bertjax.convert.trees import flat_paths, stacked_shapes
 from bertjax.data.features import INPUTS
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
@@ -72,7 +71,8 @@ def export_onnx(content: ExportContent, directory: epath.PathLike) -> None:
     The model must have passed `check_onnx`. Weights and outputs are float32. `directory` is replaced atomically.
     Equal parameters give equal bytes.
     """
-    unstacked = unstack_layers(unflatten_dict(flat_stacked(content.params, content.config), sep='/'))
+    params = jax.tree.map(lambda x: np.asarray(x, np.float32), dict(content.params))
+    unstacked = unstack_layers(params) if content.config.scan_layers else params
     changes = {'scan_layers': False, 'remat': 'none', 'dtype': 'float32', 'param_dtype': 'float32'}
     config = dataclasses.replace(content.config, **changes)  # a scan would become a Loop
     model, embeddings, outputs = content.module.clone(config=config), content.embeddings, {}

@@ -13,7 +13,7 @@ from etils import epath
 from bertjax.convert import names
 from bertjax.convert.content import ExportContent
 from bertjax.convert.source import CheckpointSource, StoredTensor
-from bertjax.convert.trees import flat_stacked, params_digest
+from bertjax.convert.trees import params_digest
 from bertjax.errors import UserError, first_line
 from bertjax.files.disk import annotate_write_errors
 from bertjax.files.paths import without_wildcards
@@ -107,5 +107,5 @@ def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict
         raise UserError(str(folder / PARAMS), found, 'a complete export', _AGAIN) from None
     if read_json_object(directory / _CHECKSUM, _AGAIN).get('sha256') != params_digest(params):
         raise UserError(str(folder / PARAMS), 'values that do not match their checksum', 'a complete export', _AGAIN)
-    arrays = names.to_huggingface(flat_stacked(params, config), config, projection)
+    arrays = names.to_huggingface(params, config, projection)
     return {name: StoredTensor(name, config.param_dtype, x) for name, x in arrays.items()}

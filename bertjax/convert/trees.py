@@ -20,12 +20,6 @@ def flat_paths(tree: Mapping) -> dict[str, Any]:
     return flatten_dict(tree, sep='/')
 
 
-def flat_stacked(params: Mapping, config: BertConfig) -> dict[str, np.ndarray]:
-    """Returns float32 host arrays by path with stacked layers. `params` are stacked if `config.scan_layers` is true."""
-    tree = jax.tree.map(lambda x: np.asarray(x, np.float32), dict(params))
-    return flat_paths(tree if config.scan_layers else stack_layers(tree))
-
-
 def params_digest(params: Mapping) -> str:
     """Returns the sha256 (hex) of the paths, dtypes, shapes and values of all parameters."""
     digest = hashlib.sha256()

@@ -12,7 +12,6 @@ from bertjax.convert.google.names import HEADS, MNLI_LABELS, to_google, transpos
 from bertjax.convert.google.read import CONFIG, GELU, NAME
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.config import FIELDS, label_names
-from bertjax.convert.trees import flat_stacked
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.text.tokenizer import Tokenizer
@@ -67,7 +66,7 @@ def export_google(content: ExportContent, directory: epath.PathLike) -> None:
     if sorted(ours) == [*MNLI_LABELS]:
         order = [ours.index(label) for label in MNLI_LABELS]
         params = params | {'head': jax.tree.map(lambda x: x[..., order], params['head'])}
-    tensors = names.to_huggingface(flat_stacked(params, config), config, content.projection)
+    tensors = names.to_huggingface(params, config, content.projection)
     with content.stage(directory) as path:
         theirs = {to_google(name): x for name, x in tensors.items()}
         write_bundle(path / NAME, {name: transpose_kernel(name, x) for name, x in theirs.items()})
