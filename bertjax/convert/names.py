@@ -51,8 +51,9 @@ TABLE: tuple[tuple[str, str], ...] = (
 # {our parameter of a module: their parameter}
 _PARAMETERS = {'kernel': 'weight', 'scale': 'weight', 'embedding': 'weight', 'bias': 'bias'}
 _NAMES = {f'{ours}/{x}': f'{theirs}.{y}' for ours, theirs in TABLE for x, y in _PARAMETERS.items()}
+TOKEN_EMBEDDING = 'encoder/embeddings/token/embedding'
 # Our arrays with a row for each piece of the vocabulary, followed by padding rows.
-_VOCABULARY = ('encoder/embeddings/token/embedding', 'mlm/decoder/embedding', 'mlm/bias')
+VOCABULARY = (TOKEN_EMBEDDING, 'mlm/decoder/embedding', 'mlm/bias')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Entry:
 
     def to_theirs(self, x: np.ndarray, vocab_size: int) -> np.ndarray:
         """Converts our array, which has no axis of layers. Rows beyond `vocab_size` are padding and are dropped."""
-        if self.ours in _VOCABULARY:
+        if self.ours in VOCABULARY:
             return x[:vocab_size]
         if self.ours.endswith('/kernel'):
             in_dims = 2 if self.ours == f'{LAYERS}attention/output/kernel' else 1  # heads, and the width of a head
@@ -82,7 +83,7 @@ class Entry:
 
     def to_ours(self, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """Converts their tensor to our array of shape `shape`, but without the axis of stacked layers, if any."""
-        if self.ours in _VOCABULARY:
+        if self.ours in VOCABULARY:
             return np.pad(x, [(0, shape[0] - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
         return (x.T if self.ours.endswith('/kernel') else x).reshape(self._block_shape(shape))
 

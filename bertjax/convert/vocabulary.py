@@ -5,7 +5,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
+from bertjax.convert.names import TOKEN_EMBEDDING, VOCABULARY
+from bertjax.convert.trees import flat_paths
 from bertjax.model.config import BertConfig
 
 
@@ -17,18 +20,14 @@ def add_piece_rows(
     `origins` is {id of a new piece: ids of old pieces}. The embedding, the output weights and the bias of a new piece
     are the means over these old pieces. Old pieces keep their rows. Added padding rows are zero.
     """
-
-    def extend(table: np.ndarray) -> np.ndarray:
-        new = np.zeros((model.padded_vocab_size, *table.shape[1:]), table.dtype)
-        new[: len(table)] = table
+    flat = flat_paths(params)
+    for path in flat.keys() & VOCABULARY:
+        old = flat[path]
+        flat[path] = new = np.zeros((model.padded_vocab_size, *old.shape[1:]), old.dtype)
+        new[: len(old)] = old
         for row, ids in origins.items():
-            new[row] = table[list(ids)].mean(0)
-        return new
-
-    mlm = {**params['mlm'], 'bias': extend(params['mlm']['bias'])}
-    if 'decoder' in mlm:  # an output matrix that is not the token embedding
-        mlm['decoder'] = {'embedding': extend(mlm['decoder']['embedding'])}
-    return {**_with_table(params, extend(_table(params))), 'mlm': mlm}
+            new[row] = old[list(ids)].mean(0)
+    return unflatten_dict(flat, sep='/')
 
 
 def set_embedding_rows(params: Mapping[str, Any], rows: np.ndarray, matrix: np.ndarray) -> dict[str, Any]:
@@ -36,19 +35,12 @@ def set_embedding_rows(params: Mapping[str, Any], rows: np.ndarray, matrix: np.n
 
     The parameters are on the host or on devices. `matrix` [N, D] has the new rows, and `rows`, int [N], their indices.
     """
-    table = _table(params)
+    flat = flat_paths(params)
+    table = flat[TOKEN_EMBEDDING]
     if isinstance(table, jax.Array):  # perhaps sharded over several hosts
         replace = jax.jit(lambda table, matrix: table.at[rows].set(matrix), out_shardings=table.sharding)
-        return _with_table(params, replace(table, matrix.astype(table.dtype)))
-    new = np.array(table)
-    new[rows] = matrix
-    return _with_table(params, new)
-
-
-def _table(params: Mapping[str, Any]) -> np.ndarray:
-    return params['encoder']['embeddings']['token']['embedding']
-
-
-def _with_table(params: Mapping[str, Any], table: np.ndarray) -> dict[str, Any]:
-    embeddings = {**params['encoder']['embeddings'], 'token': {'embedding': table}}
-    return {**params, 'encoder': {**params['encoder'], 'embeddings': embeddings}}
+        flat[TOKEN_EMBEDDING] = replace(table, matrix.astype(table.dtype))
+    else:
+        flat[TOKEN_EMBEDDING] = np.array(table)
+        flat[TOKEN_EMBEDDING][rows] = matrix
+    return unflatten_dict(flat, sep='/')
