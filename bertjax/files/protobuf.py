@@ -7,6 +7,8 @@ name with protobuf, and some need a newer protobuf than others allow.
 from collections.abc import Iterator
 from typing import Any
 
+import google_crc32c
+
 _FIXED = {5: 4, 1: 8}  # {wire type: bytes}
 
 
@@ -68,9 +70,9 @@ def bytes_field(field: int, value: bytes) -> bytes:
     return encode_varint(field << 3 | 2) + encode_varint(len(value)) + value
 
 
-def fixed32_field(field: int, value: int) -> bytes:
-    """Encodes a field with a 32-bit number."""
-    return encode_varint(field << 3 | 5) + value.to_bytes(4, 'little')
+def fixed_field(field: int, value: bytes) -> bytes:
+    """Encodes a field with a number of 32 or 64 bits, given as its 4 or 8 bytes in little-endian order."""
+    return encode_varint(field << 3 | (5 if len(value) == 4 else 1)) + value
 
 
 def encode_varint(value: int) -> bytes:
@@ -81,3 +83,9 @@ def encode_varint(value: int) -> bytes:
         value >>= 7
     written.append(value)
     return bytes(written)
+
+
+def masked_crc32c(data: bytes) -> bytes:
+    """Returns the checksum of `data` in the form in which TensorFlow stores it (tensorflow/core/lib/hash/crc32c.h)."""
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, 'little')

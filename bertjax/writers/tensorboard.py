@@ -1,29 +1,30 @@
 """TensorBoard event files, written without TensorFlow."""
 
-import contextlib
 import os
 import pathlib
-import sys
+import socket
 import time
-from collections.abc import Iterator
-from typing import Any
+from typing import BinaryIO
 
+import numpy as np
+
+from bertjax.files.protobuf import bytes_field, fixed_field, masked_crc32c, varint_field
 from bertjax.writers.writer import MetricRow, Writer, row_numbers
 
 _FLUSH_SECONDS = 30
-_UNUSED = ('torch', 'boto3', 'google.cloud.storage')  # optional imports of tensorboardX that this module does not need
+# Field numbers of Event in tensorflow/core/util/event.proto. The next two lines have a field and a value of SessionLog,
+# and the fields of Summary and Summary.Value.
+_TIME, _STEP, _VERSION, _SUMMARY, _SESSION_LOG = 1, 2, 3, 5, 7
+_STATUS, _START = 1, 1
+_VALUE, _TAG, _SIMPLE_VALUE = 1, 1, 2
 
 
 class TensorBoard(Writer):
-    """A writer of scalars `SPLIT/NAME`.
-
-    Rows are written in the caller's thread. tensorboardX's SummaryWriter is not used, because it writes in a background
-    thread. If the disk is full, that thread ends, and SummaryWriter blocks forever.
-    """
+    """A writer of scalars `SPLIT/NAME`."""
 
     def __init__(self, directory: str | os.PathLike):
         self.directory = pathlib.Path(directory)
-        self._events: Any = None  # tensorboardX's EventsWriter
+        self._file: BinaryIO | None = None
         self._flushed = 0.0
 
     def __str__(self) -> str:
@@ -31,41 +32,34 @@ class TensorBoard(Writer):
 
     def write(self, row: MetricRow) -> None:
         """Writes the numbers of a row at its step."""
-        with contextlib.nullcontext() if 'tensorboardX' in sys.modules else _without_clients():
-            from tensorboardX.event_file_writer import EventsWriter
-            from tensorboardX.proto.event_pb2 import Event, SessionLog
-            from tensorboardX.summary import scalar
-
-        if self._events is None:
+        if self._file is None:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._events = EventsWriter(str(self.directory / 'events'))
+            name = f'events.out.tfevents.{int(time.time())}.{socket.gethostname()}'
+            self._file = (self.directory / name).open('wb')
+            self._write_event(0, bytes_field(_VERSION, b'brain.Event:2'))
             # A session start makes TensorBoard hide the rows of earlier processes at this step and later steps.
-            start = SessionLog(status=SessionLog.START)
-            self._events.write_event(Event(wall_time=time.time(), step=row['step'], session_log=start))
+            self._write_event(row['step'], bytes_field(_SESSION_LOG, varint_field(_STATUS, _START)))
         for name, value in row_numbers(row).items():
-            self._events.write_event(Event(wall_time=time.time(), step=row['step'], summary=scalar(name, value)))
+            with np.errstate(over='ignore'):  # a large perplexity becomes infinite
+                number = np.float32(value).tobytes()
+            scalar = bytes_field(_TAG, name.encode()) + fixed_field(_SIMPLE_VALUE, number)
+            self._write_event(row['step'], bytes_field(_SUMMARY, bytes_field(_VALUE, scalar)))
         if time.monotonic() - self._flushed > _FLUSH_SECONDS:
-            self._events.flush()
+            self._file.flush()
             self._flushed = time.monotonic()
+
+    def _write_event(self, step: int, content: bytes) -> None:
+        """Writes a record in TensorFlow's format (tensorflow/core/lib/io/record_writer.cc), with two checksums."""
+        event = fixed_field(_TIME, np.float64(time.time()).tobytes()) + varint_field(_STEP, step) + content
+        for part in (len(event).to_bytes(8, 'little'), event):
+            self._file.write(part + masked_crc32c(part))
 
     def sync(self) -> None:
         """Flushes pending rows to the operating system. They may be lost if the power fails."""
-        if self._events is not None:
-            self._events.flush()
+        if self._file is not None:
+            self._file.flush()
 
     def close(self) -> None:
         """Flushes pending rows and closes the file."""
-        if self._events is not None:
-            self._events.close()
-
-
-@contextlib.contextmanager
-def _without_clients() -> Iterator[None]:
-    """Hides packages from tensorboardX. Their import takes seconds, and `write` does not need them."""
-    hidden = [name for name in _UNUSED if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))
-    try:
-        yield
-    finally:
-        for name in hidden:
-            del sys.modules[name]
+        if self._file is not None:
+            self._file.close()

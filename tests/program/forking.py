@@ -28,7 +28,6 @@ MODULES = (
     'bertjax.pretrain.summary',
     'bertjax.training.trainer',
     'jaxlib.mlir.dialects.mhlo',
-    'tensorboardX',
 )
 # The variable with the path of code that a process runs before the program; see `Program.with_startup`.
 STARTUP = 'BERTJAX_TEST_STARTUP'

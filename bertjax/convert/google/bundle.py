@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 from etils import epath
 
-from bertjax.convert.google.table import masked_crc32c, read_table, write_table
+from bertjax.convert.google.table import read_table, write_table
 from bertjax.errors import UserError
 from bertjax.files import protobuf
 from bertjax.files.atomic import AtomicFile, write_atomic
@@ -83,7 +83,7 @@ class Bundle:
         if len(data) < size:
             found = f'the end of the data after {len(data):,} of {size:,} bytes'
             raise UserError(where, found, _EXPECTED, _AGAIN)
-        if masked_crc32c(data).to_bytes(4, 'little') != entry.get(_CRC, bytes(4)):
+        if protobuf.masked_crc32c(data) != entry.get(_CRC, bytes(4)):
             raise UserError(where, 'values that do not match their checksum', _EXPECTED, _AGAIN)
         return np.frombuffer(data, dtype.newbyteorder('<')).reshape(shape)
 
@@ -103,7 +103,7 @@ def write_bundle(prefix: epath.PathLike, tensors: Mapping[str, np.ndarray]) -> N
                 protobuf.bytes_field(_SHAPE, b''.join(lengths)),
                 protobuf.varint_field(_OFFSET, offset),
                 protobuf.varint_field(_SIZE, len(data)),
-                protobuf.fixed32_field(_CRC, masked_crc32c(data)),
+                protobuf.fixed_field(_CRC, protobuf.masked_crc32c(data)),
             ])  # fmt: skip
             offset += len(data)
     write_atomic(prefix.parent / (prefix.name + INDEX), write_table(table))

@@ -9,21 +9,13 @@ of the other blocks (tensorflow/core/lib/io/{format,block_builder,table_builder}
 import itertools
 from collections.abc import Iterator, Mapping
 
-import google_crc32c
-
-from bertjax.files.protobuf import decode_varint, encode_varint
+from bertjax.files.protobuf import decode_varint, encode_varint, masked_crc32c
 
 _MAGIC = 0xDB4775248B80FB57.to_bytes(8, 'little')
 _FOOTER = 48  # The size in bytes of the footer: two handles (the offset and the size of a block), padding and _MAGIC.
 _TRAILER = 5  # The size in bytes of the compression type and the checksum after each block.
 _BLOCK = 256 << 10  # The number of bytes after which a new block starts.
 _RESTART_INTERVAL = 16  # Every 16th entry of a block has a complete key. In the index, every entry has one.
-
-
-def masked_crc32c(data: bytes) -> int:
-    """Returns the checksum of `data` in TensorFlow's stored form (tensorflow/core/lib/hash/crc32c.h)."""
-    crc = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def read_table(data: bytes) -> dict[bytes, bytes]:
@@ -44,7 +36,7 @@ def write_table(entries: Mapping[bytes, bytes]) -> bytes:
     def put(content: bytes) -> bytes:
         handle = encode_varint(len(data)) + encode_varint(len(content))
         data.extend(content + b'\0')  # 0: not compressed
-        data.extend(masked_crc32c(content + b'\0').to_bytes(4, 'little'))
+        data.extend(masked_crc32c(content + b'\0'))
         return handle
 
     size = 0
@@ -72,7 +64,7 @@ def _block(data: bytes, offset: int, size: int) -> bytes:
     content, trailer = data[offset : offset + size], data[offset + size : offset + size + _TRAILER]
     if len(trailer) < _TRAILER:
         raise ValueError('a block that continues after the end of the file')
-    if masked_crc32c(content + trailer[:1]) != int.from_bytes(trailer[1:], 'little'):
+    if masked_crc32c(content + trailer[:1]) != trailer[1:]:
         raise ValueError('a block that does not match its checksum')
     if trailer[0]:
         raise ValueError('compressed blocks, which TensorFlow does not write into checkpoints')
