@@ -14,8 +14,7 @@ from bertjax.files.protobuf import decode_varint, encode_varint, masked_crc32c
 _MAGIC = 0xDB4775248B80FB57.to_bytes(8, 'little')
 _FOOTER = 48  # The size in bytes of the footer: two handles (the offset and the size of a block), padding and _MAGIC.
 _TRAILER = 5  # The size in bytes of the compression type and the checksum after each block.
-_BLOCK = 256 << 10  # The number of bytes after which a new block starts.
-_RESTART_INTERVAL = 16  # Every 16th entry of a block has a complete key. In the index, every entry has one.
+_RESTART_INTERVAL = 16  # Every 16th entry of a block has a complete key.
 
 
 def read_table(data: bytes) -> dict[bytes, bytes]:
@@ -30,26 +29,18 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
 
 
 def write_table(entries: Mapping[bytes, bytes]) -> bytes:
-    """Returns the bytes of a table of `entries`. Equal entries give equal bytes."""
-    data, index, block = bytearray(), {}, {}
+    """Returns the bytes of a table of `entries`, at least one, in one block. Equal entries give equal bytes."""
+    data = bytearray()
 
-    def put(content: bytes) -> bytes:
-        handle = encode_varint(len(data)) + encode_varint(len(content))
-        data.extend(content + b'\0')  # 0: not compressed
-        data.extend(masked_crc32c(content + b'\0'))
-        return handle
+    def put(block: Mapping[bytes, bytes]) -> bytes:
+        content, begin = _encode(block) + b'\0', len(data)  # 0: not compressed
+        data.extend(content + masked_crc32c(content))
+        return encode_varint(begin) + encode_varint(len(content) - 1)
 
-    size = 0
-    for key, value in sorted(entries.items()):
-        block[key] = value
-        size += len(key) + len(value)
-        if size >= _BLOCK:
-            index[key] = put(_encode(block, _RESTART_INTERVAL))
-            block, size = {}, 0
-    if block:
-        # As in TensorFlow, the key of the last block in the index is short, and >= all keys of the block.
-        index[bytes([max(block)[0] + 1]) if max(block) else b''] = put(_encode(block, _RESTART_INTERVAL))
-    handles = put(_encode({}, 1)) + put(_encode(index, 1))
+    block = put(dict(sorted(entries.items())))
+    # As in TensorFlow, the key of the block in the index is short, and >= all keys of the block.
+    last = max(entries)
+    handles = put({}) + put({bytes([last[0] + 1]) if last else b'': block})
     return bytes(data) + handles.ljust(_FOOTER - len(_MAGIC), b'\0') + _MAGIC
 
 
@@ -83,15 +74,14 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         position += unshared + size
 
 
-def _encode(entries: Mapping[bytes, bytes], restart_interval: int) -> bytes:
+def _encode(entries: Mapping[bytes, bytes]) -> bytes:
     data, starts, previous = bytearray(), [], b''
     for number, (key, value) in enumerate(entries.items()):
-        shared = 0
-        if number % restart_interval == 0:
+        if number % _RESTART_INTERVAL == 0:
             starts.append(len(data))
-        else:
-            same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(key, previous, strict=False))
-            shared = sum(1 for _ in same)
+            previous = b''
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(key, previous, strict=False))
+        shared = sum(1 for _ in same)
         data += (
             encode_varint(shared) + encode_varint(len(key) - shared) + encode_varint(len(value)) + key[shared:] + value
         )
