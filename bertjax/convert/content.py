@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jinja2
 from etils import epath
 
 from bertjax.convert.heads import Head
@@ -15,6 +16,17 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.text.special import to_json
 from bertjax.text.tokenizer import Tokenizer
+
+_CELL = str.maketrans({'|': '\\|', '\n': ' '})  # for a cell of a table in Markdown
+_ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.PackageLoader(__package__, ''),
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    undefined=jinja2.StrictUndefined,
+)
+_ENVIRONMENT.filters['number'] = format
+_ENVIRONMENT.filters['cell'] = lambda x: (f'{x:.6g}' if isinstance(x, float) else str(x)).translate(_CELL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,3 +99,8 @@ def write_files(folder: epath.Path, files: Mapping[str, bytes]) -> None:
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
+
+
+def render(template: str, **values: Any) -> str:
+    """Returns the text of a README.md, made from a template of this folder."""
+    return _ENVIRONMENT.get_template(template).render(values)

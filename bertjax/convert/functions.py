@@ -5,10 +5,12 @@ from collections.abc import Callable, Collection, Mapping
 
 import jax
 import numpy as np
+from etils import epath
 from flax import linen as nn
 from flax.traverse_util import unflatten_dict
 from jax import export
 
+from bertjax.convert.content import render
 from bertjax.data.features import INPUTS
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.heads import BertForTask
@@ -71,28 +73,21 @@ def describe_outputs(outputs: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, s
     return {name: f'{x.dtype}[{", ".join(map(str, x.shape))}]' for name, x in outputs.items()}
 
 
-def function_card(
-    template: str,
-    outputs: Mapping[str, Mapping[str, str]],
+def write_card(
+    folder: epath.Path,
     suffix: str,
+    outputs: Mapping[str, Mapping[str, str]],
     model: BertForPreTraining | BertForTask,
     **values: object,
-) -> str:
-    """Fills in a README.md template: {functions}, {first}, {inputs}, {example} and the fields in `values`.
+) -> None:
+    """Writes the README.md of exported functions.
 
-    `outputs` is {name of a function: the result of `describe_outputs`}. `suffix` is the suffix of the function files.
+    `suffix` is the suffix of their files, and `outputs` is {name of a function: the result of `describe_outputs`}.
+    `values` are further values for the template.
     """
-    described = {name: ', '.join(f'`{key}` {x}' for key, x in shapes.items()) for name, shapes in outputs.items()}
     dimensions, longest = _dimensions(model), model.config.max_positions
-    choices = ', with c choices per example' if 'c' in dimensions else ''
-    sizes = f'for any number b of sequences of any length s up to {longest:,}{choices}'
-    return template.format(
-        functions='\n'.join(f'* `{name}.{suffix}`: {text}' for name, text in described.items()),
-        first=next(iter(outputs)),
-        inputs=f'The inputs are int32 arrays [{dimensions}], {sizes}.',
-        example='[[[2, 5, 3], [2, 6, 3]]]' if choices else '[[2, 5, 3]]',
-        **values,
-    )
+    values = {'suffix': suffix, 'outputs': outputs, 'dimensions': dimensions, 'longest': longest, **values}
+    (folder / 'README.md').write_text(render('functions.md.j2', **values))
 
 
 def _dimensions(model: BertForPreTraining | BertForTask) -> str:

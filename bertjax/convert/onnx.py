@@ -14,7 +14,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.convert.content import ExportContent
-from bertjax.convert.functions import Function, describe_outputs, function_card, make_functions, symbolic_inputs
+from bertjax.convert.functions import Function, describe_outputs, make_functions, symbolic_inputs, write_card
 from bertjax.convert.trees import flat_paths, stacked_shapes
 from bertjax.data.features import INPUTS
 from bertjax.errors import UserError
@@ -27,24 +27,6 @@ from bertjax.model.stacking import unstack_layers
 OPSET = 21  # onnxruntime 1.18 and later versions support this opset.
 _MAX_WEIGHT_BYTES = 2**31 - 2**24  # A protocol buffer is smaller than 2 GiB, and the graph needs some space.
 _KEY, _FIX = 'config.export_formats', 'remove onnx from config.export_formats'
-_CARD = """# A BERT as ONNX
-
-{functions}
-
-{inputs} `attention_mask` is 1 for tokens
-and 0 for padding. The files use opset {opset} and contain the weights in float32. Install the runtime with
-`pip install onnxruntime`:
-
-```python
-import numpy as np, onnxruntime
-
-session = onnxruntime.InferenceSession('{first}.onnx')
-input_ids = np.array({example}, np.int32)
-inputs = [input_ids, np.zeros_like(input_ids), np.ones_like(input_ids)]
-names = [output.name for output in session.get_outputs()]
-outputs = dict(zip(names, session.run(names, dict(zip({names}, inputs)))))
-```
-"""
 
 
 def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
@@ -85,8 +67,7 @@ def export_onnx(content: ExportContent, directory: epath.PathLike) -> None:
         for name, function in make_functions(model, unstacked.keys(), embeddings).items():
             graph, outputs[name] = _convert(name, function, flat_paths(unstacked), model)
             write_atomic(path / f'{name}.onnx', graph.SerializeToString(deterministic=True))
-        values = {'opset': OPSET, 'names': list(INPUTS)}
-        (path / 'README.md').write_text(function_card(_CARD, outputs, 'onnx', model, **values))
+        write_card(path, 'onnx', outputs, model, opset=OPSET, inputs=list(INPUTS))
 
 
 def _convert(

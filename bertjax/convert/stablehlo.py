@@ -14,33 +14,13 @@ from etils import epath
 from jax import export
 
 from bertjax.convert.content import ExportContent
-from bertjax.convert.functions import describe_outputs, function_card, make_functions, symbolic_inputs
+from bertjax.convert.functions import describe_outputs, make_functions, symbolic_inputs, write_card
 from bertjax.convert.trees import flat_paths
 from bertjax.data.features import INPUTS
 from bertjax.files.atomic import write_atomic
 
 PLATFORMS = ('cpu', 'cuda', 'tpu')
 FUNCTIONS, WEIGHTS = 'functions.json', 'weights.safetensors'
-_CARD = """# A BERT as StableHLO
-
-{functions}
-
-{inputs} `attention_mask` is 1 for tokens
-and 0 for padding. The functions were lowered for {platforms} with jax {version}. JAX guarantees that later
-versions can read them for at least half a year. Install the packages with
-`pip install jax flatbuffers safetensors`:
-
-```python
-import numpy as np, safetensors.numpy
-from jax import export
-
-weights = safetensors.numpy.load_file('weights.safetensors')
-with open('{first}.jax_export', 'rb') as file:
-    function = export.deserialize(bytearray(file.read()))
-input_ids = np.array({example}, np.int32)
-outputs = function.call(weights, input_ids, np.zeros_like(input_ids), np.ones_like(input_ids))
-```
-"""
 
 
 def export_stablehlo(content: ExportContent, directory: epath.PathLike) -> None:
@@ -63,8 +43,7 @@ def export_stablehlo(content: ExportContent, directory: epath.PathLike) -> None:
             }
         write_atomic(path / WEIGHTS, safetensors.numpy.save(weights))
         outputs = {name: values['outputs'] for name, values in facts.items()}
-        versions = {'platforms': ', '.join(PLATFORMS), 'version': jax.__version__}
-        (path / 'README.md').write_text(function_card(_CARD, outputs, 'jax_export', model, **versions))
+        write_card(path, 'jax_export', outputs, model, platforms=PLATFORMS, version=jax.__version__)
         (path / FUNCTIONS).write_text(json.dumps(facts, indent=2) + '\n')
 
 

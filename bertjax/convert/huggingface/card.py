@@ -1,89 +1,8 @@
 """Composes the model card, the README.md of an export."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from bertjax.convert.content import ExportContent
-
-_TEMPLATE = """---
-{fields}
----
-
-# {title}
-
-A BERT of {parameters:,} parameters ({layers} layers, width {width}, {heads} heads), {trained} with bertjax.
-
-## How to use
-
-```python
-{code}
-```
-{pipeline}
-## Intended use
-
-{intended}
-
-## Training data
-
-{data}
-"""
-_TRANSFORMERS = """from transformers import AutoTokenizer, {architecture}
-
-tokenizer = AutoTokenizer.from_pretrained('{name}')
-model = {architecture}.from_pretrained('{name}')"""
-_EMBEDDINGS = """queries = model.encode_query(['A query.'])
-documents = model.encode_document(['A text.', 'Another text.'])
-print(model.similarity(queries, documents))"""
-# {class of sentence-transformers: code that uses `model`, an instance of this class}.
-_SENTENCE_CLASSES = {
-    'SentenceTransformer': _EMBEDDINGS,
-    'MultiVectorEncoder': _EMBEDDINGS,
-    'CrossEncoder': "print(model.rank('A query.', ['A text.', 'Another text.']))",
-}
-_PIPELINE = """
-Or with a pipeline:
-
-```python
-from transformers import pipeline
-
-ask = pipeline('{tag}', model='{name}')
-ask({arguments})
-```
-"""
-# {the hub's pipeline tag: (the purpose of the model, the arguments of a call of the pipeline)}.
-_USES = {
-    'fill-mask': (
-        'Fine-tuning on tasks such as classification, tagging and question answering, and filling masked words. The '
-        'model does not generate text. Its vectors are not sentence embeddings unless it is fine-tuned for them.',
-        "f'A sentence with a {ask.tokenizer.mask_token} in it.'",
-    ),
-    'text-classification': (
-        'Classifying or scoring a text or a pair of texts, with the labels that the model was trained on.',
-        "'A text to classify.'",
-    ),
-    'token-classification': (
-        'Tagging the words of a text with the labels that the model was trained on.',
-        "'A text whose words are to be tagged.'",
-    ),
-    'question-answering': (
-        'Extracting the answer to a question from a given text. The model has no other source of knowledge.',
-        "question='A question?', context='A text that contains the answer.'",
-    ),
-    'feature-extraction': (
-        'Computing features of texts, and fine-tuning. The model has no head.',
-        "'A text.'",
-    ),
-    'text-ranking': ('Scoring a query with each of several texts, to rank the texts.', ''),
-    'sentence-similarity': ('Comparing texts by their similarity, and searching for texts with a query.', ''),
-    'multiple-choice': ('Choosing the best of several endings of a text.', ''),
-}
-_LIMITATIONS = """
-## Limitations
-
-The model may reproduce errors and biases of its training data{confidence}. Texts of
-more than {positions} tokens must be truncated.{language} The reported metrics are from one run with one seed. Evaluate
-the model on your own examples before you rely on its predictions.
-"""
+from bertjax.convert.content import ExportContent, render
 
 
 def _fields(
@@ -117,16 +36,6 @@ def _fields(
     ).to_yaml()
 
 
-def _cell(value: Any) -> str:
-    text = f'{value:.6g}' if isinstance(value, float) else str(value)
-    return text.replace('|', '\\|').replace('\n', ' ')
-
-
-def _table(facts: Mapping[str, Any]) -> str:
-    rows = [f'| {_cell(name)} | {_cell(value)} |' for name, value in facts.items()]
-    return '\n'.join(['| | |', '|---|---|', *rows]) + '\n'
-
-
 def model_card(content: ExportContent, architecture: str, parameters: int, pipeline: str) -> str:
     """Returns the text of the card.
 
@@ -139,47 +48,26 @@ def model_card(content: ExportContent, architecture: str, parameters: int, pipel
       parameters: The number of parameters.
       pipeline: The hub's pipeline tag; '' for a pre-trained model with an MLM head.
     """
-    config, card, about = content.config, content.card, content.about
+    card, about = dict(content.card), content.about
+    title, name, made = card.pop('title', 'BERT'), card.pop('name', ''), card.pop('made', '')
+    facts = {key: value for key, value in card.items() if not isinstance(value, Mapping)}
+    sections = {key: value for key, value in card.items() if isinstance(value, Mapping)}
     sentence_class = content.head.sentence_class if content.head else ''
-    header_keys = ('title', 'name', 'made')
-    facts = {name: value for name, value in card.items() if name not in header_keys and not isinstance(value, Mapping)}
-    sections = {name: value for name, value in card.items() if isinstance(value, Mapping)}
-    title, tag = card.get('title', 'BERT'), pipeline or 'fill-mask'
-    name = card.get('name') or 'PATH'
-    intended, arguments = _USES.get(tag, ('The task that the model was fine-tuned on.', ''))
-    code, library = _TRANSFORMERS.format(architecture=architecture, name=name), 'transformers'
-    if sentence_class:
-        code = f"from sentence_transformers import {sentence_class}\n\nmodel = {sentence_class}('{name}')\n"
-        code, library = code + _SENTENCE_CLASSES[sentence_class], 'sentence-transformers'
-    text = _TEMPLATE.format(
-        title=title,
-        parameters=parameters,
+    library = 'sentence-transformers' if sentence_class else 'transformers'
+    return render(
+        'card.md.j2',
         fields=_fields(title, library, pipeline, about, content.figures),
-        trained=card.get('made', 'fine-tuned' if pipeline else 'pre-trained'),
-        layers=config.num_layers,
-        width=config.width,
-        heads=config.num_heads,
-        code=code,
-        pipeline=_PIPELINE.format(tag=tag, name=name, arguments=arguments) if arguments else '',
-        intended=intended,
-        data=_data(about),
+        title=title,
+        name=name or 'PATH',
+        made=made or ('fine-tuned' if pipeline else 'pre-trained'),
+        tag=pipeline or 'fill-mask',
+        is_pretrained=not pipeline,
+        architecture=architecture,
+        sentence_class=sentence_class,
+        parameters=parameters,
+        config=content.config,
+        datasets=[name for name in about.get('datasets', '').split(',') if name],
+        base_model=about.get('base_model'),
+        language=about.get('language'),
+        tables={**({'Training': facts} if facts else {}), **sections},
     )
-    if config.causal and not pipeline:
-        text += '\nAttention is causal, from left to right (`is_decoder`). The loss is computed at masked positions.\n'
-    for name, table in {**({'Training': facts} if facts else {}), **sections}.items():
-        text += f'\n## {name}\n\n{_table(table)}'
-    language = about.get('language', '')
-    other = f' The model was not trained on languages other than {language}.' if language else ''
-    confidence = '' if sentence_class else ', and its probabilities may be too confident'
-    return text + _LIMITATIONS.format(positions=f'{config.max_positions:,}', language=other, confidence=confidence)
-
-
-def _data(about: Mapping[str, str]) -> str:
-    """Returns sentences about the data sets, the base model and the language that `about` names."""
-    sets = [name for name in about.get('datasets', '').split(',') if name]
-    links = ', '.join(f'[{name}](https://huggingface.co/datasets/{name})' for name in sets)
-    base = about.get('base_model')
-    lines = [f'Trained on {links}.' if sets else 'The training data were not specified.']
-    lines += [f'Training started from [{base}](https://huggingface.co/{base}).'] if base else []
-    lines += [f'Language: {about["language"]}.'] if about.get('language') else []
-    return ' '.join(lines)
