@@ -9,7 +9,7 @@ from bertjax.optim.optimizers import OPTIMIZERS
 from bertjax.optim.schedules import DECAYS, SCHEDULES
 from bertjax.parallel.rules import PRESETS, mesh_axes
 from bertjax.parallel.zero1 import ZERO1
-from bertjax.writers.services import SERVICES
+from bertjax.writers.tracker import SERVICES
 
 SEED = integer(0, 2**32 - 1)
 ROWS = integer(1, MANY)
