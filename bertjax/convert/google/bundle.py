@@ -25,7 +25,7 @@ _FLOAT32 = 1
 # order and the format version. _PRODUCER is a field of VersionDef.
 _HEADER, _SHARDS, _BIG_ENDIAN, _VERSION, _PRODUCER = b'', 1, 2, 3, 1
 # The fields of BundleEntryProto. The next line has the fields of TensorShapeProto and of its dimensions.
-_DTYPE, _SHAPE, _SHARD, _OFFSET, _SIZE, _CRC, _SLICES = 1, 2, 3, 4, 5, 6, 7
+_DTYPE, _SHAPE, _SHARD, _OFFSET, _SIZE, _CRC = 1, 2, 3, 4, 5, 6
 _DIMENSION, _LENGTH = 2, 1
 _EXPECTED = 'a complete checkpoint of TensorFlow'
 _AGAIN = 'copy all files of the checkpoint again'
@@ -44,9 +44,7 @@ class Bundle:
         try:
             table = read_table(read_bytes(self._index, _EXPECTED, _AGAIN))
             header = protobuf.single_fields(table.pop(_HEADER, b''))
-            # Keys that begin with a zero byte belong to slices of partitioned variables.
-            messages = {key.decode(): x for key, x in table.items() if not key.startswith(b'\0')}
-            self._entries = {name: protobuf.single_fields(message) for name, message in messages.items()}
+            self._entries = {key.decode(): protobuf.single_fields(message) for key, message in table.items()}
             self.shapes = {name: _shape(entry.get(_SHAPE, b'')) for name, entry in self._entries.items()}
         except (ValueError, TypeError) as error:
             raise UserError(str(self._index), str(error), _EXPECTED, _AGAIN) from None
@@ -58,14 +56,11 @@ class Bundle:
     def read(self, name: str) -> np.ndarray:
         """Reads a tensor in its saved dtype.
 
-        Raises a UserError if the dtype is unsupported, if the tensor is sliced, truncated or damaged, or if its file
-        cannot be read.
+        Raises a UserError if the dtype is unsupported, if the tensor is truncated or damaged, or if its file cannot be
+        read.
         """
         entry, shape, where = self._entries[name], self.shapes[name], f'{self._prefix}: {name}'
         kind, size = entry.get(_DTYPE, 0), entry.get(_SIZE, 0)
-        if _SLICES in entry:
-            fix = 'save the checkpoint again without partitioned variables'
-            raise UserError(where, 'a variable saved in slices', 'an unpartitioned variable', fix)
         if kind not in _DTYPES:
             found = f'values of type {kind} (tensorflow/core/framework/types.proto)'
             raise UserError(where, found, 'float, int32 or int64 values', 'give the checkpoint of a model')
