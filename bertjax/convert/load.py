@@ -21,7 +21,7 @@ from bertjax.convert.google import read as google
 from bertjax.convert.google.names import MNLI_LABELS
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface import read as huggingface
-from bertjax.convert.huggingface.config import FIELDS, label_names
+from bertjax.convert.huggingface.config import label_names
 from bertjax.convert.source import CheckpointSource
 from bertjax.convert.trees import init_stacked, stacked_shapes
 from bertjax.errors import UserError
@@ -116,8 +116,9 @@ def load_pretraining_model(
       UserError: The model is not a BERT, a file is damaged, the encoder is incomplete, or shapes differ.
     """
     source = read_source(directory)
-    nsp = {'nsp': 'bert.pooler.dense.weight' in source.tensors}
-    model = BertForPreTraining(_config(source, **{**nsp, **changes, 'scan_layers': scan_layers}))
+    config = _config(source, scan_layers=scan_layers)
+    nsp = 'bert.pooler.dense.weight' in source.tensors
+    model = BertForPreTraining(dataclasses.replace(config, **{'nsp': nsp, **changes}))
     return _assemble(source, model, stacked_shapes(model), '', seed)
 
 
@@ -183,8 +184,7 @@ def _config(source: CheckpointSource, **changes: Any) -> BertConfig:
     except UserError as error:
         fix = f'copy the directory again: {os.path.basename(where)} was changed'
         key = error.where.rpartition('.')[2]
-        key = dict(FIELDS).get(key, key)
-        raise UserError(where, f'{source.key_names.get(key, key)} {error.found}', error.expected, fix) from None
+        raise UserError(where, f'{source.keys.get(key, key)} {error.found}', error.expected, fix) from None
     return dataclasses.replace(config, **changes)
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from bertjax.files.disk import annotate_write_errors
 from bertjax.files.paths import without_wildcards
 from bertjax.files.small_files import read_json_object
 from bertjax.model.config import BertConfig, FieldKind, fields_of
+from bertjax.model.stacking import STACKED
 
 MODEL, PARAMS = 'model.json', 'params'
 _FILE_BYTES = 32 * 2**20  # Orbax starts a new file after this many compressed bytes.
@@ -80,22 +82,17 @@ def read(directory: epath.Path) -> CheckpointSource:
     head = facts.get('head', {})
     if not isinstance(head, dict) or not isinstance(head.get('task', {}), dict):
         raise UserError(str(config_path), 'a head or a task that is not an object', 'the metadata of an export', _AGAIN)
-    values = {**head.get('task', {}), 'architectures': [head.get('architecture', 'BertForPreTraining')]}
+    architecture = head.get('architecture', 'BertForPreTraining')
+    values = {**head.get('task', {}), 'architectures': [architecture]}
     if 'vocab_size' not in facts:
         raise UserError(str(config_path), 'no vocab_size', 'the fields of a BertConfig', _AGAIN)
-    config_fields = {field.name for field in dataclasses.fields(BertConfig)}
-    try:
-        config = BertConfig(**{name: value for name, value in facts.items() if name in config_fields})
-    except UserError as error:
-        found = f'{error.where.removeprefix("config.model.")} {error.found}'
-        raise UserError(str(config_path), found, error.expected, _AGAIN) from None
     field_names = fields_of(FieldKind.ARCHITECTURE, FieldKind.TRAINING).keys() - {'param_dtype'}
-    fields = {name: getattr(config, name) for name in field_names}
-    tensors = functools.partial(_tensors, directory, config, head.get('projection', ''))
-    return CheckpointSource(str(directory), str(config_path), values, fields, tensors)
+    fields = {name: facts[name] for name in facts if name in field_names}
+    tensors = functools.partial(_tensors, directory, fields, head.get('projection', ''))
+    return CheckpointSource(str(directory), str(config_path), values, fields, tensors, architecture)
 
 
-def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict[str, StoredTensor]:
+def _tensors(directory: epath.Path, fields: Mapping[str, Any], projection: str) -> dict[str, StoredTensor]:
     folder = pathlib.Path(directory)
     try:
         import orbax.checkpoint as ocp  # see `_save`
@@ -107,5 +104,6 @@ def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict
         raise UserError(str(folder / PARAMS), found, 'a complete export', _AGAIN) from None
     if read_json_object(directory / _CHECKSUM, _AGAIN).get('sha256') != params_digest(params):
         raise UserError(str(folder / PARAMS), 'values that do not match their checksum', 'a complete export', _AGAIN)
-    arrays = names.to_huggingface(params, config, projection)
-    return {name: StoredTensor(name, config.param_dtype, x) for name, x in arrays.items()}
+    config = BertConfig(**fields, scan_layers=STACKED in params['encoder'])
+    dtype = jax.tree.leaves(params)[0].dtype.name  # the same for all, see `BertConfig.param_dtype`
+    return {name: StoredTensor(name, dtype, x) for name, x in names.to_huggingface(params, config, projection).items()}

@@ -23,13 +23,13 @@ class CheckpointSource:
     Attributes:
       where: The directory, for error messages.
       description_file: The path of the file with `values`, for error messages.
-      values: The content of an equivalent config.json of model_type 'bert'. For Orbax, it has only `architectures`
-        and the task's fields.
+      values: The content of config.json, but with BERT's names of classes in `architectures`. For other formats, it
+        has at least `architectures` and the task's fields.
       fields: The fields of a BertConfig.
       read: A function that reads the tensors. It is called when `tensors` is first used, because many callers
         need only the sizes of a model.
-      key_names: {key in BERT: its name in the format}, for names that differ. Error messages have the names of the
-        format.
+      kind: The class of transformers that the description names, or ''.
+      keys: {our field: its key in the description}, where they differ, for error messages.
       unused_content: A description of unused content of the directory, such as the variables of an optimizer.
     """
 
@@ -38,7 +38,8 @@ class CheckpointSource:
     values: Mapping[str, Any]
     fields: Mapping[str, Any]
     read: Callable[[], dict[str, StoredTensor]]
-    key_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    kind: str
+    keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     unused_content: str = ''
 
     @functools.cached_property
@@ -49,9 +50,3 @@ class CheckpointSource:
         damaged or a tensor has an unsupported type.
         """
         return self.read()
-
-    @property
-    def kind(self) -> str:
-        """The class of transformers that the description names, or ''."""
-        classes = self.values.get('architectures')
-        return self.key_names.get('architectures', str(classes[0]) if isinstance(classes, list) and classes else '')

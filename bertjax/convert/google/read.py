@@ -11,6 +11,7 @@ from etils import epath
 from bertjax.convert.google.bundle import INDEX, Bundle
 from bertjax.convert.google.names import HEADS, from_google, is_slot, transpose_kernel
 from bertjax.convert.huggingface.config import from_json
+from bertjax.convert.huggingface.families import FIELDS
 from bertjax.convert.source import CheckpointSource, StoredTensor
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_bytes, read_json_object
@@ -49,6 +50,8 @@ def read(path: epath.Path) -> CheckpointSource:
         values,
         from_json(values, str(config_path)),
         functools.partial(_tensors, bundle, names),
+        next(iter(heads), ''),
+        FIELDS,
         unused_content=f'{slots} variables of the optimizer' if slots else '',
     )
 

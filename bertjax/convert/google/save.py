@@ -11,7 +11,8 @@ from bertjax.convert.google.bundle import write_bundle
 from bertjax.convert.google.names import HEADS, MNLI_LABELS, to_google, transpose_kernel
 from bertjax.convert.google.read import CONFIG, GELU, NAME
 from bertjax.convert.heads import Head
-from bertjax.convert.huggingface.config import FIELDS, label_names
+from bertjax.convert.huggingface.config import label_names
+from bertjax.convert.huggingface.families import FIELDS
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.text.tokenizer import Tokenizer
@@ -70,7 +71,7 @@ def export_google(content: ExportContent, directory: epath.PathLike) -> None:
     with content.stage(directory) as path:
         theirs = {to_google(name): x for name, x in tensors.items()}
         write_bundle(path / NAME, {name: transpose_kernel(name, x) for name, x in theirs.items()})
-        values = {theirs: getattr(config, ours) for ours, theirs in FIELDS if ours not in _FIXED}
+        values = {theirs: getattr(config, ours) for ours, theirs in FIELDS.items() if ours not in _FIXED}
         # 'gelu' means the tanh form of GELU. The key GELU, which google-research/bert ignores, marks the exact form.
         values |= {'hidden_act': _ACTIVATIONS[config.mlp], **({GELU: 'erf'} if config.mlp == 'gelu' else {})}
         (path / CONFIG).write_text(json.dumps(values, indent=2, sort_keys=True) + '\n')

@@ -1,39 +1,18 @@
-"""Converts a BertConfig to the config.json of a Hugging Face BERT and back."""
+"""Converts a BertConfig to the config.json of a model of transformers and back."""
 
 from collections.abc import Collection, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface import modernbert
-from bertjax.convert.huggingface.families import DISTILBERT, FAMILIES
+from bertjax.convert.huggingface.families import BERT, DISTILBERT, FAMILIES, FIELDS, Family
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 
-ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}
-# {name in transformers: our name}. transformers has several names for some functions.
-ACTIVATIONS_READ = {theirs: ours for ours, theirs in ACTIVATIONS.items()}
-ACTIVATIONS_READ |= {'gelu_new': 'gelu_tanh', 'gelu_python': 'gelu', 'gelu_python_tanh': 'gelu_tanh'}
-
-# (our field, their key)
-FIELDS = (
-    ('vocab_size', 'vocab_size'),
-    ('num_layers', 'num_hidden_layers'),
-    ('width', 'hidden_size'),
-    ('num_heads', 'num_attention_heads'),
-    ('mlp_dim', 'intermediate_size'),
-    ('max_positions', 'max_position_embeddings'),
-    ('num_segments', 'type_vocab_size'),
-    ('dropout', 'hidden_dropout_prob'),
-    ('attention_dropout', 'attention_probs_dropout_prob'),
-    ('layer_norm_eps', 'layer_norm_eps'),
-    ('init_stddev', 'initializer_range'),
-    ('causal', 'is_decoder'),
-)
-# The keys of FIELDS that a file may lack. For these keys, our defaults equal the defaults of transformers.
-_OPTIONAL = {'type_vocab_size', 'hidden_dropout_prob', 'attention_probs_dropout_prob'}
-_OPTIONAL |= {'layer_norm_eps', 'initializer_range', 'max_position_embeddings', 'is_decoder'}
+# The fields of FIELDS that a file may lack. For these fields, our defaults equal the defaults of transformers.
+_OPTIONAL = {'max_positions', 'num_segments', 'dropout', 'attention_dropout', 'layer_norm_eps', 'init_stddev'}
+_OPTIONAL |= {'causal', 'mlp'}
 _FIX = 'set --config.export_formats=orbax to train it anyway'
 
 
@@ -52,7 +31,7 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
         return
     if not config.num_segments:
         reason = 'as in DistilBERT, the export format of a model with config.model.num_segments=0'
-        for name, theirs in (('causal', False), ('layer_norm_eps', dict(DISTILBERT.fixed)['layer_norm_eps'])):
+        for name, theirs in (('causal', False), ('layer_norm_eps', DISTILBERT.fixed['layer_norm_eps'])):
             if getattr(config, name) != theirs:
                 found = f'{getattr(config, name)!r} with config.export on'
                 raise UserError(f'config.model.{name}', found, f'{theirs!r}, {reason}', _FIX)
@@ -104,12 +83,13 @@ def label_names(id2label: Any) -> tuple[str, ...]:
 
 def to_json(
     config: BertConfig,
+    family: Family,
     pad_id: int,
-    head: Head | None = None,
-    task: Mapping[str, Any] = MappingProxyType({}),
-    missing_parts: Collection[str] = (),
+    head: Head | None,
+    task: Mapping[str, Any],
+    missing_parts: Collection[str],
 ) -> dict[str, Any]:
-    """Returns a config.json with the keys of BERT, for a model that has passed `check_exportable`.
+    """Returns the config.json of a model that has passed `check_exportable`.
 
     `task` has the fields of the task in config.json (`id2label` ...), and `missing_parts` the parts of a pre-trained
     model, such as 'mlm' and 'nsp', that have no weights. A left-to-right model without a pair head is a BertForMaskedLM
@@ -121,55 +101,60 @@ def to_json(
         architecture = 'BertForNextSentencePrediction' if nsp else 'BertModel'
     else:
         architecture = 'BertForPreTraining' if nsp else 'BertForMaskedLM'
+    architecture = head.architecture if head else architecture
+    values = {key: getattr(config, ours) for ours, key in family.all_keys.items()}
+    values[family.all_keys['mlp']] = next(theirs for theirs, mlp in family.activations.items() if mlp == config.mlp)
+    values |= {} if family.encoder_only else {'position_embedding_type': 'absolute', 'use_cache': False}
+    if family.offset:
+        values['max_position_embeddings'] += pad_id + 1
     return {
         **task,
-        'architectures': [head.architecture if head else architecture],
-        'model_type': 'bert',
-        **({'hidden_act': ACTIVATIONS[config.mlp]} if config.mlp in ACTIVATIONS else {}),
+        'architectures': [architecture.replace('Bert', family.classes, 1)],
+        'model_type': family.name,
         'pad_token_id': pad_id,
-        'position_embedding_type': 'absolute',
         'tie_word_embeddings': True,
-        'torch_dtype': 'float32',
-        'use_cache': False,
-        **{theirs: getattr(config, ours) for ours, theirs in FIELDS},
+        **values,
+        **family.write_values(config),
     }
 
 
-def from_json(
-    values: Mapping[str, Any], where: str, key_names: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, Any]:
-    """Returns the fields of a BertConfig from the content of a BERT's config.json.
+def from_json(values: Mapping[str, Any], where: str, family: Family = BERT) -> dict[str, Any]:
+    """Returns the fields of a BertConfig from the content of the config.json of a model of a family.
 
     Two values extend BERT's config.json: `type_vocab_size` 0 means no segment embedding, and `pooler_act` is the
-    activation of the pooler (default: 'tanh'). Error messages name the file `where` and its keys. `key_names` is
-    {key in BERT: different key in the file}.
+    activation of the pooler (default: 'tanh'). Error messages name the file `where`.
 
     Raises:
-      UserError: The model is not a BERT or has unsupported features, or a required key is missing. BertConfig checks
-        the types.
+      UserError: The model is not of the family or has unsupported features, or a required key is missing. BertConfig
+        checks the types.
     """
+    keys, values = family.all_keys, {**family.defaults, **values}
 
     def fail(key: str, expected: str, fix: str) -> None:
-        raise UserError(where, f'{key_names.get(key, key)} {values.get(key)!r}', expected, fix)
+        raise UserError(where, f'{key} {values.get(key)!r}', expected, fix)
 
     other = 'give a directory of a BERT'
     classes = values.get('architectures')
     kind = str(classes[0]) if isinstance(classes, list) and classes else ''
     # Old files have no model_type. The name of the class then shows the family.
-    if values.get('model_type', 'bert' if kind.startswith('Bert') or not kind else None) != 'bert':
+    if values.get('model_type', 'bert' if kind.startswith('Bert') or not kind else None) != family.name:
         fix = f'{other}: {kind} computes another function' if kind else f'{other}: other models compute other functions'
         fail('model_type', 'one of ' + ', '.join(family.name for family in FAMILIES), fix)
-    if values.get('hidden_act', 'gelu') not in tuple(ACTIVATIONS_READ):
-        fail('hidden_act', 'one of ' + ', '.join(ACTIVATIONS_READ), other)
-    if values.get('position_embedding_type', 'absolute') != 'absolute':
+    activation = values.get(keys['mlp'], 'gelu')
+    if activation not in tuple(family.activations):
+        fail(keys['mlp'], 'one of ' + ', '.join(family.activations), other)
+    if not family.encoder_only and values.get('position_embedding_type', 'absolute') != 'absolute':
         fail('position_embedding_type', "'absolute'", other)
     if values.get('add_cross_attention', False):
         fail('add_cross_attention', 'False', f'{other}, not of a decoder with cross-attention')
-    if not isinstance(values.get('architectures'), list | None):
+    if not isinstance(classes, list | None):
         fail('architectures', "a list of transformers' classes", other)
-    for _, theirs in FIELDS:
-        if theirs not in values and theirs not in _OPTIONAL:
-            fail(theirs, 'a number', other)
-    fields = {ours: values[theirs] for ours, theirs in FIELDS if theirs in values}
-    mlp = ACTIVATIONS_READ[values.get('hidden_act', 'gelu')]
-    return {**fields, 'mlp': mlp, 'pooler': values.get('pooler_act', 'tanh')}
+    for ours, key in keys.items():
+        if ours in FIELDS and ours not in _OPTIONAL and key not in values:
+            fail(key, 'a number', other)
+    fields = {ours: values[key] for ours, key in keys.items() if key in values}
+    fields |= {'mlp': family.activations[activation], 'pooler': values.get('pooler_act', 'tanh')}
+    positions = values.get('max_position_embeddings', 512)
+    if family.offset and type(positions) is int:
+        fields['max_positions'] = positions - family.unused_positions(values, where)
+    return fields | family.fixed | family.read_fields(values, where)

@@ -1,8 +1,7 @@
 """The families of models in transformers that bertjax reads and writes, and how they differ from BERT.
 
-The readers and writers of directories use BERT's names, and the names of convert/names.py for parts that BERT lacks. A
-`Family` converts these names to its own names and back. `Family.read_fields` and `Family.write_values` convert the keys
-of config.json that BERT lacks.
+The readers and writers of tensors use BERT's names, and the names of convert/names.py for parts that BERT lacks. A
+`Family` converts these names to its own names and back.
 """
 
 import dataclasses
@@ -20,6 +19,31 @@ _DISTIL = 'distilbert.transformer.layer.{i}'
 _MODERN = 'model.layers.{i}'
 _BLOCK = 'bert.encoder.layer.{i}'
 Renaming = tuple[tuple[str, str], ...]
+# {our field: its key in BERT's config.json}
+FIELDS = {
+    'vocab_size': 'vocab_size',
+    'num_layers': 'num_hidden_layers',
+    'width': 'hidden_size',
+    'num_heads': 'num_attention_heads',
+    'mlp_dim': 'intermediate_size',
+    'max_positions': 'max_position_embeddings',
+    'num_segments': 'type_vocab_size',
+    'dropout': 'hidden_dropout_prob',
+    'attention_dropout': 'attention_probs_dropout_prob',
+    'layer_norm_eps': 'layer_norm_eps',
+    'init_stddev': 'initializer_range',
+    'causal': 'is_decoder',
+    'mlp': 'hidden_act',
+}
+# {activation in transformers: our `mlp`}. Some functions have several names, of which the first is written.
+ACTIVATIONS = {
+    'gelu': 'gelu',
+    'gelu_pytorch_tanh': 'gelu_tanh',
+    'relu': 'relu',
+    'gelu_new': 'gelu_tanh',
+    'gelu_python': 'gelu',
+    'gelu_python_tanh': 'gelu_tanh',
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,16 +59,15 @@ class Family:
       classifier: Additional pairs of tensor names in the class for sequence classification.
       spans: Additional pairs of tensor names in the class for question answering.
       fused: Pairs (prefix in this family, prefixes in BERT) of tensors that concatenate several tensors of BERT.
-      keys: Pairs (key of BERT in config.json, key of this family).
-      fixed: Pairs (key of BERT that this family lacks, the value that describes this family).
-      activation: The fixed activation of the MLM head; '' if the head has the encoder's activation.
+      keys: {our field: its key in config.json}, where it differs from BERT's key in FIELDS.
+      fixed: {our field: the value in all models of this family}, for fields whose key this family lacks.
+      activations: {activation of the encoder and the MLM head: our `mlp`}.
       offset: Whether the rows 0 to `pad_token_id` of the position table are unused.
       one_segment: Whether the family's own tokenizers return no segment ids, so that all tokens are in segment 0.
       defaults: {key of this family: default value}, for optional keys of config.json with other defaults than BERT's.
       token_ids: Pairs (key of config.json, attribute of the tokenizer) for the ids of special tokens except [PAD].
-      field_names: {field from `read_fields`: its key in config.json}, for messages.
-      read_fields: A function (content of config.json, its path for messages) -> fields of BertConfig that extend
-        or replace the fields from BERT's keys.
+      read_fields: A function (content of config.json with `defaults`, its path for messages) -> fields of BertConfig
+        that replace the fields in `keys`.
       write_values: A function BertConfig -> the entries of config.json that BERT lacks or that replace BERT's.
     """
 
@@ -55,14 +78,13 @@ class Family:
     classifier: Renaming = ()
     spans: Renaming = ()
     fused: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    keys: Renaming = ()
-    fixed: tuple[tuple[str, Any], ...] = ()
-    activation: str = ''
+    keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    activations: Mapping[str, str] = dataclasses.field(default_factory=lambda: ACTIVATIONS)
     offset: bool = False
     one_segment: bool = False
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     token_ids: Renaming = ()
-    field_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     read_fields: Callable[[Mapping[str, Any], str], dict[str, Any]] = lambda values, where: {}
     write_values: Callable[[BertConfig], dict[str, Any]] = lambda config: {}
 
@@ -92,38 +114,15 @@ class Family:
             return self.spans
         return self.classifier if architecture.endswith('ForSequenceClassification') else ()
 
-    def to_bert_values(self, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Converts a config.json of the family to a config.json of BERT.
+    @property
+    def all_keys(self) -> dict[str, str]:
+        """{our field: its key in config.json} of all fields that are not `fixed`."""
+        return {ours: key for ours, key in {**FIELDS, **self.keys}.items() if ours not in self.fixed}
 
-        Raises a UserError if `unused_positions` fails, or if the encoder lacks the fixed activation of the MLM head.
-        """
-        if self.name == 'bert':
-            return dict(values)
-        values = {**self.defaults, **values}
-        result = {**values, **dict(self.fixed), 'model_type': 'bert'}
-        for ours, theirs in self.keys:
-            result.pop(ours, None)
-            if theirs in values:
-                result[ours] = values[theirs]
-        if isinstance(values.get('architectures'), list):
-            result['architectures'] = [_to_bert_class(name) for name in values['architectures']]
-        if self.activation and values.get('hidden_act', self.activation) != self.activation:
-            expected = f'{self.activation!r}, the activation of the MLM head'
-            raise UserError(where, f'hidden_act {values["hidden_act"]!r}', expected, 'give another model')
-        positions = values.get('max_position_embeddings', 512)
-        if self.offset and type(positions) is int:
-            result['max_position_embeddings'] = positions - self.unused_positions(values, where)
-        return result
-
-    def to_family_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts a config.json of BERT to a config.json of the family."""
-        family_keys = dict(self.keys)
-        result = {family_keys.get(key, key): value for key, value in values.items() if key not in dict(self.fixed)}
-        result['model_type'] = self.name
-        result['architectures'] = [name.replace('Bert', self.classes, 1) for name in values['architectures']]
-        if self.offset:
-            result['max_position_embeddings'] += values['pad_token_id'] + 1
-        return result
+    @property
+    def encoder_only(self) -> bool:
+        """Whether the family has no decoders, and no keys for them and for other kinds of positions."""
+        return 'causal' in self.fixed
 
     def unused_positions(self, values: Mapping[str, Any], where: str) -> int:
         """Returns the number of unused rows at the start of the position table.
@@ -134,11 +133,6 @@ class Family:
         if self.offset and (type(pad) is not int or pad < 0):
             raise UserError(where, f'pad_token_id {pad!r}', 'the id of the padding', 'use the published config.json')
         return pad + 1
-
-
-def _to_bert_class(name: Any) -> Any:
-    pattern = r'^(XLMRoberta|Roberta|Camembert|DistilBert|ModernBert)(?=For|Model)'
-    return re.sub(pattern, 'Bert', name) if type(name) is str else name
 
 
 def _rename(name: str, rows: Iterable[tuple[str, str]]) -> str:
@@ -163,19 +157,12 @@ ROBERTA = Family(
         ('bert', 'roberta'),
     ),
     classifier=(('bert.pooler.dense', 'classifier.dense'), ('classifier', 'classifier.out_proj')),
-    activation='gelu',
+    activations={'gelu': 'gelu'},  # the MLM head has no other
     offset=True,
     one_segment=True,
 )
 XLM_ROBERTA = dataclasses.replace(ROBERTA, name='xlm-roberta', classes='XLMRoberta')
 CAMEMBERT = dataclasses.replace(ROBERTA, name='camembert', classes='Camembert')
-# Keys of BERT that DistilBERT and ModernBERT lack, with their values.
-_ENCODER_ONLY = (
-    ('type_vocab_size', 0),
-    ('is_decoder', False),
-    ('position_embedding_type', 'absolute'),
-    ('use_cache', False),
-)
 # Source: models/distilbert in transformers.
 DISTILBERT = Family(
     'distilbert',
@@ -197,16 +184,16 @@ DISTILBERT = Family(
         ('cls.predictions', 'vocab_projector'),
         ('bert', 'distilbert'),
     ),
-    keys=(
-        ('hidden_size', 'dim'),
-        ('num_hidden_layers', 'n_layers'),
-        ('num_attention_heads', 'n_heads'),
-        ('intermediate_size', 'hidden_dim'),
-        ('hidden_dropout_prob', 'dropout'),
-        ('attention_probs_dropout_prob', 'attention_dropout'),
-        ('hidden_act', 'activation'),
-    ),
-    fixed=(*_ENCODER_ONLY, ('layer_norm_eps', 1e-12), ('pooler_act', 'relu')),
+    keys={
+        'width': 'dim',
+        'num_layers': 'n_layers',
+        'num_heads': 'n_heads',
+        'mlp_dim': 'hidden_dim',
+        'dropout': 'dropout',
+        'attention_dropout': 'attention_dropout',
+        'mlp': 'activation',
+    },
+    fixed={'num_segments': 0, 'causal': False, 'layer_norm_eps': 1e-12, 'pooler': 'relu'},
 )
 # Source: models/modernbert in transformers.
 MODERNBERT = Family(
@@ -226,18 +213,15 @@ MODERNBERT = Family(
         ('cls.predictions.decoder', 'decoder'),
         ('cls.predictions', 'decoder'),
     ),
-    defaults={'norm_eps': 1e-5, 'max_position_embeddings': 8192, 'mlp_dropout': 0.0, 'attention_dropout': 0.0},
+    defaults=modernbert.DEFAULTS,
     fused=(
         (f'{_MODERN}.attn.Wqkv', tuple(f'{_BLOCK}.attention.self.{name}' for name in ('query', 'key', 'value'))),
         (f'{_MODERN}.mlp.Wi', (f'{_BLOCK}.intermediate.gate', f'{_BLOCK}.intermediate.dense')),
     ),
     spans=(('qa_outputs', 'classifier'),),
-    keys=(
-        ('layer_norm_eps', 'norm_eps'),
-        ('hidden_dropout_prob', 'mlp_dropout'),
-        ('attention_probs_dropout_prob', 'attention_dropout'),
-    ),
-    fixed=(*_ENCODER_ONLY, ('hidden_act', 'gelu')),
+    keys=modernbert.KEYS,
+    fixed=modernbert.FIXED,
+    activations=modernbert.ACTIVATIONS,
     # These ids are written because transformers' defaults only fit the vocabulary of the published ModernBERT.
     token_ids=(
         ('bos_token_id', 'cls_id'),
@@ -245,7 +229,6 @@ MODERNBERT = Family(
         ('eos_token_id', 'sep_id'),
         ('sep_token_id', 'sep_id'),
     ),
-    field_names=modernbert.FIELD_NAMES,
     read_fields=modernbert.read_fields,
     write_values=modernbert.write_values,
 )
@@ -255,6 +238,12 @@ FAMILIES = (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, MODERNBERT)
 def find_family(model_type: Any) -> Family:
     """Returns the family of a `model_type`, or BERT for unknown types, which later checks reject."""
     return next((family for family in FAMILIES if family.name == model_type), BERT)
+
+
+def to_bert_class(name: Any) -> Any:
+    """Converts the name of a class of any family to the name of BERT's class."""
+    pattern = rf'^({"|".join(family.classes for family in FAMILIES)})(?=For|Model)'
+    return re.sub(pattern, 'Bert', name) if type(name) is str else name
 
 
 def choose_family(config: BertConfig, separators: int, *, pairs: bool) -> Family:
@@ -268,5 +257,5 @@ def choose_family(config: BertConfig, separators: int, *, pairs: bool) -> Family
         return MODERNBERT
     if not config.num_segments:
         return DISTILBERT
-    fits_roberta = config.mlp == ROBERTA.activation and not config.causal and not pairs
+    fits_roberta = config.mlp in ROBERTA.activations.values() and not config.causal and not pairs
     return ROBERTA if separators == 2 and config.num_segments == 1 and fits_roberta else BERT

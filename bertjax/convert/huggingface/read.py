@@ -9,7 +9,7 @@ from etils import epath
 
 from bertjax.convert.huggingface.config import from_json
 from bertjax.convert.huggingface.dense import to_tensors
-from bertjax.convert.huggingface.families import BERT, POSITIONS, SEGMENTS, Family, find_family
+from bertjax.convert.huggingface.families import BERT, POSITIONS, SEGMENTS, Family, find_family, to_bert_class
 from bertjax.convert.huggingface.multi_vector import PROJECTION, STANFORD_PROJECTION, is_multi_vector, read_projection
 from bertjax.convert.huggingface.sentence_transformers import FILES, MODULES, read_sentence_modules
 from bertjax.convert.huggingface.tensors import read_tensors
@@ -75,14 +75,17 @@ def read(directory: epath.Path) -> CheckpointSource:
     where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
     family = find_family(values.get('model_type', 'bert'))
-    architecture = ''
-    key_names = {**dict(family.keys), **family.field_names}
-    if family is not BERT and isinstance(values.get('architectures'), list) and values['architectures']:
-        key_names['architectures'] = architecture = str(values['architectures'][0])
+    fields = from_json(values, where, family)
+    classes = values.get('architectures') or []
+    architecture = str(classes[0]) if classes else ''
+    rows = fields.get('num_segments', 2)
+    cuts_segments = type(rows) is int and rows > 1 and (family.one_segment or family is BERT)
+    cuts_segments = cuts_segments and not _gives_segments(directory, family)
+    fields |= {'num_segments': 1} if cuts_segments else {}
 
     def tensors() -> dict[str, StoredTensor]:
         to_bert_names = functools.partial(family.to_bert_names, architecture=architecture)
-        stored = read_tensors(directory, to_bert_names, tied=tied)
+        stored = read_tensors(directory, to_bert_names, tied=fields.get('tie_embeddings', True))
         if is_multi_vector(directory):
             projection = stored.pop(STANFORD_PROJECTION, None)
             if projection is None or (directory / MODULES).exists():
@@ -100,12 +103,7 @@ def read(directory: epath.Path) -> CheckpointSource:
             stored[SEGMENTS] = stored[SEGMENTS]._replace(values=stored[SEGMENTS].values[:1])
         return stored
 
-    bert_values = family.to_bert_values(values, where)
-    rows = bert_values.get('type_vocab_size', 2)
-    cuts_segments = type(rows) is int and rows > 1 and (family.one_segment or family is BERT)
-    cuts_segments = cuts_segments and not _gives_segments(directory, family)
-    bert_values |= {'type_vocab_size': 1} if cuts_segments else {}
-    fields = from_json(bert_values, where, key_names) | family.read_fields(values, where)
-    tied = fields.get('tie_embeddings', True)
     unused = 'the embeddings of further segments, which the tokenizer does not give' if cuts_segments else ''
-    return CheckpointSource(str(directory), where, bert_values, fields, tensors, key_names, unused)
+    if family is not BERT:
+        values['architectures'] = list(map(to_bert_class, classes))
+    return CheckpointSource(str(directory), where, values, fields, tensors, architecture, family.all_keys, unused)

@@ -65,8 +65,7 @@ def export_huggingface(content: ExportContent, directory: epath.PathLike) -> Non
         family = find_family(content.values.get('model_type', BERT.name))
     else:
         family = choose_family(config, tokenizer.separators, pairs=pairs)
-    config_json = family.to_family_values(to_json(config, tokenizer.pad_id, head, content.task, missing_parts))
-    config_json |= family.write_values(config)
+    config_json = to_json(config, family, tokenizer.pad_id, head, content.task, missing_parts)
     # BertConfig.dropout is ModernBERT's `mlp_dropout`. If this rate is unchanged, other dropout rates are kept too.
     if content.values and config_json.get('mlp_dropout') == content.values.get('mlp_dropout', 0.0):
         config_json = {key: value for key, value in config_json.items() if key not in _OTHER_RATES}
