@@ -58,7 +58,7 @@ def read_cross_encoder(directory: epath.PathLike) -> CrossEncoder | None:
     if settings.get('default_prompt_name'):
         fix = 'add the prompt to the queries, and remove default_prompt_name'
         raise UserError(str(folder / SETTINGS), 'a default prompt', 'a CrossEncoder without prompts', fix)
-    return CrossEncoder(read_max_length(folder, read_settings(folder / ENCODER)), activation)
+    return CrossEncoder(read_max_length(folder), activation)
 
 
 def cross_encoder_files(settings: CrossEncoder) -> dict[str, bytes]:

@@ -10,7 +10,7 @@ stanford-futuredata/ColBERT (infra/config/settings.py, modeling/hf_colbert.py).
 
 import dataclasses
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from bertjax.convert.huggingface.sentence_transformers import (
     read_settings,
 )
 from bertjax.convert.huggingface.tensors import read_tensors
+from bertjax.convert.source import StoredTensor
 from bertjax.errors import UserError
 
 PUNCTUATION = tuple(string.punctuation)
@@ -122,7 +123,7 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
     for name, (file, value, is_allowed) in allowed.items():
         if not is_allowed:
             raise UserError(str(folder / file), f'{name} {format_value(value)}', "ColBERT's settings", _FIX)
-    limit = read_max_length(folder, encoder) or longest
+    limit = read_max_length(folder) or longest
 
     def length(name: str) -> int:
         value, file = encoder.get(name) or given.get(name) or limit, ENCODER if encoder.get(name) else SETTINGS
@@ -169,14 +170,15 @@ def _parse_length(value: Any, name: str, where: str, longest: int) -> int:
     return min(value, longest)
 
 
-def read_projection(directory: epath.PathLike) -> np.ndarray:
+def read_projection(directory: epath.PathLike, tensors: Mapping[str, StoredTensor] | None = None) -> np.ndarray:
     """Reads the matrix, float32 [D', D], that projects token vectors from width D to D'.
 
-    Raises a UserError if there is no projection, or if it has an activation, a nonzero bias or wrong tensors.
+    `tensors` are the tensors of the checkpoint if they have been read. Raises a UserError if there is no projection, or
+    if it has an activation, a nonzero bias or wrong tensors.
     """
     folder = epath.Path(directory)
     if not (folder / MODULES).exists():
-        projection = read_tensors(folder).get(STANFORD_PROJECTION)
+        projection = (read_tensors(folder) if tensors is None else tensors).get(STANFORD_PROJECTION)
         if projection is None or projection.values.ndim != 2:
             raise UserError(str(folder), f'no matrix {STANFORD_PROJECTION}', f'the projection of {_STANFORD}', _FIX)
         return projection.values

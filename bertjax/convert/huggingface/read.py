@@ -87,11 +87,8 @@ def read(directory: epath.Path) -> CheckpointSource:
         to_bert_names = functools.partial(family.to_bert_names, architecture=architecture)
         stored = read_tensors(directory, to_bert_names, tied=fields.get('tie_embeddings', True))
         if is_multi_vector(directory):
-            projection = stored.pop(STANFORD_PROJECTION, None)
-            if projection is None or (directory / MODULES).exists():
-                arrays = {PROJECTION: read_projection(directory)}
-            else:
-                arrays = {PROJECTION: projection.values}  # `read_projection` would read all tensors again
+            arrays = {PROJECTION: read_projection(directory, stored)}
+            stored.pop(STANFORD_PROJECTION, None)
         else:
             modules = read_sentence_modules(directory)
             arrays = to_tensors(modules.dense_layers) if modules else {}

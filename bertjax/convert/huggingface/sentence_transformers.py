@@ -100,7 +100,7 @@ def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
     max_length = 0
     try:
         encoder = read_settings(_encoder_file(folder))
-        max_length = read_max_length(folder, encoder)
+        max_length = read_max_length(folder)
         return SentenceModules(max_length, encoder.get('do_lower_case') is True, **_read_pooling(folder, encoder))
     except UserError as error:
         return SentenceModules(max_length, refusal=error)
@@ -160,12 +160,13 @@ def _encoder_file(folder: epath.Path) -> epath.Path:
     return next((path for name in _ENCODERS if (path := folder / name).exists()), folder / ENCODER)
 
 
-def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
-    """Returns the maximum number of tokens of a text; 0 if neither `encoder` nor tokenizer_config.json defines it.
+def read_max_length(folder: epath.Path) -> int:
+    """Returns the maximum number of tokens of a text; 0 if the files of a folder do not define it.
 
-    `encoder` is the content of the file in _ENCODERS, or {}. Raises a UserError if the number is invalid.
+    Raises a UserError if the number is invalid.
     """
-    where, length = f'{_encoder_file(folder)}: max_seq_length', encoder.get('max_seq_length')
+    file = _encoder_file(folder)
+    where, length = f'{file}: max_seq_length', read_settings(file).get('max_seq_length')
     if length is None:
         file = folder / 'tokenizer_config.json'
         where, length = f'{file}: model_max_length', read_settings(file).get('model_max_length') or 0
