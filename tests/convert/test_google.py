@@ -304,7 +304,7 @@ def test_damaged_data_is_detected(exported):
 @pytest.mark.parametrize(
     'change, message',
     [
-        ({'hidden_act': 'tanh'}, "bert_config.json: found hidden_act 'tanh', expected gelu or relu"),
+        ({'hidden_act': 'tanh'}, "bert_config.json: found hidden_act 'tanh', expected one of gelu, relu"),
         ({'hidden_size': 18}, 'expected .*, as in bert_config.json'),
         ({'num_hidden_layers': 3}, 'expected all tensors of an encoder of 3 layers'),
         ({'vocab_size': 'x'}, 'bert_config.json: found vocab_size'),

@@ -1,9 +1,8 @@
 """Reads a checkpoint of google-research/bert (bert_config.json and TensorFlow files) as a `CheckpointSource`."""
 
+import dataclasses
 import functools
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from etils import epath
@@ -11,7 +10,7 @@ from etils import epath
 from bertjax.convert.google.bundle import INDEX, Bundle
 from bertjax.convert.google.names import HEADS, from_google, is_slot, transpose_kernel
 from bertjax.convert.huggingface.config import from_json
-from bertjax.convert.huggingface.families import FIELDS
+from bertjax.convert.huggingface.families import BERT, FIELDS
 from bertjax.convert.source import CheckpointSource, StoredTensor
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_bytes, read_json_object
@@ -20,7 +19,8 @@ CONFIG = 'bert_config.json'
 NAME = 'bert_model.ckpt'  # The name of the published checkpoints.
 GELU = 'gelu_form'  # Our additional key in bert_config.json: 'erf' means the exact form of GELU.
 _NEWEST = 'checkpoint'  # The file in which TensorFlow records the newest checkpoint of a folder.
-_ACTIVATIONS = {'gelu': 'gelu_pytorch_tanh', 'relu': 'relu'}
+# 'gelu' means the tanh form in google-research/bert (modeling.py), but the exact form in transformers.
+_FAMILY = dataclasses.replace(BERT, activations={'gelu': 'gelu_tanh', 'relu': 'relu'})
 _AGAIN = 'copy the folder again'
 
 
@@ -37,7 +37,10 @@ def read(path: epath.Path) -> CheckpointSource:
         fix = 'copy the file, which has the sizes of the model, from the source of the checkpoint'
         raise UserError(str(config_path), 'nothing', 'the config of google-research/bert', fix)
     bundle = Bundle(path if _is_prefix(path) else find_newest(folder))
-    values = _values(config_path)
+    values = {'model_type': 'bert', **read_json_object(config_path, _AGAIN)}
+    fields = from_json(values, str(config_path), _FAMILY)
+    if fields['mlp'] == 'gelu_tanh' and values.get(GELU) == 'erf':
+        fields['mlp'] = 'gelu'
     heads = {name: bundle.shapes.get(f'{prefix}output_weights') for prefix, (name, _) in HEADS.items()}
     heads = {name: shape for name, shape in heads.items() if shape}
     if heads:
@@ -48,7 +51,7 @@ def read(path: epath.Path) -> CheckpointSource:
         str(path),
         str(config_path),
         values,
-        from_json(values, str(config_path)),
+        fields,
         functools.partial(_tensors, bundle, names),
         next(iter(heads), ''),
         FIELDS,
@@ -91,19 +94,6 @@ def find_newest(folder: epath.Path) -> epath.Path:
 
 def _is_prefix(path: epath.Path) -> bool:
     return bool(path.name) and (path.parent / (path.name + INDEX)).exists()
-
-
-def _values(config_path: epath.Path) -> dict[str, Any]:
-    """Returns the values of an equivalent config.json.
-
-    'gelu' means the tanh form in google-research/bert (modeling.py), but the exact form in transformers.
-    """
-    values: Mapping[str, Any] = read_json_object(config_path, _AGAIN)
-    activation = values.get('hidden_act', 'gelu')
-    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
-        raise UserError(str(config_path), f'hidden_act {activation!r}', 'gelu or relu', 'give a checkpoint of a BERT')
-    exact = activation == 'gelu' and values.get(GELU) == 'erf'
-    return {'model_type': 'bert', **values, 'hidden_act': 'gelu' if exact else _ACTIVATIONS[activation]}
 
 
 def _tensors(bundle: Bundle, names: list[str]) -> dict[str, StoredTensor]:

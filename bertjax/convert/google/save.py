@@ -19,7 +19,6 @@ from bertjax.text.tokenizer import Tokenizer
 
 _KEY = 'config.export_formats'
 _FIX = 'remove google from config.export_formats'
-_ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu', 'relu': 'relu'}
 # bert_config.json has no keys for these fields, because google-research/bert always uses these values.
 _FIXED = {'causal': False, 'layer_norm_eps': 1e-12, 'pooler': 'tanh'}
 
@@ -73,5 +72,6 @@ def export_google(content: ExportContent, directory: epath.PathLike) -> None:
         write_bundle(path / NAME, {name: transpose_kernel(name, x) for name, x in theirs.items()})
         values = {theirs: getattr(config, ours) for ours, theirs in FIELDS.items() if ours not in _FIXED}
         # 'gelu' means the tanh form of GELU. The key GELU, which google-research/bert ignores, marks the exact form.
-        values |= {'hidden_act': _ACTIVATIONS[config.mlp], **({GELU: 'erf'} if config.mlp == 'gelu' else {})}
+        values |= {'hidden_act': 'relu' if config.mlp == 'relu' else 'gelu'}
+        values |= {GELU: 'erf'} if config.mlp == 'gelu' else {}
         (path / CONFIG).write_text(json.dumps(values, indent=2, sort_keys=True) + '\n')
