@@ -13,9 +13,9 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from bertjax.checkpoint import checksums, steps
+from bertjax.checkpoint import checksums
 from bertjax.checkpoint.position import Position
-from bertjax.checkpoint.steps import DAMAGED, Steps
+from bertjax.checkpoint.steps import Steps
 from bertjax.errors import UserError
 from bertjax.files.atomic import make_directory
 from bertjax.files.disk import annotate_write_errors
@@ -69,7 +69,7 @@ class Checkpoints:
         self, directory: pathlib.Path, *, keep: int = 1, log: Callable[[str], None] = print, read_only: bool = False
     ):
         self.directory = directory.resolve()
-        self._keep, self._log, self._read_only = keep, log, read_only
+        self._keep = keep
         self._steps = Steps(self.directory, log, read_only=read_only)
         self._saving: futures.Future | None = None
         waits_for_others = not (has_separate_workdirs() or is_alone())
@@ -90,9 +90,7 @@ class Checkpoints:
         except (FileExistsError, NotADirectoryError):
             where, fix = str(self.directory), 'move that file, or choose another --workdir'
             raise UserError(where, 'a file, or a path below a file', 'a folder that can be written to', fix) from None
-        steps.remove_unfinished(self.directory, self._log)
-        for path in steps.unknown_folders(self.directory):
-            self._log(f'{path} is not a finished checkpoint of this run: it is ignored')
+        self._steps.clean_up()
 
     def steps(self) -> list[int]:
         """Returns the finished steps, ascending."""
@@ -161,7 +159,7 @@ class Checkpoints:
         """
         self.wait()
         step = position.step
-        if decide_on_primary(lambda: self._is_finished(step)):
+        if not decide_on_primary(lambda: self._steps.begin(step)):
             return
         items = {'position': dataclasses.asdict(position), 'config': config}
         if has_separate_workdirs():
@@ -190,25 +188,9 @@ class Checkpoints:
             _check_readable(self._orbax_directory / str(step), written, items)
             with annotate_write_errors(self.directory, size):
                 checksums.write_checksums(self.directory / str(step), cost)
-            steps.unmark(self.directory, step)
-            for old in self._steps.superseded(self._keep):
-                steps.mark(self.directory, old)
-                # Orbax deletes a step only if all processes take part, but the other processes are training.
-                if steps.remove_if_possible(self.directory / str(old), self._log):
-                    steps.unmark(self.directory, old)
+            self._steps.complete(step, self._keep)
 
         self._saving = self._thread.submit(finish)
-
-    def _is_finished(self, step: int) -> bool:
-        """Returns whether a step is finished. If not, sets aside any old folder, and marks the step as unfinished."""
-        if step in self.steps():
-            return True
-        if (self.directory / str(step)).exists():
-            self._log(f'an earlier checkpoint {step} was never finished: it is set aside in {DAMAGED}/')
-            self._steps.set_aside(step)
-        with annotate_write_errors(self.directory, 0):
-            steps.mark(self.directory, step)
-        return False
 
     def best(self) -> int | None:
         """Returns the undamaged step with the lowest cost, or None if there is no such step. The latest wins a tie."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from bertjax.checkpoint import checksums
 from bertjax.errors import UserError
 from bertjax.files.atomic import sync_directory
+from bertjax.files.disk import annotate_write_errors
 
 DAMAGED = 'damaged'
 
@@ -43,44 +44,6 @@ def any_checkpoint(directory: pathlib.Path) -> bool:
     return may_have_lost or bool(finished_steps(directory))
 
 
-def mark(directory: pathlib.Path, step: int) -> None:
-    """Marks a step that is about to be written or removed."""
-    (directory / f'{step}.unfinished').touch()
-    sync_directory(directory)
-
-
-def unmark(directory: pathlib.Path, step: int) -> None:
-    """Removes the mark of a step."""
-    (directory / f'{step}.unfinished').unlink()
-
-
-def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> None:
-    """Removes the folders that a killed process has only partly written or removed."""
-    for path in sorted(directory.iterdir()):
-        mark_match, temporary_match = _MARK.fullmatch(path.name), _TEMPORARY.fullmatch(path.name)
-        if temporary_match and path.is_dir():
-            log(f'checkpoint {temporary_match[1]} is incomplete: it is removed')
-            remove_if_possible(path, log)
-        elif mark_match and path.is_file():
-            step = directory / mark_match[1]
-            # A sealed, undamaged step is kept: the process died after it wrote the seal or before it removed any file.
-            if step.is_dir() and checksums.find_damage(step) is not None:
-                log(f'checkpoint {step.name} is incomplete: it is removed')
-                if not remove_if_possible(step, log):
-                    continue
-            path.unlink()
-
-
-def remove_if_possible(path: pathlib.Path, log: Callable[[str], None]) -> bool:
-    """Removes a folder. Returns False if a file cannot be removed, for example because a program reads it over NFS."""
-    try:
-        shutil.rmtree(path)
-    except OSError as error:
-        log(f'{path} cannot be removed now ({error.strerror}): a later start of the run removes it')
-        return False
-    return True
-
-
 def unknown_folders(directory: pathlib.Path) -> list[pathlib.Path]:
     """Returns the sorted folders, except finished steps, `damaged/` and the folders that this program may remove."""
     return sorted(
@@ -100,17 +63,73 @@ def may_be_checkpoint(path: pathlib.Path) -> bool:
 
 
 class Steps:
-    """The finished steps in a folder. A damaged step is logged and, unless `read_only`, moved to `damaged/`.
+    """The steps in a folder. A damaged step is logged and, unless `read_only`, moved to `damaged/`.
 
     Args:
       directory: The folder, with a sub-folder per step.
-      log: A function that logs a line about each damaged step.
+      log: A function that logs a line about each unfinished, damaged or unknown folder.
       read_only: Whether to skip damaged steps instead of moving them.
     """
 
     def __init__(self, directory: pathlib.Path, log: Callable[[str], None], *, read_only: bool):
         self._directory, self._log, self._read_only = directory, log, read_only
         self._damaged: set[int] = set()  # the damaged steps that are skipped if `read_only`
+
+    def clean_up(self) -> None:
+        """Removes the folders that a killed process has only partly written or removed. Logs the unknown folders."""
+        for path in sorted(self._directory.iterdir()):
+            mark, temporary = _MARK.fullmatch(path.name), _TEMPORARY.fullmatch(path.name)
+            if temporary and path.is_dir():
+                self._log(f'checkpoint {temporary[1]} is incomplete: it is removed')
+                self._remove_if_possible(path)
+            elif mark and path.is_file():
+                step = self._directory / mark[1]
+                # A sealed, undamaged step is kept: the process died after it wrote the seal or before any removal.
+                if step.is_dir() and checksums.find_damage(step) is not None:
+                    self._log(f'checkpoint {step.name} is incomplete: it is removed')
+                    if not self._remove_if_possible(step):
+                        continue
+                path.unlink()
+        for path in unknown_folders(self._directory):
+            self._log(f'{path} is not a finished checkpoint of this run: it is ignored')
+
+    def begin(self, step: int) -> bool:
+        """Marks a step that is about to be written, and sets aside any old folder. Returns False if it is finished."""
+        if step in self.finished():
+            return False
+        if (self._directory / str(step)).exists():
+            self._log(f'an earlier checkpoint {step} was never finished: it is set aside in {DAMAGED}/')
+            self._set_aside(step)
+        with annotate_write_errors(self._directory, 0):
+            self._mark(step)
+        return True
+
+    def complete(self, step: int, keep: int) -> None:
+        """Removes the mark of a step that was written. Then removes all steps except the newest `keep` and the best."""
+        self._mark_path(step).unlink()
+        best = self._lowest_cost()
+        for old in self.finished()[:-keep]:
+            if old != best:
+                self._mark(old)
+                # Orbax deletes a step only if all processes take part, but the other processes are training.
+                if self._remove_if_possible(self._directory / str(old)):
+                    self._mark_path(old).unlink()
+
+    def _mark_path(self, step: int) -> pathlib.Path:
+        return self._directory / f'{step}.unfinished'
+
+    def _mark(self, step: int) -> None:
+        self._mark_path(step).touch()
+        sync_directory(self._directory)
+
+    def _remove_if_possible(self, path: pathlib.Path) -> bool:
+        """Removes a folder. Returns False if this fails, for example because a program reads a file of it over NFS."""
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            self._log(f'{path} cannot be removed now ({error.strerror}): a later start of the run removes it')
+            return False
+        return True
 
     def finished(self) -> list[int]:
         """Returns the finished steps, ascending, without the damaged steps that were skipped."""
@@ -152,10 +171,10 @@ class Steps:
         if self._read_only:
             self._damaged.add(step)
         else:
-            self.set_aside(step)
+            self._set_aside(step)
         return False
 
-    def set_aside(self, step: int) -> None:
+    def _set_aside(self, step: int) -> None:
         """Moves the folder of a step to `damaged/`, under an unused name."""
         names = itertools.chain([str(step)], (f'{step}-{number}' for number in itertools.count(2)))
         target = next(path for name in names if not (path := self._directory / DAMAGED / name).exists())
@@ -173,8 +192,3 @@ class Steps:
         costs = {step: checksums.read_cost(self._directory / str(step)) for step in self.finished()}
         measured = [step for step in costs if costs[step] is not None]
         return min(measured, key=lambda step: (costs[step], -step), default=None)
-
-    def superseded(self, keep: int) -> list[int]:
-        """Returns all steps except the newest `keep` and the best step."""
-        best = self._lowest_cost()
-        return [step for step in self.finished()[:-keep] if step != best]
