@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bertjax.corpus import datasets, sequences
+from bertjax.corpus import datasets
 from bertjax.corpus.sequences import SequenceSentence, list_fields, parse_json_object, parse_sentences
 from bertjax.corpus.sources import CorpusOptions, TextPart
 from bertjax.errors import UserError
@@ -97,55 +97,72 @@ def _is_json(text: bytes) -> bool:
         return True  # the reader drops the document and reports the reason
 
 
-class Picker:
-    """Counts documents, and selects each document n for which n % `of` == `stride`.
-
-    `inside` is whether a document is open, and `selected` whether the last opened document is selected.
-    """
-
-    def __init__(self, of: int, stride: int):
-        self._of, self._stride, self._next = of, stride, -1
-        self.selected = self.inside = False
-
-    def start(self) -> bool:
-        """Opens the next document and returns whether it is selected."""
-        self._next += 1
-        self.inside, self.selected = True, self._next % self._of == self._stride
-        return self.selected
+# The documents of a file before their lines are decoded: `Document`, lines, and `Broken` for wrong boundaries.
+_RawEvent = Document | Broken | bytes
 
 
-def text_events(lines: streams.Lines, pick: Picker, *, single: bool) -> Iterator[Event]:
-    """Yields the events of documents that blank lines separate. If `single`, the whole file is one document."""
+def _text_documents(lines: streams.Lines, single: bool = False) -> Iterator[_RawEvent]:
+    """Yields the documents that blank lines separate. If `single`, the whole file is one document."""
+    inside = False
     for raw in lines:
-        if not raw.strip():
-            if pick.inside and not single:
-                pick.inside = False
-                if pick.selected:
-                    yield Document.END
-            continue
-        if not pick.inside and pick.start():
-            yield Document.START
-        if pick.selected:
-            yield decode(raw, lines.number)
-    if pick.inside and pick.selected:
+        if raw.strip():
+            if not inside:
+                inside = True
+                yield Document.START
+            yield raw
+        elif inside and not single:
+            inside = False
+            yield Document.END
+    if inside:
         yield Document.END
 
 
-def json_events(
-    lines: streams.Lines, pick: Picker, read: Callable[[dict[str, Any], int], Iterator[Event]]
-) -> Iterator[Event]:
-    """Yields the events of JSON lines, one document on each line. `read` takes the object and number of a line."""
+def _line_documents(lines: streams.Lines) -> Iterator[_RawEvent]:
+    """Yields one document for each line."""
     for raw in lines:
-        if raw.strip() and pick.start():
+        if raw.strip():
             yield Document.START
-            text = decode(raw, lines.number)
-            record = text if isinstance(text, Broken) else parse_json_object(text, lines.number)
-            yield from [record] if isinstance(record, Broken) else read(record, lines.number)
+            yield raw
             yield Document.END
-        pick.inside = False
 
 
-def _json_paragraphs(record: dict[str, Any], number: int, *, key: str) -> Iterator[Event]:
+def _wiki_documents(lines: streams.Lines) -> Iterator[_RawEvent]:
+    """Yields the documents of WikiExtractor's output: <doc …>, the title, a blank line, paragraphs, and </doc>.
+
+    The titles are left out.
+    """
+    inside = title = outside = False
+    for raw in lines:
+        if raw.startswith(b'<doc '):
+            if inside:
+                yield Broken('unclosed <doc>', lines.number, 'a new <doc …> before </doc>')
+                yield Document.END
+            inside, title, outside = True, True, False
+            yield Document.START
+        elif not inside:
+            if raw.strip() and not outside:
+                outside = True
+                yield Broken('text outside <doc>', lines.number, repr(raw[:40].decode('utf-8', 'replace')))
+        elif raw.startswith(b'</doc>'):
+            inside = False
+            yield Document.END
+        elif title and raw.strip():
+            title = False
+        elif raw.strip():
+            yield raw
+    if inside:
+        yield Broken('unclosed <doc>', lines.number, 'the end of the file before </doc>')
+        yield Document.END
+
+
+_DOCUMENTS = {  # all formats without JSON
+    'text': _text_documents,
+    'files': functools.partial(_text_documents, single=True),
+    'wikiextractor': _wiki_documents,
+}
+
+
+def _json_paragraphs(record: dict[str, Any], number: int, key: str) -> Iterator[Event]:
     value = record.get(key)
     if key in record and not isinstance(value, str):
         found = 'null' if value is None else f'a JSON {type(value).__name__}'
@@ -163,50 +180,20 @@ def _json_paragraphs(record: dict[str, Any], number: int, *, key: str) -> Iterat
         yield from paragraphs[1:] if has_title else paragraphs
 
 
-def wiki_events(lines: streams.Lines, pick: Picker, *, first: bool) -> Iterator[Event]:
-    """Yields the events of WikiExtractor's output, without titles.
-
-    A document consists of <doc …>, the title, a blank line, paragraphs, and </doc>. If `first`, text outside of
-    documents is reported as broken. `first` is False for strides other than 0, which would repeat the report.
-    """
-    title = outside = False
-    for raw in lines:
-        if raw.startswith(b'<doc '):
-            if pick.inside and pick.selected:
-                yield Broken('unclosed <doc>', lines.number, 'a new <doc …> before </doc>')
-                yield Document.END
-            title, outside = True, False
-            if pick.start():
-                yield Document.START
-        elif not pick.inside:
-            if first and raw.strip() and not outside:
-                outside = True
-                yield Broken('text outside <doc>', lines.number, repr(raw[:40].decode('utf-8', 'replace')))
-        elif raw.startswith(b'</doc>'):
-            pick.inside = False
-            if pick.selected:
-                yield Document.END
-        elif title and raw.strip():
-            title = False
-        elif pick.selected and raw.strip():
-            text = decode(raw, lines.number)
-            yield html.unescape(text) if isinstance(text, str) else text
-    if pick.inside and pick.selected:
-        yield Broken('unclosed <doc>', lines.number, 'the end of the file before </doc>')
-        yield Document.END
-
-
-def _layout_events(
-    format: str, lines: streams.Lines, pick: Picker, part: TextPart, options: CorpusOptions
-) -> Iterator[Event]:
-    if format == 'jsonl':
-        return json_events(lines, pick, functools.partial(_json_paragraphs, key=options.text_key))
-    if format in sequences.FORMATS:
-        read = functools.partial(parse_sentences, key=options.text_key, format=format, segments=options.segments > 0)
-        return json_events(lines, pick, read)
-    if format == 'wikiextractor':
-        return wiki_events(lines, pick, first=part.stride == 0)
-    return text_events(lines, pick, single=format == 'files')
+def _line_events(format: str, raw: bytes, number: int, options: CorpusOptions) -> Iterator[Event]:
+    """Yields the events of line `number`, which belongs to a document."""
+    text = decode(raw, number)
+    if isinstance(text, Broken):
+        yield text
+    elif format in _DOCUMENTS:
+        yield html.unescape(text) if format == 'wikiextractor' else text
+    elif isinstance(record := parse_json_object(text, number), Broken):
+        yield record
+    elif format == 'jsonl':
+        yield from _json_paragraphs(record, number, options.text_key)
+    else:
+        segments = options.segments > 0
+        yield from parse_sentences(record, number, key=options.text_key, format=format, segments=segments)
 
 
 def _count_lines_before(part: TextPart) -> int:
@@ -222,28 +209,35 @@ def _file_events(part: TextPart, options: CorpusOptions, progress: OnProgress, d
         kind = unusual_kind(part.path)
         yield Broken('unreadable file', 0, kind) if kind else Broken('empty file', 0, 'a file of 0 bytes')
         return
-    pick, lines = Picker(part.of, part.stride), streams.Lines(iter(()))
-    lines_before = functools.cache(lambda: _count_lines_before(part))
+    lines, lines_before = streams.Lines(iter(())), functools.cache(lambda: _count_lines_before(part))
+    # A part has the documents n with n % of == stride. Only the part of stride 0 reports the text between documents.
+    documents, inside, selected = 0, False, part.stride == 0
     try:
         with open_file(part.path) as file:
             source = streams.read_range(part.path, file, part.begin, part.end, progress, digest)
             head = next((chunk for chunk in source if chunk), b'')
             format = sniff(part.path, head, part.format)
-            cut = format not in ('jsonl', *sequences.FORMATS)
-            lines = streams.Lines(itertools.chain([head], source), cut=cut)
-            for event in _layout_events(format, lines, pick, part, options):
-                if part.begin and type(event) in (Broken, SequenceSentence):
-                    event = dataclasses.replace(event, line=event.line + lines_before())
-                yield event
+            lines = streams.Lines(itertools.chain([head], source), cut=format in _DOCUMENTS)
+            for raw in _DOCUMENTS.get(format, _line_documents)(lines):
+                if raw is Document.START:
+                    inside, selected = True, documents % part.of == part.stride
+                    documents += 1
+                if selected:
+                    is_line = isinstance(raw, bytes)
+                    for event in _line_events(format, raw, lines.number, options) if is_line else [raw]:
+                        if part.begin and type(event) in (Broken, SequenceSentence):
+                            event = dataclasses.replace(event, line=event.line + lines_before())
+                        yield event
+                if raw is Document.END:
+                    inside, selected = False, part.stride == 0
     except streams.DAMAGE as error:
         disk.reraise_machine_errors(error, part.path)
-        in_stride = pick.selected if pick.inside else part.stride == 0  # so that only one part reports the error
-        if in_stride:
+        if selected:
             kind = 'unreadable file' if isinstance(error, OSError) and error.errno else 'damaged file'
             # A later part gives no line number, because the lines before it may be unreadable and cannot be counted.
             yield Broken(kind, 0 if part.begin else lines.number, str(error) or type(error).__name__)
-        if in_stride and pick.inside:
-            yield Document.END
+            if inside:
+                yield Document.END
 
 
 def _dataset_events(part: TextPart, key: str, progress: OnProgress) -> Iterator[Event]:
