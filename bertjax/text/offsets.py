@@ -8,39 +8,13 @@ import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from bertjax.text.special import check_texts, replace_surrogates
+from bertjax.text.special import replace_surrogates
 
 # (ids, starts, ends) of N pieces, int32 [N] each.
 PieceOffsets = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 _SURROGATE = re.compile('[\ud800-\udfff]')
 _PAIR = re.compile('[\ud800-\udbff][\udc00-\udfff]')
-_AT_ONCE = 1024  # the maximum number of texts in one call; an Encoding of `tokenizers` uses about 200 bytes per piece
-
-
-def encode_batch(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[np.ndarray]:
-    """Returns the ids of each text, int32 [N], without special tokens."""
-    check_texts(texts)
-    try:
-        encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-    except (UnicodeEncodeError, TypeError):
-        encodings = tokenizer.encode_batch_fast(list(map(replace_surrogates, texts)), add_special_tokens=False)
-    return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
-
-
-def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], space: str = ' ') -> list[PieceOffsets]:
-    """Returns the ids and offsets of each text's pieces. The spans of `tokenizers` are corrected by `trim_spans`."""
-    check_texts(texts)
-    located: list[PieceOffsets] = []
-    for begin in range(0, len(texts), _AT_ONCE):
-        chunk = texts[begin : begin + _AT_ONCE]
-        repaired = [repair_surrogates(text) for text in chunk]
-        encodings = tokenizer.encode_batch([text for text, _ in repaired], add_special_tokens=False)
-        located += [
-            trim_spans(text, encoding.ids, encoding.offsets, positions, space)
-            for text, (_, positions), encoding in zip(chunk, repaired, encodings, strict=True)
-        ]
-    return located
 
 
 def repair_surrogates(text: str) -> tuple[str, np.ndarray | None]:
@@ -58,11 +32,7 @@ def repair_surrogates(text: str) -> tuple[str, np.ndarray | None]:
 
 
 def trim_spans(
-    text: str,
-    ids: Sequence[int],
-    spans: Iterable[tuple[int, int]],
-    positions: np.ndarray | None = None,
-    space: str = ' ',
+    text: str, ids: Sequence[int], spans: Iterable[tuple[int, int]], positions: np.ndarray | None, space: str
 ) -> PieceOffsets:
     """Returns ids and spans as arrays, after correcting the spans.
 

@@ -3,26 +3,24 @@
 import base64
 import itertools
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import sentencepiece
 
 from bertjax.errors import UserError
-from bertjax.text.offsets import CharacterMap, PieceOffsets, repair_surrogates, trim_spans
+from bertjax.text.offsets import CharacterMap
 from bertjax.text.sentencepiece_proto import BPE, SPACE, UNIGRAM, read_settings, unicode_normalizer, unicode_steps
 from bertjax.text.special import (
     PAD,
     TOKENIZER_JSON,
     UNK,
-    check_texts,
     hash_settings,
     make_added_tokens,
     pair_template,
-    replace_surrogates,
 )
-from bertjax.text.tokenizer_base import Tokenizer, is_unspaced
+from bertjax.text.tokenizer_base import Tokenizer, flatten, is_unspaced
 
 # The full-width tilde, which Japanese uses for ranges. NFKC replaces it with '~', but SentencePiece's rules keep it.
 _WIDE_TILDE = '\uff5e'
@@ -42,6 +40,7 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     family = 'sentencepiece'
+    _space = SPACE
 
     def __init__(self, model: bytes, where: str = 'tokenizer.model'):
         self._model, self._where = model, where
@@ -66,24 +65,18 @@ class SentencePieceTokenizer(Tokenizer):
         self.lowercase = processor.normalize('Straight ABC') == processor.normalize('straight abc')
         self.fingerprint = hash_settings({'family': self.family, 'model': model.hex()})
 
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        check_texts(texts)
-        return self._processor.encode(
-            [self._prepare(text) for text in texts], return_type='numpy', num_threads=_threads()
-        )
+    def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        prepared = [self._prepare(text) for text in texts]
+        return flatten(self._processor.encode(prepared, return_type='numpy', num_threads=_threads()))
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        check_texts(texts)
+    def _encode_spans(self, texts: Sequence[str]) -> Iterator[tuple[Sequence[int], Iterable[tuple[int, int]]]]:
         prepared = [self._prepare(text) for text in texts]
         rows = self._processor.encode(prepared, return_type='offset_mapping', num_threads=_threads())
-        located = []
         for text, row in zip(texts, rows, strict=True):
-            spans, positions = row['offsets'], None
+            spans = row['offsets']
             if not text.isascii():
-                repaired, positions = repair_surrogates(text)
-                spans = self._spread_bytes(row['ids'], self._characters.spans(repaired, spans))
-            located.append(trim_spans(text, row['ids'], spans, positions, SPACE))
-        return located
+                spans = self._spread_bytes(row['ids'], self._characters.spans(text, spans))
+            yield row['ids'], spans
 
     def _spread_bytes(self, ids: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Gives each byte piece the span of its character. SentencePiece gives the span only to the last byte piece."""
@@ -97,10 +90,7 @@ class SentencePieceTokenizer(Tokenizer):
         if text.isascii():
             return text  # unchanged, because the charsmap of an uncased model lower-cases ASCII
         parts = text.split(_WIDE_TILDE) if self._keeps_wide_tilde else [text]
-        try:
-            return _WIDE_TILDE.join(map(self._unicode.normalize_str, parts))
-        except UnicodeEncodeError:
-            return self._prepare(replace_surrogates(text))
+        return _WIDE_TILDE.join(map(self._unicode.normalize_str, parts))
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         special = set(self.special_ids.tolist())

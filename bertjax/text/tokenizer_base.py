@@ -1,15 +1,18 @@
 """The base class of all tokenizers."""
 
-import abc
+import functools
+import itertools
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tokenizers
 from etils import epath
 
 from bertjax.files.atomic import write_atomic
-from bertjax.text.offsets import PieceOffsets
+from bertjax.text.offsets import PieceOffsets, repair_surrogates, trim_spans
 from bertjax.text.special import (
     CLS,
     MASK,
@@ -19,10 +22,16 @@ from bertjax.text.special import (
     UNK,
     adds_special_tokens,
     check_pieces,
+    check_texts,
+    count_separators,
     is_unused,
     pair_template,
+    piece_ids,
     processor_steps,
+    replace_surrogates,
+    sort_pieces,
     to_json,
+    wrap_tokenizer_errors,
 )
 
 # Ranges of the scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Han, and full-width forms.
@@ -31,6 +40,7 @@ UNSPACED = (
     '\U00020000-\U000323af'
 )
 _UNSPACED = re.compile(f'[{UNSPACED}]')
+_AT_ONCE = 1024  # the maximum number of texts in one call; an Encoding of `tokenizers` uses about 200 bytes per piece
 
 
 def is_unspaced(text: str) -> bool:
@@ -47,13 +57,14 @@ def flatten(ids: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([*ids, np.empty(0, np.int32)]), np.fromiter(map(len, ids), np.int64, len(ids))
 
 
-class Tokenizer(abc.ABC):
-    """The interface of all tokenizers.
+class Tokenizer:
+    """The base class of all tokenizers. It encodes with the library `tokenizers`, which loads `settings` at first use.
 
     Args:
       settings: The parsed content of a `tokenizer.json`.
       where: The file, for messages.
       names: {BERT's name of a special token: a different name in the vocabulary}.
+      kind: The type of the model, for messages.
 
     Attributes:
       family: The kind of tokenizer: 'wordpiece', 'sentencepiece', 'bpe' (byte-level, or without marks at the start of
@@ -69,6 +80,9 @@ class Tokenizer(abc.ABC):
         them as a random replacement.
       continues_word: bool [V], whether a piece continues the word of the piece before it.
       fingerprint: The sha256 (hex) of all settings that determine ids.
+
+    Raises:
+      UserError: The ids are damaged, or BERT's special tokens are missing.
     """
 
     family: str
@@ -77,13 +91,16 @@ class Tokenizer(abc.ABC):
     word_prefix = ''
     continues_word: np.ndarray
     fingerprint: str
+    _space = ' '  # a character of texts that the tokenizer reads as a space: U+2581 in SentencePiece
 
-    def __init__(
-        self, settings: Mapping[str, Any], where: str = 'tokenizer.json', names: Mapping[str, str] | None = None
-    ):
+    def __init__(self, settings: Mapping[str, Any], where: str, names: Mapping[str, str] | None = None, kind: str = ''):
         # Truncation and padding are removed, because callers truncate and pad the ids.
         self._settings = {**settings, 'truncation': None, 'padding': None}
         self._where, self._names = where, dict(names or {})
+        ids, added = piece_ids(settings), settings.get('added_tokens') or []
+        special = [ids[token['content']] for token in added if token.get('special')]
+        self._set_pieces(sort_pieces(ids, where), special, kind)
+        self.separators = count_separators(settings.get('post_processor'))
 
     def _set_pieces(self, pieces: list[str], other_special: Sequence[int] = (), kind: str = '') -> None:
         """Sets `pieces`, `vocab_size`, `special_ids` and the ids of BERT's five special tokens.
@@ -96,19 +113,23 @@ class Tokenizer(abc.ABC):
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
         self.special_ids = np.array(sorted({*ids.values(), *unused, *other_special}), dtype=np.int32)
 
-    @abc.abstractmethod
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of the N pieces of each text, int32 [N], without [CLS] and [SEP].
 
         Raises:
           UserError: `texts` is a single text. This holds for all methods that encode texts.
         """
+        ids, lengths = self.encode_flat(texts)
+        return [ids[start:end] for start, end in itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0))]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids of all texts in one array (int32), and the number of ids of each text (int64)."""
-        return flatten(self.encode(texts))
+        check_texts(texts)
+        try:
+            return self._encode(list(texts))
+        except (UnicodeEncodeError, TypeError):  # raised for a lone surrogate
+            return self._encode(list(map(replace_surrogates, texts)))
 
-    @abc.abstractmethod
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         """Returns the ids of `encode`, and the span of each piece: `text[start:end]` is the text of the piece.
 
@@ -119,10 +140,39 @@ class Tokenizer(abc.ABC):
         Returns:
           (ids, starts, ends) of the N pieces of each text, int32 [N] each. Starts and ends are ascending.
         """
+        check_texts(texts)
+        located: list[PieceOffsets] = []
+        for begin in range(0, len(texts), _AT_ONCE):
+            chunk = texts[begin : begin + _AT_ONCE]
+            repaired, positions = zip(*map(repair_surrogates, chunk), strict=True)
+            for text, (ids, spans), indices in zip(chunk, self._encode_spans(repaired), positions, strict=True):
+                located.append(trim_spans(text, ids, spans, indices, self._space))
+        return located
 
-    @abc.abstractmethod
+    def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the result of `encode_flat` for texts without surrogates."""
+        encodings = self._reference.encode_batch_fast(texts, add_special_tokens=False)
+        return flatten([np.array(encoding.ids, np.int32) for encoding in encodings])
+
+    def _encode_spans(self, texts: Sequence[str]) -> Iterable[tuple[Sequence[int], Iterable[tuple[int, int]]]]:
+        """Returns (ids, spans) of the pieces of each text, for `trim_spans`. The texts have no surrogates."""
+        encodings = self._reference.encode_batch(list(texts), add_special_tokens=False)
+        return [(encoding.ids, encoding.offsets) for encoding in encodings]
+
+    @functools.cached_property
+    def _reference(self) -> tokenizers.Tokenizer:
+        settings, model = self._settings, self._settings['model']
+        if model.get('dropout'):  # would make ids random
+            settings = {**settings, 'model': {**model, 'dropout': None}}
+        with wrap_tokenizer_errors(self._where):
+            tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings, ensure_ascii=False))
+        # Callers add the special tokens. The post-processor of byte-level BPE would shift offsets.
+        tokenizer.post_processor = None
+        return tokenizer
+
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Returns readable text, including special tokens."""
+        return self._reference.decode([int(index) for index in ids], skip_special_tokens=False)
 
     def save(self, directory: epath.PathLike) -> None:
         """Writes a directory that `load_tokenizer` and transformers' AutoTokenizer load. The bytes are reproducible."""

@@ -6,11 +6,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import tokenizers
 from tokenizers import decoders
 
 from bertjax.errors import UserError
-from bertjax.text.offsets import PieceOffsets, encode_batch, locate
+from bertjax.text.offsets import PieceOffsets
 from bertjax.text.sentencepiece_proto import SPACE
 from bertjax.text.special import (
     CLS,
@@ -19,12 +18,10 @@ from bertjax.text.special import (
     SEP,
     TOKENIZER_JSON,
     UNK,
-    count_separators,
     hash_settings,
     make_added_tokens,
     pair_template,
     piece_ids,
-    sort_pieces,
 )
 from bertjax.text.tokenizer_base import Tokenizer, is_unspaced
 
@@ -50,7 +47,6 @@ class JsonTokenizer(Tokenizer):
     def __init__(
         self, settings: Mapping[str, Any], where: str = 'tokenizer.json', names: Mapping[str, str] | None = None
     ):
-        super().__init__(settings, where, names)
         model = settings['model']
         kind = model.get('type', 'BPE')
         steps = json.dumps([settings.get(step) for step in ('normalizer', 'pre_tokenizer')], ensure_ascii=False)
@@ -67,24 +63,18 @@ class JsonTokenizer(Tokenizer):
             raise UserError(where, found, 'a table of symbols', 'use a vocabulary that bertjax wrote')
         is_bpe = byte_level or (kind == 'BPE' and not marks_words)
         self.family = 'symbols' if has_symbols else 'bpe' if is_bpe else 'sentencepiece'
-        self._space = _BYTE_SPACE if is_bpe else SPACE
-        ids_of = piece_ids(settings)
-        pieces = sort_pieces(ids_of, where)  # checked first, because `tokenizers` allocates memory for the largest id
-        # Dropout is disabled, because it would make ids random.
-        fixed = {**self._settings, 'model': {**model, 'dropout': None}} if model.get('dropout') else self._settings
-        self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(fixed))
-        # Callers add the special tokens. The post-processor of byte-level BPE would shift offsets.
-        self._tokenizer.post_processor = None
-        self._names = with_roberta_names(self._names, ids_of)
-        mask = self._names.get(MASK, MASK)
-        has_unk = UNK in self._names.keys() | ids_of or model.get('unk_token') or model.get('unk_id') is not None
-        if mask in ids_of and not has_unk:
-            self._names[UNK] = mask
-        added = [ids_of[token['content']] for token in settings.get('added_tokens') or [] if token.get('special')]
-        self._set_pieces(pieces, added, kind)
+        self._space = SPACE if self.family == 'sentencepiece' else ' '
+        ids = piece_ids(settings)
+        names = with_roberta_names(names or {}, ids)
+        mask = names.get(MASK, MASK)
+        has_unk = UNK in names.keys() | ids or model.get('unk_token') or model.get('unk_id') is not None
+        if mask in ids and not has_unk:
+            names[UNK] = mask
+        super().__init__(settings, where, names, kind)
+        pieces = self.pieces
         if byte_level or marks_words:
             # In ModernBERT and Gemma, added tokens of spaces or line ends begin a word, although they lack the mark.
-            begins = (self._space, ' ', '\n', '\t')
+            begins = (_BYTE_SPACE if is_bpe else SPACE, ' ', '\n', '\t')
             # If a byte-level piece ends inside its first character, ¿ (the UTF-8 continuation byte BF) completes it.
             read = (lambda piece: decoders.ByteLevel().decode([f'{piece}¿¿'])) if byte_level else str
             continues = [not (piece.startswith(begins) or is_unspaced(read(piece))) for piece in pieces]
@@ -95,8 +85,7 @@ class JsonTokenizer(Tokenizer):
             self.word_prefix = ' ' if ' ' in self._prepare('a a') else ''
         self.continues_word = np.array(continues, dtype=bool)
         self.continues_word[self.special_ids] = False
-        self.separators = count_separators(settings.get('post_processor'))
-        normalizer = self._tokenizer.normalizer
+        normalizer = self._reference.normalizer
         self.lowercase = normalizer is not None and normalizer.normalize_str('ABC') == normalizer.normalize_str('abc')
         parts = ('added_tokens', 'normalizer', 'pre_tokenizer', 'model')
         hashed = {'pieces': pieces} if has_symbols else {part: settings.get(part) for part in parts}
@@ -104,23 +93,17 @@ class JsonTokenizer(Tokenizer):
 
     def _prepare(self, word: str) -> str:
         """Returns the word after normalization and pre-tokenization."""
-        normalizer, splitter = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
+        normalizer, splitter = self._reference.normalizer, self._reference.pre_tokenizer
         text = word if normalizer is None else normalizer.normalize_str(word)
         return text if splitter is None else ''.join(part for part, _ in splitter.pre_tokenize_str(text))
 
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return encode_batch(self._tokenizer, texts)
-
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
+        located = super().encode_with_offsets(texts)
         if self.family == 'symbols':
-            return locate(self._tokenizer, texts)
+            return located
         # `tokenizers` may add a space with the span of the text's first character. Such a space gets an empty span.
-        space = self._tokenizer.token_to_id(self._space)
-        located = locate(self._tokenizer, texts, SPACE if self.family == 'sentencepiece' else ' ')
+        space = self._reference.token_to_id(SPACE if self.family == 'sentencepiece' else _BYTE_SPACE)
         return [(ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in located]
-
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)
 
     def _config(self) -> dict[str, Any]:
         config = super()._config()

@@ -1,7 +1,5 @@
 """WordPiece, BERT's tokenizer. It uses `nanotoken` if possible, else the slower `tokenizers`."""
 
-import functools
-import itertools
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -13,20 +11,8 @@ import tokenizers
 from bertjax.errors import UserError
 from bertjax.progress import format_duration
 from bertjax.text.bert_settings import PREFIX, canonical_id_settings, is_bert, lowercases
-from bertjax.text.offsets import PieceOffsets, encode_batch, locate
-from bertjax.text.special import (
-    CLS,
-    SEP,
-    UNK,
-    check_texts,
-    count_separators,
-    hash_settings,
-    piece_ids,
-    replace_surrogates,
-    sort_pieces,
-    wrap_tokenizer_errors,
-)
-from bertjax.text.tokenizer_base import Tokenizer, flatten
+from bertjax.text.special import CLS, SEP, UNK, hash_settings, piece_ids
+from bertjax.text.tokenizer_base import Tokenizer
 
 try:
     import nanotoken  # the extra `fast`
@@ -60,10 +46,7 @@ class WordPieceTokenizer(Tokenizer):
 
     def __init__(self, settings: Mapping[str, Any], where: str = 'tokenizer', names: Mapping[str, str] | None = None):
         super().__init__(settings, where, names)
-        added = settings.get('added_tokens') or []
-        special = [token['id'] for token in added if token.get('special')]
-        ids = piece_ids(settings)
-        self._set_pieces(sort_pieces(ids, where), special)
+        ids, added = piece_ids(settings), settings.get('added_tokens') or []
         for token in added:  # nanotoken uses this id, but `tokenizers` uses the id in the vocabulary
             if token['id'] != ids[token['content']]:
                 found = f'the ids {ids[token["content"]]} and {token["id"]} for {token["content"]!r}'
@@ -72,29 +55,16 @@ class WordPieceTokenizer(Tokenizer):
         self.is_bert = is_bert(settings)
         prefix = settings['model'].get('continuing_subword_prefix', PREFIX)
         self.continues_word = np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces], dtype=bool)
-        self.separators = count_separators(settings.get('post_processor'))
         self.lowercase = lowercases(settings.get('normalizer'))
         self.strip_accents = (settings.get('normalizer') or {}).get('strip_accents')
         self.fingerprint = hash_settings({'family': self.family, **canonical_id_settings(settings)})
         self._fast = self._load_fast()
 
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        ids, lengths = self.encode_flat(texts)
-        return [ids[start:end] for start, end in itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0))]
-
-    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        check_texts(texts)
-        texts = list(texts)
+    def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if self._fast is None:
-            return flatten(encode_batch(self._reference, texts))
-        try:
-            rows = self._fast.encode_batch(texts, add_special_tokens=False)
-        except UnicodeEncodeError:  # raised for a lone surrogate
-            rows = self._fast.encode_batch(list(map(replace_surrogates, texts)), add_special_tokens=False)
+            return super()._encode(texts)
+        rows = self._fast.encode_batch(texts, add_special_tokens=False)
         return rows.ids.astype(np.int32), np.diff(rows.offsets).astype(np.int64)
-
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        return locate(self._reference, texts)
 
     def _load_fast(self) -> Any:
         """Returns nanotoken's tokenizer; None if the package is missing or (with a warning) rejects the settings."""
@@ -107,16 +77,6 @@ class WordPieceTokenizer(Tokenizer):
             text = '%s: using the slower `tokenizers`, because nanotoken does not support this file: %s'
             logging.getLogger(__name__).warning(text, self._where, error)
             return None
-
-    @functools.cached_property
-    def _reference(self) -> tokenizers.Tokenizer:
-        """The slower tokenizer, which gives the same ids. It is needed for offsets, and if `_fast` is None."""
-        with wrap_tokenizer_errors(self._where):
-            return tokenizers.Tokenizer.from_str(json.dumps(self._settings, ensure_ascii=False))
-
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns readable text: the pieces, including special tokens, joined to words."""
-        return (self._fast or self._reference).decode([int(index) for index in ids], skip_special_tokens=False)
 
     def normalize(self, text: str) -> str:
         """Returns the normalized text. `is_bert` must be True."""
