@@ -110,19 +110,14 @@ class PretrainingExamples:
         mask_keys = slots.key
         if mask_cycle is not None and not self.masking.static:
             mask_keys = slots.key + mask_cycle * self.cycle_length
-        if self.pairs.paired:
-            segments = self._segments(slots)
-            laid_out = rows.lay_out_pairs(self.split, segments, self.seq_len, self.vocabulary)
-            labels, paired = segments.labels, segments.paired
-        else:
-            laid_out = rows.lay_out_sentences(self.split, slots.chunks, slots.document, self.seq_len, self.vocabulary)
-            labels = paired = np.zeros(len(slots.key))
+        ranges = self._ranges(slots)
+        arrays, maskable = rows.lay_out(self.split, ranges, self.seq_len, self.vocabulary)
         is_causal = None
         if self.masking.causal_share:
             is_causal = uniform(self.phase_seed, Stream.CAUSAL, mask_keys) < self.masking.causal_share
         masks = mask_batch(
-            laid_out.input_ids,
-            laid_out.maskable,
+            arrays['input_ids'],
+            maskable,
             options=self.masking,
             max_predictions=self.max_predictions,
             tokenizer=self.vocabulary,
@@ -133,15 +128,13 @@ class PretrainingExamples:
             rates=rates,
             causal=is_causal,
         )
-        flags = {} if is_causal is None else {'causal': (laid_out.real & is_causal[:, None]).astype(np.int32)}
+        flags = {} if is_causal is None else {'causal': arrays['attention_mask'] * is_causal[:, None]}
         return {
-            'input_ids': laid_out.input_ids,
-            'segment_ids': laid_out.segment_ids,
-            'attention_mask': laid_out.real.astype(np.int32),
+            **arrays,
             **masks,
             **flags,
-            'nsp_labels': labels.astype(np.int32),
-            'nsp_weights': paired.astype(np.float32),
+            'nsp_labels': ranges.labels.astype(np.int32),
+            'nsp_weights': ranges.paired.astype(np.float32),
         }
 
     @functools.cached_property
@@ -168,13 +161,9 @@ class PretrainingExamples:
 
     def lengths(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the numbers of real (not padding) and of maskable positions of each example, int64 [B] each."""
-        slots = self._locate(indices)
-        if not self.pairs.paired:
-            maskable = slots.chunks['a'].astype(np.int64)
-            return maskable + slots.chunks['b'] + 1, maskable
-        segments = self._segments(slots)
-        maskable = segments.a_length + segments.b_length
-        return maskable + np.where(segments.b_length > 0, 2 + self.vocabulary.separators, 2), maskable
+        ranges = self._ranges(self._locate(indices))
+        maskable = np.bincount(ranges.row, ranges.length, len(ranges.labels))
+        return ranges.row_lengths(), maskable.astype(np.int64)
 
     def _locate(self, indices: np.ndarray) -> _Slots:
         indices = np.asarray(indices, np.int64)
@@ -192,5 +181,9 @@ class PretrainingExamples:
             self.split, slots.chunks, target, slots.document, self.pairs.mode, self.phase_seed, slots.key
         )
 
-    def _segments(self, slots: _Slots) -> rows.Segments:
-        return rows.truncate(self._draw(slots), self.seq_len, self.phase_seed, slots.key, self.vocabulary.separators)
+    def _ranges(self, slots: _Slots) -> rows.TokenRanges:
+        if not self.pairs.paired:
+            return rows.sentence_ranges(self.split, slots.chunks, slots.document)
+        separators = self.vocabulary.separators
+        drawn = self._draw(slots)
+        return rows.pair_ranges(rows.truncate(drawn, self.seq_len, self.phase_seed, slots.key, separators), separators)

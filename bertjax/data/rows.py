@@ -108,50 +108,53 @@ def count_heads(coins: np.ndarray, seed: int, stream: int, n: np.ndarray) -> np.
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
-    """Rows before masking.
+class TokenRanges:
+    """The ranges of tokens that fill B rows, [CLS] first and a [SEP] after each range.
 
     Attributes:
-      input_ids, segment_ids: int32 [B, S].
-      real: bool [B, S], whether a position is not padding.
-      maskable: bool [B, S], whether a position may be masked.
+      row, column: int64 [R], the row and the first column of each range. Each row has at least one range.
+      start, length: int64 [R], the first token of each range as an index in the split, and the number of its tokens.
+      segment: int64 [R], 1 for each B, otherwise 0.
+      labels, paired: [B], see `Segments`; zeros for rows without pairs.
     """
 
-    input_ids: np.ndarray
-    segment_ids: np.ndarray
-    real: np.ndarray
-    maskable: np.ndarray
+    row: np.ndarray
+    column: np.ndarray
+    start: np.ndarray
+    length: np.ndarray
+    segment: np.ndarray
+    labels: np.ndarray
+    paired: np.ndarray
+
+    def row_lengths(self) -> np.ndarray:
+        """Returns the number of real (not padding) positions of each row, int64 [B]."""
+        lengths = np.zeros(len(self.labels), np.int64)
+        np.maximum.at(lengths, self.row, self.column + self.length + 1)
+        return lengths
 
 
-def lay_out_pairs(split: StoreSplit, segments: Segments, seq_len: int, tokenizer: Tokenizer) -> Rows:
-    """Lays out pairs as [CLS] A [SEP] B [SEP], or [CLS] A [SEP] if there is no B.
+def pair_ranges(segments: Segments, separators: int) -> TokenRanges:
+    """Returns the ranges of rows [CLS] A [SEP] B [SEP], or [CLS] A [SEP] if there is no B.
 
-    If the tokenizer has two `separators`, a pair is [CLS] A [SEP] [SEP] B [SEP]. B and its [SEP] are in segment 1,
-    unless the split defines segment types.
+    With two `separators`, a pair is [CLS] A [SEP] [SEP] B [SEP].
     """
     rows, with_b = np.arange(len(segments.a_length)), np.flatnonzero(segments.b_length)
-    a_sep = 1 + segments.a_length
-    b_column = (a_sep + tokenizer.separators)[with_b]
-    row, column = np.append(rows, with_b), np.append(np.ones_like(rows), b_column)
-    start = np.append(segments.a_start, segments.b_start[with_b])
-    length = np.append(segments.a_length, segments.b_length[with_b])
-    laid_out = _lay_out(split, (len(rows), seq_len), tokenizer, row, column, start, length)
-    last = b_column - 1  # the [SEP] before B
-    laid_out.input_ids[with_b, last], laid_out.maskable[with_b, last] = tokenizer.sep_id, False
-    if split.segments is None:
-        laid_out.segment_ids[with_b] = laid_out.real[with_b] & (np.arange(seq_len) >= b_column[:, None])
-    else:
-        laid_out.segment_ids[with_b, last] = laid_out.segment_ids[with_b, a_sep[with_b]]
-    return laid_out
+    b_column = (1 + segments.a_length + separators)[with_b]
+    return TokenRanges(
+        row=np.append(rows, with_b),
+        column=np.append(np.ones_like(rows), b_column),
+        start=np.append(segments.a_start, segments.b_start[with_b]),
+        length=np.append(segments.a_length, segments.b_length[with_b]),
+        segment=np.append(np.zeros_like(rows), np.ones_like(with_b)),
+        labels=segments.labels,
+        paired=segments.paired,
+    )
 
 
-def lay_out_sentences(
-    split: StoreSplit, chunks: np.ndarray, document: np.ndarray, seq_len: int, tokenizer: Tokenizer
-) -> Rows:
-    """Lays out chunks of a plan without pairs as [CLS] sentences [SEP], with another [SEP] between documents.
+def sentence_ranges(split: StoreSplit, chunks: np.ndarray, document: np.ndarray) -> TokenRanges:
+    """Returns the ranges of rows [CLS] sentences [SEP], with another [SEP] between documents.
 
-    All positions are in segment 0, unless the split defines segment types. `document`, int64 [B], is the document of
-    each chunk's first token.
+    `chunks` are those of a plan without pairs. `document`, int64 [B], is the document of each chunk's first token.
     """
     start, length, documents = (chunks[name].astype(np.int64) for name in CHUNK.names)
     # One range for each document in a row.
@@ -160,47 +163,39 @@ def lay_out_sentences(
     first, end = (split.sentence_offsets[split.document_offsets[n]] for n in (number, number + 1))
     begin = np.maximum(start[row], first)
     size = np.minimum((start + length)[row], end) - begin
-    column = 1 + begin - start[row] + ordinal
-    return _lay_out(split, (len(chunks), seq_len), tokenizer, row, column, begin, size)
+    none = np.zeros(len(chunks), np.int64)
+    return TokenRanges(row, 1 + begin - start[row] + ordinal, begin, size, np.zeros_like(row), none, none)
 
 
-def _lay_out(
-    split: StoreSplit,
-    shape: tuple[int, int],
-    tokenizer: Tokenizer,
-    row: np.ndarray,
-    column: np.ndarray,
-    start: np.ndarray,
-    length: np.ndarray,
-) -> Rows:
-    """Lays out [CLS] and ranges of tokens with a [SEP] after each range.
+def lay_out(
+    split: StoreSplit, ranges: TokenRanges, seq_len: int, tokenizer: Tokenizer
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Lays out rows of S = `seq_len` positions.
 
-    A token has the segment type of its sentence, [CLS] the type of the next token, and [SEP] the type of the previous
-    token. If the split defines no segment types, all are 0.
+    B and its [SEP] are in segment 1. If the split defines segment types, a token instead has the type of its sentence,
+    [CLS] the type of the next token, and [SEP] the type of the previous token.
 
-    Args:
-      shape: (B, S).
-      row, column: int64, the row and the first column of each range. Each row has at least one range.
-      start, length: int64, the first token of each range as an index in the split, and the number of its tokens.
+    Returns:
+      The first three arrays of `batch.py`, without masks, and bool [B, S], whether a position may be masked.
     """
-    ids, sep = np.full(shape, tokenizer.pad_id, np.int32), column + length
+    row, column, start, length = ranges.row, ranges.column, ranges.start, ranges.length
+    columns, ids = np.arange(seq_len), np.full((len(ranges.labels), seq_len), -1, np.int32)
     for r, c, token, count in zip(*(x.tolist() for x in (row, column, start, length)), strict=True):
         ids[r, c : c + count] = split.tokens(token, count)
-    end = np.zeros(shape[0], np.int64)
-    np.maximum.at(end, row, sep)
-    real = np.arange(shape[1]) <= end[:, None]  # [B, S]
-    maskable = real.copy()
-    for position, special_id in ((np.s_[:, 0], tokenizer.cls_id), ((row, sep), tokenizer.sep_id)):
-        ids[position], maskable[position] = special_id, False
-    segment_ids = np.zeros(shape, np.int32)
-    if split.segments is not None:
+    maskable, real = ids >= 0, columns < ranges.row_lengths()[:, None]  # [B, S]
+    ids = np.where(maskable, ids, np.where(real, np.int32(tokenizer.sep_id), np.int32(tokenizer.pad_id)))
+    ids[:, 0] = tokenizer.cls_id
+    segment_ids = np.zeros_like(ids)
+    if split.segments is None:
+        b = ranges.segment == 1
+        segment_ids[row[b]] = real[row[b]] & (columns >= column[b][:, None])
+    else:
         offset = ordinals(length)
         sentence = np.searchsorted(split.sentence_offsets, np.repeat(start, length) + offset, 'right') - 1
         segment_ids[np.repeat(row, length), np.repeat(column, length) + offset] = split.segments[sentence]
-        row, sep = row[length > 0], sep[length > 0]
-        segment_ids[row, sep] = segment_ids[row, sep - 1]
-        segment_ids[:, 0] = segment_ids[:, 1]
-    return Rows(ids, segment_ids, real, maskable)
+        last_token = np.maximum.accumulate(np.where(maskable, columns, 1), axis=1)
+        segment_ids = np.take_along_axis(segment_ids, last_token, axis=1) * real  # 0 in padding
+    return {'input_ids': ids, 'segment_ids': segment_ids, 'attention_mask': real.astype(np.int32)}, maskable
 
 
 def locate_documents(split: StoreSplit, chunks: np.ndarray, options: PairOptions) -> np.ndarray:

@@ -12,9 +12,10 @@ from bertjax.data.rows import (
     Segments,
     count_heads,
     draw_pairs,
-    lay_out_pairs,
-    lay_out_sentences,
+    lay_out,
     locate_documents,
+    pair_ranges,
+    sentence_ranges,
     truncate,
 )
 from bertjax.data.walking import walk
@@ -148,25 +149,25 @@ def test_pairs_are_laid_out():
         nothing,
     )
     vocabulary = FakeVocabulary()
-    rows = lay_out_pairs(split, segments, 9, vocabulary)
-    assert rows.input_ids.tolist() == [
+    rows, maskable = lay_out(split, pair_ranges(segments, vocabulary.separators), 9, vocabulary)
+    assert rows['input_ids'].tolist() == [
         [2, 100, 101, 102, 3, 103, 104, 3, 0],
         [2, 105, 106, 107, 108, 3, 0, 0, 0],
         [2, 100, 3, 100, 101, 102, 103, 3, 0],
     ]
-    assert rows.segment_ids.tolist() == [[0] * 5 + [1] * 3 + [0], [0] * 9, [0] * 3 + [1] * 5 + [0]]
-    assert rows.real.sum(1).tolist() == [8, 6, 8]
-    assert np.array_equal(rows.maskable, rows.input_ids >= 100)
-    assert rows.input_ids.dtype == rows.segment_ids.dtype == np.int32
+    assert rows['segment_ids'].tolist() == [[0] * 5 + [1] * 3 + [0], [0] * 9, [0] * 3 + [1] * 5 + [0]]
+    assert rows['attention_mask'].sum(1).tolist() == [8, 6, 8]
+    assert np.array_equal(maskable, rows['input_ids'] >= 100)
+    assert rows['input_ids'].dtype == rows['segment_ids'].dtype == np.int32
     vocabulary.separators = 2
-    rows = lay_out_pairs(split, segments, 9, vocabulary)
-    assert rows.input_ids.tolist() == [
+    rows, maskable = lay_out(split, pair_ranges(segments, vocabulary.separators), 9, vocabulary)
+    assert rows['input_ids'].tolist() == [
         [2, 100, 101, 102, 3, 3, 103, 104, 3],
         [2, 105, 106, 107, 108, 3, 0, 0, 0],
         [2, 100, 3, 3, 100, 101, 102, 103, 3],
     ]
-    assert rows.segment_ids.tolist() == [[0] * 6 + [1] * 3, [0] * 9, [0] * 4 + [1] * 5]
-    assert np.array_equal(rows.maskable, rows.input_ids >= 100)
+    assert rows['segment_ids'].tolist() == [[0] * 6 + [1] * 3, [0] * 9, [0] * 4 + [1] * 5]
+    assert np.array_equal(maskable, rows['input_ids'] >= 100)
     long = segments_of(np.array([9, 9]), np.array([9, 0]))
     result = truncate(long, 12, 0, np.arange(2), separators=2)
     assert (result.a_length + result.b_length).tolist() == [8, 9]
@@ -177,12 +178,12 @@ def test_sentences_are_laid_out_with_separators_between_documents():
     chunks = np.array([(1, 6, 3), (10, 4, 1), (5, 1, 1)], CHUNK)
     document = locate_documents(split, chunks, PairOptions(mode='full_sentences'))
     assert document.tolist() == [0, 2, 1]
-    rows = lay_out_sentences(split, chunks, document, 11, FakeVocabulary())
-    assert rows.input_ids.tolist() == [
+    rows, maskable = lay_out(split, sentence_ranges(split, chunks, document), 11, FakeVocabulary())
+    assert rows['input_ids'].tolist() == [
         [2, 101, 102, 103, 104, 3, 105, 3, 106, 3, 0],
         [2, 110, 111, 112, 113, 3, 0, 0, 0, 0, 0],
         [2, 105, 3, 0, 0, 0, 0, 0, 0, 0, 0],
     ]
-    assert not rows.segment_ids.any()
-    assert np.array_equal(rows.real, rows.input_ids != 0)
-    assert np.array_equal(rows.maskable, rows.input_ids >= 100)
+    assert not rows['segment_ids'].any()
+    assert np.array_equal(rows['attention_mask'], rows['input_ids'] != 0)
+    assert np.array_equal(maskable, rows['input_ids'] >= 100)
