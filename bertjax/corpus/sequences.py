@@ -9,12 +9,15 @@ A sentence is a unit of the data, such as one visit of a patient or one shot of 
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bertjax.errors import UserError, printable
 from bertjax.files.streams import Broken
+
+if TYPE_CHECKING:  # the config imports this module, and needs no tokenizer
+    from bertjax.text.tokenizer_base import Tokenizer
 
 FORMATS = ('ids', 'symbols')
 SEGMENTS = 'segments'  # the field with the segment type of each sentence
@@ -83,46 +86,44 @@ def _is_symbol(item: object) -> bool:
     return isinstance(item, str) and item.split() == [item] and '\0' not in item and item.isprintable()
 
 
-def encode_sentence(
-    sentence: SequenceSentence,
-    where: str,
-    vocabulary: Mapping[str, int],
-    unk_id: int,
-    *,
-    reserved: Mapping[int, str],
-    segments: int,
-    strict: bool,
-) -> np.ndarray:
-    """Returns the ids of a sentence, int32, one for each item.
+class SequenceEncoder:
+    """Encodes sentences of ids or symbols. `segments` and `strict` are those of `CorpusOptions`."""
 
-    Args:
-      vocabulary: {piece: id}.
-      reserved: {id: piece} of the special tokens that a corpus must not contain.
-      segments, strict: See `CorpusOptions`.
+    def __init__(self, tokenizer: 'Tokenizer', segments: int, strict: bool):
+        self._segments, self._strict, self._unk_id = segments, strict, tokenizer.unk_id
+        self._ids = {piece: index for index, piece in enumerate(tokenizer.pieces)}
+        self._pieces = tokenizer.pieces
+        # The special tokens that a corpus must not contain.
+        self._special = {tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id} - {tokenizer.unk_id}
 
-    Raises:
-      UserError: An id is outside the vocabulary, an id or symbol is a reserved special token, a symbol is unknown (if
-        strict), or the segment type is missing or too large.
-    """
-    if segments and sentence.segment is None:
-        raise UserError(where, f'no field {SEGMENTS!r}', 'a segment type for each sentence', _NO_SEGMENTS)
-    if segments and sentence.segment >= segments:
-        expected = f'a type below config.corpus_options.segments = {segments}'
-        fix = 'raise this key and config.model.num_segments'
-        raise UserError(where, f'the segment type {sentence.segment}', expected, fix)
-    if isinstance(sentence.items[0], int):
-        if max(sentence.items) >= len(vocabulary):
-            found, fix = f'the id {max(sentence.items):,}', 'give the vocabulary to which the ids belong'
-            raise UserError(where, found, f'ids below {len(vocabulary):,}, the number of pieces of the vocabulary', fix)
-        ids = sentence.items
-    else:
-        if strict and (unknown := next((item for item in sentence.items if item not in vocabulary), None)) is not None:
-            fix = 'add it to the vocabulary, or set config.corpus_options.strict=False to read it as [UNK]'
-            raise UserError(where, f'the symbol {unknown!r}', 'a symbol of the vocabulary', fix)
-        ids = [vocabulary.get(item, unk_id) for item in sentence.items]
-    if special := reserved.keys() & set(ids):
-        fix = 'remove it, because bertjax adds the special tokens of each row'
-        if ids is sentence.items:
-            fix += '; check that the ids belong to config.tokenizer'
-        raise UserError(where, f'the special token {reserved[min(special)]}', 'tokens of the text only', fix)
-    return np.array(ids, np.int32)
+    def encode(self, sentence: SequenceSentence, where: str) -> np.ndarray:
+        """Returns the ids of a sentence, int32, one for each item. `where` is its file and line, for messages.
+
+        Raises:
+          UserError: An id is outside the vocabulary, an id or symbol is a reserved special token, a symbol is unknown
+            (if strict), or the segment type is missing or too large.
+        """
+        if self._segments and sentence.segment is None:
+            raise UserError(where, f'no field {SEGMENTS!r}', 'a segment type for each sentence', _NO_SEGMENTS)
+        if self._segments and sentence.segment >= self._segments:
+            expected = f'a type below config.corpus_options.segments = {self._segments}'
+            fix = 'raise this key and config.model.num_segments'
+            raise UserError(where, f'the segment type {sentence.segment}', expected, fix)
+        if isinstance(sentence.items[0], int):
+            size = len(self._pieces)
+            if max(sentence.items) >= size:
+                found, fix = f'the id {max(sentence.items):,}', 'give the vocabulary to which the ids belong'
+                raise UserError(where, found, f'ids below {size:,}, the number of pieces of the vocabulary', fix)
+            ids = sentence.items
+        else:
+            unknown = next((item for item in sentence.items if item not in self._ids), None)
+            if self._strict and unknown is not None:
+                fix = 'add it to the vocabulary, or set config.corpus_options.strict=False to read it as [UNK]'
+                raise UserError(where, f'the symbol {unknown!r}', 'a symbol of the vocabulary', fix)
+            ids = [self._ids.get(item, self._unk_id) for item in sentence.items]
+        if special := self._special & set(ids):
+            fix = 'remove it, because bertjax adds the special tokens of each row'
+            if ids is sentence.items:
+                fix += '; check that the ids belong to config.tokenizer'
+            raise UserError(where, f'the special token {self._pieces[min(special)]}', 'tokens of the text only', fix)
+        return np.array(ids, np.int32)

@@ -26,7 +26,7 @@ import numpy as np
 from bertjax.corpus.formats import Document, read_events
 from bertjax.corpus.identity import new_digest
 from bertjax.corpus.quality import MAX_PROBLEMS, broken_error
-from bertjax.corpus.sequences import FORMATS, SequenceSentence, encode_sentence
+from bertjax.corpus.sequences import FORMATS, SequenceEncoder, SequenceSentence
 from bertjax.corpus.sources import CorpusOptions, TextPart
 from bertjax.corpus.store import CHECKSUM, id_dtype
 from bertjax.files.atomic import AtomicFile, checksum, write_atomic
@@ -67,18 +67,16 @@ class ShardWriter:
 
     def __init__(self, directory: pathlib.Path, shard: int, tokenizer: Tokenizer, options: CorpusOptions):
         partial, name = directory / 'partial', f'{shard:05d}'
-        self._segments, self._strict = options.segments, options.strict
+        self._segments = options.segments
         self._split = build_splitter(options.sentences) if options.split_sentences else lambda line: [line.strip()]
         self._train = AtomicFile(directory / f'train-{name}.tokens')
         kinds = ('heldout', 'sentences', 'documents', 'lines', *(('segments',) if self._segments else ()))
         self._files = {kind: AtomicFile(partial / f'{name}.{kind}') for kind in kinds}
         self._record = partial / f'{name}.json'
         self._tokenizer, self._threshold = tokenizer, hash_threshold(options.heldout)
-        self._vocabulary: dict[str, int] = {}  # the ids of the pieces; empty if documents are text
+        self._sequences = None  # if documents are text
         if options.format in FORMATS:
-            self._vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces)}
-        special = {tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id} - {tokenizer.unk_id}
-        self._reserved = {index: tokenizer.pieces[index] for index in special}
+            self._sequences = SequenceEncoder(tokenizer, options.segments, options.strict)
         self._dtype = id_dtype(tokenizer.vocab_size)
         self._batch: list[_Draft] = []  # the last document may be open
         self._characters = 0  # in the batch
@@ -89,7 +87,7 @@ class ShardWriter:
         self._rows: list[tuple] = []  # the DOCUMENT records of finished documents
         self._dropped: collections.Counter = collections.Counter()
         self._problems: dict[str, list[str]] = {}
-        self._counts: collections.Counter = collections.Counter()
+        self._counts = {'documents': 0, 'characters': 0, 'lines': 0}  # of finished documents
 
     def start(self) -> None:
         """Opens a document."""
@@ -132,15 +130,7 @@ class ShardWriter:
         document = self._open
         if document.broken:
             return
-        ids = encode_sentence(
-            sentence,
-            where,
-            self._vocabulary,
-            self._tokenizer.unk_id,
-            reserved=self._reserved,
-            segments=self._segments,
-            strict=self._strict,
-        )
+        ids = self._sequences.encode(sentence, where)
         kind = f'{sentence.segment}:' if self._segments else ''
         data = (kind + ' '.join(map(str, sentence.items))).encode('utf-8')
         self._hash(data)
@@ -169,7 +159,7 @@ class ShardWriter:
     def _flush(self) -> None:
         """Encodes the batch, and writes the finished documents to their files and the open one to a temporary file."""
         batch = [sentence for document in self._batch for sentence in document.batch]
-        ids, lengths = flatten(batch) if self._vocabulary else self._tokenizer.encode_flat(batch)
+        ids, lengths = flatten(batch) if self._sequences else self._tokenizer.encode_flat(batch)
         flat = ids.astype(self._dtype)
         ends = np.concatenate([[0], np.cumsum(lengths)])
         unknown = np.concatenate([[0], np.cumsum(flat == self._tokenizer.unk_id)])
@@ -233,9 +223,7 @@ class ShardWriter:
             'files': {file.path.name: file.close() for file in (self._train, *self._files.values())},
             'train_checksum': checksum(self._train.path, CHECKSUM),
             'runs': self._runs,
-            'documents': self._counts['documents'],
-            'characters': self._counts['characters'],
-            'lines': self._counts['lines'],
+            **self._counts,
             'dropped': dict(sorted(self._dropped.items())),
             'problems': dict(sorted(self._problems.items())),
             'digests': digests,
@@ -258,7 +246,7 @@ def encode_shard(
       The record of the shard, as in partial/K.json.
 
     Raises:
-      UserError: The input is broken (if strict), or a sentence is invalid (see `sequences.encode_sentence`).
+      UserError: The input is broken (if strict), or a sentence is invalid (see `SequenceEncoder.encode`).
     """
     writer, digests = ShardWriter(directory, shard, tokenizer, options), []
     for part in parts:
