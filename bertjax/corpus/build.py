@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from absl import logging
 from etils import epath
 
-from bertjax.corpus import build_dir, identity, merge, quality, reading, report, store, workers
+from bertjax.corpus import build_dir, identity, merge, reading, report, store, workers
 from bertjax.corpus.beam import check_beam
 from bertjax.corpus.build_dir import BuildPlan, read_record
 from bertjax.corpus.identity import LogFunction
@@ -161,9 +161,10 @@ def _build(
     shards = [merge.Shard(number, record, directory) for number, record in enumerate(records)]
     repeats = merge.find_repeats(shards)
     threshold = merge.heldout_threshold(shards, options.heldout)
-    destinations = merge.choose_destinations(shards, repeats, threshold, drop=options.drop_duplicates)
+    merge.choose_destinations(shards, repeats, threshold, drop=options.drop_duplicates)
     dtype = store.id_dtype(tokenizer.vocab_size)
-    splits = merge.merge_shards(shards, directory, dtype.itemsize, destinations)
+    splits = merge.merge_shards(shards, directory, dtype.itemsize)
+    train = store.StoreSplit(directory, 'train', splits['train'], dtype)
     part_digests = [digest for record in records for digest in record['digests']]
     digests = identity.collect_digests(zip(itertools.chain(*plan.shards), part_digests, strict=True))
     content = identity.hash_content(plan.shards, digests)
@@ -173,15 +174,7 @@ def _build(
         'dtype': dtype.str,
         'inputs': {**plan.store_identity['inputs'], 'content': content},
         'splits': splits,
-        'report': report.make_report(
-            shards,
-            destinations,
-            splits,
-            duplicate_documents=int(repeats.sum()),
-            distinct_lines=merge.count_distinct_lines(shards),
-            likeness=quality.coherence(store.StoreSplit(directory, 'train', splits['train'], dtype)),
-            options=options,
-        ),
+        'report': report.make_report(shards, splits, train, duplicate_documents=int(repeats.sum()), options=options),
     }
     # The manifest comes last, because it marks the store as complete.
     identity.write_record(directory, content, identity.identify(plan.sources, digests), plan.readings)

@@ -24,13 +24,14 @@ class Shard:
 
     Attributes:
       train, heldout: The token files of the training documents and of the held-out documents.
-      rewritten_train: The train file that `merge_shards` writes.
+      destination: uint8 [documents], TRAIN, HELDOUT or DROPPED; `choose_destinations` sets it.
     """
+
+    destination: np.ndarray
 
     def __init__(self, number: int, record: dict, directory: pathlib.Path):
         self.number, self.record, self.directory = number, record, directory
         self.train = directory / f'train-{number:05d}.tokens'
-        self.rewritten_train = directory / f'train-{number:05d}-kept.tokens'
         self.heldout = directory / 'partial' / f'{number:05d}.heldout'
 
     def array(self, kind: str) -> np.ndarray | None:
@@ -106,27 +107,23 @@ def heldout_threshold(shards: list[Shard], heldout: float) -> int:
     return min(threshold, large[-min_train])
 
 
-def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int, *, drop: bool) -> list[np.ndarray]:
+def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int, *, drop: bool) -> None:
     """Decides whether each document is for training, is held out, or is dropped.
 
     Repeated held-out documents are always dropped. Repeated training documents are dropped if `drop` is True.
-
-    Returns:
-      For each shard, uint8 [documents]: TRAIN, HELDOUT or DROPPED for each document.
     """
-    result, base = [], 0
+    base = 0
     for shard in shards:
         hashes = shard.array('documents')['hash']
         repeated = repeats[base : base + len(hashes)]
         base += len(hashes)
-        destination = (hashes < np.uint64(threshold)).astype(np.uint8)
-        destination[repeated & ((destination == HELDOUT) | drop)] = DROPPED
-        result.append(destination)
-    return result
+        shard.destination = (hashes < np.uint64(threshold)).astype(np.uint8)
+        shard.destination[repeated & ((shard.destination == HELDOUT) | drop)] = DROPPED
 
 
-def _copy_documents(shard: Shard, table: np.ndarray, mask: np.ndarray, itemsize: int, target: AtomicFile) -> None:
-    """Appends the tokens of documents to `target`, in the order of `table`. `mask`, bool, selects the documents."""
+def _copy_documents(shard: Shard, destination: int, itemsize: int, target: AtomicFile) -> None:
+    """Appends the tokens of the documents with a destination to `target`."""
+    table, mask = np.array(shard.array('documents')), shard.destination == destination
     begins = np.empty(len(table), np.int64)
     for flag in (0, 1):  # each document is in either the train file or the held-out file of its shard
         in_file = table['heldout'] == flag
@@ -142,14 +139,6 @@ def _copy_documents(shard: Shard, table: np.ndarray, mask: np.ndarray, itemsize:
                     raise RuntimeError(f'{file.name} is shorter than recorded')
                 target.write(data)
                 remaining -= len(data)
-
-
-def _rewrite_train_file(shard: Shard, destination: np.ndarray, itemsize: int) -> str:
-    """Writes the documents with the destination TRAIN to a new train file, and returns its checksum."""
-    # The old train file stays until the manifest is written, so that a killed merge can be repeated.
-    with AtomicFile(shard.rewritten_train) as file:
-        _copy_documents(shard, np.array(shard.array('documents')), destination == TRAIN, itemsize, file)
-    return checksum(shard.rewritten_train, CHECKSUM)
 
 
 class _Split:
@@ -196,7 +185,7 @@ class _Split:
         return result
 
 
-def merge_shards(shards: list[Shard], directory: pathlib.Path, itemsize: int, destinations: list[np.ndarray]) -> dict:
+def merge_shards(shards: list[Shard], directory: pathlib.Path, itemsize: int) -> dict:
     """Writes the held-out file, the offset and segment files, and the changed train files.
 
     Returns:
@@ -205,8 +194,8 @@ def merge_shards(shards: list[Shard], directory: pathlib.Path, itemsize: int, de
     has_segments = any(shard.array('segments') is not None for shard in shards)
     splits = {code: _Split(name, directory, has_segments) for code, name in ((TRAIN, 'train'), (HELDOUT, 'heldout'))}
     with AtomicFile(directory / 'heldout-00000.tokens') as heldout:
-        for shard, destination in zip(shards, destinations, strict=True):
-            table = np.array(shard.array('documents'))
+        for shard in shards:
+            table, destination = np.array(shard.array('documents')), shard.destination
             of_sentence = np.repeat(destination, table['sentences'])
             lengths, segments = np.array(shard.array('sentences')), shard.array('segments')
             for code, split in splits.items():
@@ -214,12 +203,14 @@ def merge_shards(shards: list[Shard], directory: pathlib.Path, itemsize: int, de
                 split.add(
                     table[destination == code], lengths[in_split], None if segments is None else segments[in_split]
                 )
-            _copy_documents(shard, table, destination == HELDOUT, itemsize, heldout)
-            tokens = int(table['tokens'][destination == TRAIN].sum())
-            if np.array_equal(destination == TRAIN, table['heldout'] == 0):
-                splits[TRAIN].add_shard(shard.train, tokens, shard.record['train_checksum'])
-            else:
-                digest = _rewrite_train_file(shard, destination, itemsize)
-                splits[TRAIN].add_shard(shard.rewritten_train, tokens, digest)
+            _copy_documents(shard, HELDOUT, itemsize, heldout)
+            train, digest = shard.train, shard.record['train_checksum']
+            if not np.array_equal(destination == TRAIN, table['heldout'] == 0):
+                # The old train file stays until the manifest is written, so that a killed merge can be repeated.
+                train = directory / f'{shard.train.stem}-kept.tokens'
+                with AtomicFile(train) as file:
+                    _copy_documents(shard, TRAIN, itemsize, file)
+                digest = checksum(train, CHECKSUM)
+            splits[TRAIN].add_shard(train, int(table['tokens'][destination == TRAIN].sum()), digest)
     splits[HELDOUT].add_shard(heldout.path, splits[HELDOUT].tokens, checksum(heldout.path, CHECKSUM))
     return {split.name: split.close() for split in splits.values()}

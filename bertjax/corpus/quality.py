@@ -175,7 +175,7 @@ def _overlap(a: set[int], b: set[int]) -> float:
     return len(a & b) / math.sqrt(len(a) * len(b))
 
 
-def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
+def coherence(split: StoreSplit) -> tuple[float | None, float | None]:
     """Measures the overlap of rare words between neighboring sentences, relative to other sentences.
 
     Wikipedia has (28, 1.6), novels (8, 4.4), and novels cut into documents of 20 sentences (2.6, 1.5). Shuffled
@@ -183,17 +183,15 @@ def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
 
     Returns:
       The overlap of neighbors divided by the overlap of sentences of different documents, and divided by the overlap of
-      distant sentences of the same document. The second ratio, or the whole result, is None with too few pairs.
+      distant sentences of the same document. The second ratio, or both, are None with too few pairs.
     """
     documents = [[set(ids.tolist()) for ids in document] for document in _sample(split)]
     counts = collections.Counter(token for document in documents for ids in document for token in ids)
-    if not counts:
-        return None
     sentences = sum(map(len, documents))
     common = {token for token, count in counts.items() if count > max(2, COMMON * sentences)}
     documents = [[ids - common for ids in document] for document in documents]
     near, far, other_document = [], [], []
-    for document, other in zip(documents, [*documents[1:], documents[0]], strict=True):
+    for document, other in zip(documents, [*documents[1:], *documents[:1]], strict=True):
         for index in range(len(document) - 1):
             a, b, c = document[index], document[index + 1], other[index % len(other)]
             d = document[(index + len(document) // 2) % len(document)]
@@ -203,7 +201,7 @@ def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
                 if d and len(document) >= 8:
                     far.append(_overlap(a, d))
     if len(near) < MIN_PAIRS:
-        return None
+        return None, None
     likeness = float(np.mean(near))
     within = likeness / max(float(np.mean(far)), 1e-6) if len(far) >= MIN_FAR else None
     return likeness / max(float(np.mean(other_document)), 1e-6), within

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from rich.table import Table
 
-from bertjax.corpus.merge import DROPPED, Shard
-from bertjax.corpus.quality import MAX_PROBLEMS, find_warnings
+from bertjax.corpus.merge import DROPPED, Shard, count_distinct_lines
+from bertjax.corpus.quality import MAX_PROBLEMS, coherence, find_warnings
 from bertjax.corpus.sources import CorpusOptions
+from bertjax.corpus.store import StoreSplit
 from bertjax.errors import printable
 from bertjax.terminal import Console
 
@@ -17,28 +18,21 @@ BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # upper bounds of the bins of se
 
 
 def make_report(
-    shards: list[Shard],
-    destinations: list[np.ndarray],
-    splits: dict,
-    *,
-    duplicate_documents: int,
-    distinct_lines: int,
-    likeness: tuple[float, float | None] | None,
-    options: CorpusOptions,
+    shards: list[Shard], splits: dict, train: StoreSplit, *, duplicate_documents: int, options: CorpusOptions
 ) -> dict:
     """Returns the corpus report for the manifest and for `print_report`.
 
     Most counts cover the documents of the store. `documents_read`, `characters`, `lines` and the duplicates cover all
     documents that are not broken or empty. A duplicate equals an earlier document or line, except for case and for the
-    amount of white space. `likeness` comes from `quality.coherence`.
+    amount of white space. `splits` is the entry of the manifest, and `train` the training split.
     """
     documents, sentences, tokens = (
         sum(split[name] for split in splits.values()) for name in ('documents', 'sentences', 'tokens')
     )
     unknown = words = single_sentence = longest_sentence = longest_document = 0
     histogram = np.zeros(len(BINS) + 1, np.int64)
-    for shard, destination in zip(shards, destinations, strict=True):
-        table, in_store = np.array(shard.array('documents')), destination != DROPPED
+    for shard in shards:
+        table, in_store = np.array(shard.array('documents')), shard.destination != DROPPED
         lengths = shard.array('sentences')[np.repeat(in_store, table['sentences'])]
         table = table[in_store]
         unknown += int(table['unknown'].sum())
@@ -49,7 +43,7 @@ def make_report(
         histogram += np.bincount(np.searchsorted(BINS, lengths), minlength=len(BINS) + 1)
     records = [shard.record for shard in shards]
     lines = sum(record['lines'] for record in records)
-    within = likeness[1] if likeness else None
+    likeness, within = coherence(train)
     facts = {
         'documents': documents,
         'sentences': sentences,
@@ -67,7 +61,7 @@ def make_report(
         'characters': sum(record['characters'] for record in records),
         'lines': lines,
         'duplicate_documents': duplicate_documents,
-        'duplicate_lines': lines - distinct_lines,
+        'duplicate_lines': lines - count_distinct_lines(shards),
         'dropped': add_counts(record['dropped'] for record in records),
         'problems': add_problems(record['problems'] for record in records),
         'sentence_lengths': dict(zip([*map(str, BINS), 'more'], histogram.tolist(), strict=True)),
@@ -75,7 +69,7 @@ def make_report(
         'pieces_per_word': _round(tokens / max(1, words)),
         'sentences_per_document': _round(sentences / max(1, documents)),
         'tokens_per_sentence': _round(tokens / max(1, sentences)),
-        'neighbour_likeness': likeness and _round(likeness[0]),
+        'neighbour_likeness': likeness and _round(likeness),
         'neighbour_likeness_within': within and _round(within),
     }
     return {**facts, 'warnings': find_warnings(facts, options)}

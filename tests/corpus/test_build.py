@@ -181,7 +181,7 @@ def test_an_interrupted_merge_continues(corpus, small_shards, tmp_path, vocabula
     options = CorpusOptions(heldout=0.001, workers=1)  # At this share, the merge moves documents between files.
     build_store(corpus, tmp_path / 'whole', str(vocabulary), options, progress=False)
     with monkeypatch.context() as patch:
-        patch.setattr(build.quality, 'coherence', lambda split: 1 / 0)
+        patch.setattr(build.report, 'coherence', lambda split: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build_store(corpus, tmp_path / 'cut', str(vocabulary), options, progress=False)
     with pytest.raises(UserError, match='unfinished'):
