@@ -7,6 +7,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote
+from bertjax.files.streams import Broken, decode
 from bertjax.files.tfds import Dataset
 
 _WHERE = 'config.corpus'
@@ -17,19 +18,6 @@ def _topics() -> dict[str, str]:
     from pydoc_data import topics
 
     return topics.topics
-
-
-def pydoc_facts() -> tuple[int, str]:
-    """Returns the number of help topics and the hash of their text. The text depends on the version of Python."""
-    topics = sorted(_topics().items())
-    text = '\0'.join(f'{name}\0{text}' for name, text in topics)
-    return len(topics), hashlib.sha256(text.encode('utf-8')).hexdigest()
-
-
-def pydoc_documents() -> Iterator[tuple[str, list[str]]]:
-    """Yields (name, paragraphs) of each help topic of Python, sorted by name."""
-    for name, text in sorted(_topics().items()):
-        yield name, pydoc_paragraphs(text)
 
 
 def pydoc_paragraphs(text: str) -> list[str]:
@@ -92,14 +80,6 @@ def _parse_tfds(spec: str) -> tuple[str, str, str | None]:
     return name, split or 'train', feature or None
 
 
-def tfds_name(spec: str) -> str:
-    """Returns `spec` with an explicit split. If NAME is a path, only its last two components are kept."""
-    name, split, feature = _parse_tfds(spec)
-    if name.startswith('/') or is_remote(name):
-        name = '/'.join(name.rstrip('/').split('/')[-2:])
-    return f'tfds:{name}@{split}' + (f'#{feature}' if feature else '')
-
-
 def _tfds_open(spec: str, text_key: str) -> tuple[Sequence[dict[str, Any]], str, Any]:
     """Opens a dataset and returns (records, name of the text feature, `tfds.core.DatasetBuilder`)."""
     name, split, feature = _parse_tfds(spec)
@@ -114,16 +94,32 @@ def _tfds_open(spec: str, text_key: str) -> tuple[Sequence[dict[str, Any]], str,
     return records, feature, dataset.builder
 
 
-def tfds_facts(spec: str, text_key: str) -> tuple[int, str]:
-    """Returns the number of records, and a string that identifies the version of the dataset."""
-    source, feature, builder = _tfds_open(spec, text_key)
+def dataset_facts(spec: str, text_key: str) -> tuple[str, int, str]:
+    """Returns the name of a dataset in reports, the number of its records, and a string that identifies its version.
+
+    `spec` is 'pydoc:', whose text depends on the version of Python, or 'tfds:NAME@split#feature'. The name has an
+    explicit split. If NAME is a path, only its last two components are kept.
+    """
+    if spec == 'pydoc:':
+        topics = sorted(_topics().items())
+        text = '\0'.join(f'{name}\0{text}' for name, text in topics)
+        return spec, len(topics), hashlib.sha256(text.encode('utf-8')).hexdigest()
+    source, text_feature, builder = _tfds_open(spec, text_key)
     sizes = [builder.info.splits[name].num_bytes for name in builder.info.splits]
-    return len(source), f'{builder.info.full_name}#{feature}:{len(source)}:{sizes}'
+    version = f'{builder.info.full_name}#{text_feature}:{len(source)}:{sizes}'
+    name, split, feature = _parse_tfds(spec)
+    if name.startswith('/') or is_remote(name):
+        name = '/'.join(name.rstrip('/').split('/')[-2:])
+    return f'tfds:{name}@{split}' + (f'#{feature}' if feature else ''), len(source), version
 
 
-def tfds_documents(spec: str, text_key: str, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yields (record number, UTF-8 text) of the records [begin, end)."""
+def dataset_documents(spec: str, text_key: str, begin: int, end: int) -> Iterator[list[str | Broken]]:
+    """Yields the paragraphs of each record in [begin, end), or [`Broken`]. The topics of 'pydoc:' are sorted."""
+    if spec == 'pydoc:':
+        yield from (pydoc_paragraphs(text) for _, text in sorted(_topics().items())[begin:end])
+        return
     source, feature, _ = _tfds_open(spec, text_key)
     for index in range(begin, end):
         value = source[index][feature]
-        yield index, value.encode('utf-8') if isinstance(value, str) else bytes(value)
+        text = decode(value.encode('utf-8') if isinstance(value, str) else bytes(value), index)
+        yield [text] if isinstance(text, Broken) else tfds_paragraphs(text)

@@ -241,13 +241,7 @@ def _file_events(part: TextPart, options: CorpusOptions, progress: OnProgress, d
 
 
 def _dataset_events(part: TextPart, key: str, progress: OnProgress) -> Iterator[Event]:
-    if part.kind == 'pydoc':
-        documents = (paragraphs for _, paragraphs in datasets.pydoc_documents())
-    else:
-        records = datasets.tfds_documents(part.path, key, part.begin, part.end)
-        texts = (decode(raw, index) for index, raw in records)
-        documents = ([text] if isinstance(text, Broken) else datasets.tfds_paragraphs(text) for text in texts)
-    for paragraphs in documents:
+    for paragraphs in datasets.dataset_documents(part.path, key, part.begin, part.end):
         yield Document.START
         yield from paragraphs
         yield Document.END

@@ -13,7 +13,7 @@ from bertjax.remote.paths import open_file
 MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # the bounds of the target size of a shard, in bytes of plain text
 TARGET_SHARDS = 64  # enough that the cores of a large machine finish at about the same time
 FILES_A_SHARD = 10_000
-RECORDS_A_SHARD = 20_000  # the number of records of a tfds dataset in a shard
+RECORDS_A_SHARD = 20_000  # the number of records of a dataset in a shard
 # A compressed file cannot be cut. If it is large, up to MAX_STRIDES workers decompress it, and each of n workers
 # encodes every n-th document.
 MAX_STRIDES = 8
@@ -59,9 +59,9 @@ def _cut(part: TextPart, target: int) -> list[TextPart]:
 def _parts_of(source: TextSource, format_option: str, target: int) -> Iterator[tuple[TextPart, bool]]:
     """Yields (part, whether the part may share a shard) for each part of a source."""
     if source.kind != 'file':
-        step = RECORDS_A_SHARD if source.kind == 'tfds' else source.size  # Python's help ('pydoc') is one part
-        for begin in range(0, source.size, step):
-            yield TextPart(source.kind, source.path, source.name, begin, min(begin + step, source.size)), False
+        for begin in range(0, source.size, RECORDS_A_SHARD):
+            end = min(begin + RECORDS_A_SHARD, source.size)
+            yield TextPart(source.kind, source.path, source.name, begin, end), False
         return
     full_file = source.whole(format_option)
     if _text_size(source) < target:

@@ -186,12 +186,8 @@ def _file(path: epath.Path, name: str, **fields: Any) -> TextSource:
 
 
 def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
-    if spec == 'pydoc:':
-        size, stamp = datasets.pydoc_facts()
-        return [TextSource('pydoc', 'pydoc:', 'pydoc:', size, stamp)]
-    if spec.startswith('tfds:'):
-        size, stamp = datasets.tfds_facts(spec, text_key)
-        return [TextSource('tfds', spec, datasets.tfds_name(spec), size, stamp)]
+    if spec == 'pydoc:' or spec.startswith('tfds:'):
+        return [TextSource(spec.partition(':')[0], spec, *datasets.dataset_facts(spec, text_key))]
     if is_remote(spec):
         check_address(spec, _WHERE)
         objects, kind = find_objects(spec, _WHERE)

@@ -7,7 +7,7 @@ import pytest
 from corpus_text import COMPRESS, as_text, documents, ids_of, stored
 
 from bertjax.corpus.build import build_store
-from bertjax.corpus.datasets import pydoc_documents, wiki40b_paragraphs
+from bertjax.corpus.datasets import dataset_documents, wiki40b_paragraphs
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
 from bertjax.corpus.texts import iter_texts
@@ -141,12 +141,12 @@ def test_wiki40b_markers_and_titles_are_removed():
 
 
 def test_pydoc_has_only_prose():
-    topics = dict(pydoc_documents())
+    topics = list(dataset_documents('pydoc:', 'text', 0, 1000))
     assert len(topics) >= 70
-    for paragraphs in topics.values():
+    for paragraphs in topics:
         for paragraph in paragraphs:
             assert '\n' not in paragraph and '::=' not in paragraph and '***' not in paragraph
-    text = ' '.join(topics['assert'])
+    text = ' '.join(topics[0])  # `assert`
     assert text.startswith('Assert statements are a convenient way to insert debugging assertions into a program:')
     assert 'raise AssertionError' not in text
 
