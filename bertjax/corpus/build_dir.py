@@ -46,7 +46,7 @@ class BuildPlan:
         """Returns the content of plan.json."""
         return {
             'identity': self.store_identity,
-            'inputs': list(map(identity.file_facts, self.sources)),
+            'inputs': [source.facts for source in self.sources],
             'units': [list(map(dataclasses.astuple, parts)) for parts in self.shards],
             'strict': self.strict,
         }
@@ -155,7 +155,7 @@ def prepare_partial(directory: pathlib.Path, plan: BuildPlan) -> set[int]:
     partial, done = directory / 'partial', set()
     inputs, work = read_json_or_none(partial / 'plan.json', lambda facts: (facts['inputs'], _work(facts))) or ([], None)
     if work == _work(plan.facts()):
-        facts = {source.path: identity.file_facts(source) for source in plan.sources}
+        facts = {source.path: source.facts for source in plan.sources}
         changed = {path for (path, now), old in zip(facts.items(), inputs, strict=True) if now != tuple(old)}
         for number, parts in enumerate(plan.shards):
             record = read_record(directory, number, parts)

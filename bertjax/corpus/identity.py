@@ -37,13 +37,8 @@ class KnownText(NamedTuple):
     """The record of a file or dataset that was read."""
 
     name: str  # the name in reports
-    facts: tuple[int, str, int]  # the size, stamp and inode; see `TextSource`
+    facts: tuple[int, str, int]  # see `TextSource.facts`
     digests: list[tuple[int, int, str]]  # the begin, the end and the hash (hex) of each range that was read
-
-
-def file_facts(source: TextSource) -> tuple[int, str, int]:
-    """Returns the size, stamp and inode of a source. If they are unchanged, the content is assumed to be unchanged."""
-    return source.size, source.stamp, source.inode
 
 
 def collect_digests(read: Iterable[tuple[TextPart, str]]) -> dict[tuple[str, ByteRange], str]:
@@ -65,7 +60,7 @@ def identify(sources: Sequence[TextSource], digests: Mapping[tuple[str, ByteRang
     ranges: dict[str, list[tuple[int, int, str]]] = {source.path: [] for source in sources}
     for (path, part), digest in digests.items():
         ranges[path].append((*part, digest))
-    return [KnownText(source.name, file_facts(source), ranges[source.path]) for source in sources]
+    return [KnownText(source.name, source.facts, ranges[source.path]) for source in sources]
 
 
 def from_json(rows: list) -> list[KnownText]:
@@ -103,7 +98,7 @@ def read_readings(store: TokenStore) -> list[str]:
 
 def with_current_files(known: Sequence[KnownText], sources: Sequence[TextSource]) -> list[KnownText]:
     """Returns a record with the current facts of the sources, whose content must be unchanged."""
-    return [text._replace(facts=file_facts(source)) for text, source in zip(known, sources, strict=True)]
+    return [text._replace(facts=source.facts) for text, source in zip(known, sources, strict=True)]
 
 
 def describe_difference(known: Sequence[KnownText], sources: Sequence[TextSource], log: LogFunction) -> str | None:
@@ -111,18 +106,18 @@ def describe_difference(known: Sequence[KnownText], sources: Sequence[TextSource
     if len(known) != len(sources):
         return f'{len(sources):,} in place of {len(known):,} files'
     for text, source in zip(known, sources, strict=True):
-        if source.kind != 'file' and text.facts != file_facts(source):
+        if source.kind != 'file' and text.facts != source.facts:
             return f'{source.name} is another version'
         if text.facts[0] != source.size:
             return f'{source.name} has changed: {source.size:,} bytes in place of {text.facts[0]:,}'
-    pairs = [pair for pair in zip(known, sources, strict=True) if pair[0].facts != file_facts(pair[1])]
+    pairs = [pair for pair in zip(known, sources, strict=True) if pair[0].facts != pair[1].facts]
     if not pairs:
         return None
     others = f' and {len(pairs) - 1:,} other files' if len(pairs) > 1 else ''
     log(f'{pairs[0][1].path}{others} may have changed (another date or inode): comparing the content')
     ranges = [(source, row) for text, source in pairs for row in text.digests]
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
-        digests = pool.map(lambda pair: digest_range(pair[0].path, file_facts(pair[0]), *pair[1][:2]), ranges)
+        digests = pool.map(lambda pair: digest_range(pair[0].path, pair[0].facts, *pair[1][:2]), ranges)
         changed = [source for (source, row), digest in zip(ranges, digests, strict=True) if row[-1] != digest]
     return f'{changed[0].name} has changed' if changed else None
 

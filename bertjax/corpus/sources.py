@@ -107,6 +107,11 @@ class TextSource:
     inode: int = 0
     component: str = ''
 
+    @property
+    def facts(self) -> tuple[int, str, int]:
+        """The size, stamp and inode. If they are unchanged, the content is assumed to be unchanged."""
+        return self.size, self.stamp, self.inode
+
     def whole(self, format_option: str) -> 'TextPart':
         """Returns the whole source as a part. The format 'auto' becomes 'auto/files' or 'auto/text'."""
         format = format_option if format_option != 'auto' else 'auto/files' if self.single else 'auto/text'
