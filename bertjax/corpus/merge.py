@@ -64,7 +64,7 @@ def count_distinct_lines(shards: list[Shard]) -> int:
 def find_repeats(shards: list[Shard]) -> np.ndarray:
     """Returns bool [documents], in the order of the shards: whether each document repeats an earlier document."""
     total = sum(len(shard.array('documents')) for shard in shards)
-    repeats = np.zeros(total, bool)
+    repeats = np.ones(total, bool)
     for low, high in itertools.pairwise(_bucket_edges(total)):
         hashes, numbers, base = [], [], 0
         for shard in shards:
@@ -73,21 +73,9 @@ def find_repeats(shards: list[Shard]) -> np.ndarray:
             hashes.append(shard_hashes[inside])
             numbers.append(inside + base)
             base += len(shard_hashes)
-        in_bucket = np.concatenate(hashes)
-        order = np.argsort(in_bucket, kind='stable')  # equal hashes stay in the order of the documents
-        same = in_bucket[order][1:] == in_bucket[order][:-1]
-        repeats[np.concatenate(numbers)[order][1:][same]] = True
+        _, first = np.unique(np.concatenate(hashes), return_index=True)  # the first of equal hashes
+        repeats[np.concatenate(numbers)[first]] = False
     return repeats
-
-
-def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
-    """Returns the smallest and the largest distinct document hashes, up to `number` of each, both ascending."""
-    small = large = np.empty(0, '<u8')
-    for shard in shards:
-        hashes = np.unique(shard.array('documents')['hash'])
-        small = np.unique(np.concatenate([small, hashes[:number]]))[:number]
-        large = np.unique(np.concatenate([large, hashes[-number:]]))[-number:]
-    return small.tolist(), large.tolist()
 
 
 def heldout_threshold(shards: list[Shard], heldout: float) -> int:
@@ -97,14 +85,15 @@ def heldout_threshold(shards: list[Shard], heldout: float) -> int:
     pair needs two. With only two or three distinct documents, a split may have only one. No document is held out if
     there is only one distinct document, or if `heldout` is 0.
     """
-    small, large = _extremes(shards, 4)
-    distinct = len(small)
-    if not heldout or distinct < 2:
+    # Among the two smallest and the two largest hashes of each shard are those of all documents.
+    distinct = (np.unique(shard.array('documents')['hash']) for shard in shards)
+    extremes = np.unique(np.concatenate([np.append(hashes[:2], hashes[-2:]) for hashes in distinct])).tolist()
+    if not heldout or len(extremes) < 2:
         return 0
-    min_heldout = min(2, distinct // 2)
-    min_train = min(2, distinct - min_heldout)
-    threshold = max(hash_threshold(heldout), small[min_heldout - 1] + 1)
-    return min(threshold, large[-min_train])
+    min_heldout = min(2, len(extremes) // 2)
+    min_train = min(2, len(extremes) - min_heldout)
+    threshold = max(hash_threshold(heldout), extremes[min_heldout - 1] + 1)
+    return min(threshold, extremes[-min_train])
 
 
 def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int, *, drop: bool) -> None:
