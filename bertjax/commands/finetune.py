@@ -16,6 +16,7 @@ from bertjax.finetune.task_data import data_from_source
 from bertjax.finetune.trials import make_trials
 from bertjax.parallel.distributed import primary_first
 from bertjax.parallel.mesh import make_mesh, row_shards
+from bertjax.training.distillation import NO_TEACHER
 from bertjax.training.health.gradient_check import training_devices
 from bertjax.training.settings import check_row_count
 from bertjax.training.state import without_aux
@@ -58,7 +59,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         if distill and distill.augment:
             add_augmented(data, distill, folder, mesh)
         with primary_first():
-            distillation = distill_task(data, distill, teacher) if distill else None
+            distillation = distill_task(data, distill, teacher) if distill else NO_TEACHER
             training = Finetuning(data, folder, mesh, distillation)
         state, last = fit(folder, training, use_checkpoint=settings.use_checkpoint)
         finish_task(folder, training.resolved, training.task_model, without_aux(state.eval_params), last, recipe)

@@ -17,6 +17,7 @@ from bertjax.pretrain.run import Pretraining, prepare_inputs
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining
 from bertjax.pretrain.warm_start import with_architecture, with_existing_vocabulary
+from bertjax.training.distillation import NO_TEACHER
 from bertjax.training.health.gradient_check import training_devices
 from bertjax.training.health.interrupt import Interrupt
 from bertjax.training.state import TrainState, without_aux
@@ -60,7 +61,7 @@ def _train(
     """Trains to the last step or, with config.budget, until the budget is used up."""
     if not settings.budget:
         with primary_first():
-            distillation = None
+            distillation = NO_TEACHER
             if settings.distill:
                 distill = DistillationSettings(**vars(settings.distill))
                 settings, distillation = distill_pretraining(settings, distill, folder, mesh)

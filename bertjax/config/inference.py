@@ -42,7 +42,7 @@ class InputKeys(ModelKeys):
     dtype: str = key('float32', one_of(DTYPES), 'the dtype of the computation; `bfloat16` is faster on TPUs and GPUs')
     batch_size: int = key(64, ROWS, 'the number of texts per batch')
 
-    max_length = 0  # the maximum length of `minimal_pairs`, which lacks this key
+    max_length = 0  # not a key: `load_runner` reads it for `minimal_pairs`, which does not truncate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -93,7 +93,7 @@ class Ensemble:
         splits = [split, *(member.data.tokenize(split.records, cache=False) for member in members[1:])]
         return list(zip(members, splits, strict=True))
 
-    def predictions(self, split: TaskSplit) -> list[Any]:
+    def predictions(self, split: TaskSplit) -> Sequence[Any]:
         """Returns a prediction for each record, from the mean of the logits or cosines."""
         pairs = self._pair_members(split)
         rows = [(part.features, member.task_model.outputs(member.params, part)) for member, part in pairs]

@@ -5,7 +5,7 @@ import dataclasses
 import filecmp
 import os
 import pathlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from etils import epath
@@ -171,7 +171,7 @@ class EvaluatedTask:
         """The data of the task."""
         return self.task_model.data
 
-    def predictions(self, split: TaskSplit) -> list[Any]:
+    def predictions(self, split: TaskSplit) -> Sequence[Any]:
         """Returns a prediction for each record."""
         return self.task_model.predictions(self.params, split)
 

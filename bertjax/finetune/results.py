@@ -103,7 +103,7 @@ def finish_task(
 
 def evaluate_split(
     data: TaskData, outputs: Mapping[str, Outputs], folder: pathlib.Path
-) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
     """Computes the metrics of labeled splits, tunes the task's thresholds on dev, and writes predictions to `folder`.
 
     `outputs` is {split: the outputs of the model}. Returns a dict of results, and {split: predictions}. The results

@@ -94,7 +94,9 @@ class TaskModel:
             self._last = params, split, self.predictor().outputs(params, split.features, on_compile)
         return self._last[2]
 
-    def predictions(self, params: Any, split: TaskSplit, on_compile: OnCompile = contextlib.nullcontext) -> list[Any]:
+    def predictions(
+        self, params: Any, split: TaskSplit, on_compile: OnCompile = contextlib.nullcontext
+    ) -> Sequence[Any]:
         """Returns a prediction for each record."""
         outputs = self.outputs(params, split, on_compile)
         return self.data.task.predictions(split.records, split.features, outputs)

@@ -46,12 +46,12 @@ class Runner:
       max_length: The length in tokens to which users of the runner truncate texts.
 
     Raises:
-      UserError: `max_length` exceeds the model's number of positions. The error names it as `key`.
+      UserError: `max_length` is neither 0 nor from 4 to the model's number of positions. The error names it as `key`.
     """
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0, key: str = 'max_length'):
         longest = model.config.max_positions
-        if max_length > longest:
+        if max_length and not 4 <= max_length <= longest:
             expected = f"4 to {longest}, the model's number of positions"
             raise UserError(key, str(max_length), expected, 'leave it out to use the default of the model')
         self.model, self.max_length = model, max_length or model.max_length

@@ -46,7 +46,7 @@ from bertjax.workdir.lock import has_checkpoints
 def build_pretraining_setup(
     settings: PretrainingSettings, model_config: BertConfig, mesh: Mesh, distillation: Distillation = NO_TEACHER
 ) -> Setup:
-    """Builds the setup of a pre-training without any text. Raises a UserError if the model does not fit the mesh."""
+    """Builds the setup of a pre-training without any text. Raises a UserError if the mesh cannot shard the model."""
     check_mesh(model_config, mesh)
     objective = PACKED_PRETRAINING if settings.packing else PRETRAINING
     if settings.masking.causal_share:

@@ -146,15 +146,15 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """
         return self._files.splits()
 
+    @abc.abstractmethod
     def records(self, split: str) -> Sequence[Record]:
         """Reads the records of a split in file order, and prints a message if rows are dropped.
 
-        The records of 'test' may lack labels. A subclass overrides this method unless its `_files` have it.
+        The records of 'test' may lack labels.
 
         Raises:
           UserError: The file or split does not exist, or a row is malformed.
         """
-        return self._files.records(split)
 
     @abc.abstractmethod
     def features(self, records: Sequence[Record], tokenizer: Tokenizer, *, training: bool) -> Features:

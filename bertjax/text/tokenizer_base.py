@@ -173,10 +173,15 @@ class Tokenizer:
         """Returns readable text, including special tokens."""
         return self._reference.decode([int(index) for index in ids], skip_special_tokens=False)
 
-    def save(self, directory: epath.PathLike) -> None:
-        """Writes a directory that `load_tokenizer` and transformers' AutoTokenizer load. The bytes are reproducible."""
-        for name, content in self._files().items():
+    def save(self, directory: epath.PathLike) -> list[str]:
+        """Writes a directory that `load_tokenizer` and transformers' AutoTokenizer load. The bytes are reproducible.
+
+        Returns the names of the files.
+        """
+        files = self._files()
+        for name, content in files.items():
             write_atomic(epath.Path(directory) / name, content)
+        return [*files]
 
     def _files(self) -> dict[str, str | bytes]:
         """Returns the content of each file that `save` writes."""

@@ -41,10 +41,12 @@ def save_tokenizer(
         found, expected = f'the fingerprint {tokenizer.fingerprint[:16]}', f'{recorded[:16]}, as the run recorded'
         fix = 'give the text or the vocabulary with which the run started, or start anew in another --workdir'
         raise UserError('the tokenizer', found, expected, fix)
-    # Old files are removed, because `load_tokenizer` may prefer them. The tokenizer does not read them any more.
-    for path in (directory / SAVED, directory / TRAINED, *directory.glob('.*.tmp-*'), *_files(directory)):
+    for path in (directory / SAVED, directory / TRAINED, *directory.glob('.*.tmp-*')):
         path.unlink(missing_ok=True)
-    tokenizer.save(directory)
+    written = tokenizer.save(directory)
+    for path in _files(directory):  # remove old files, because `load_tokenizer` may prefer them
+        if path.name not in written:
+            path.unlink()
     files = {path.name: {'bytes': path.stat().st_size, 'sha256': checksum(path)} for path in _files(directory)}
     _write_saved(directory, files, text)
     if key:

@@ -331,4 +331,6 @@ def test_every_kind_of_head_can_be_distilled(
     program.run(*flags, recipe=f'configs/distilbert.py:{kind}', small=False)
     last = rows(tmp_path / 'student' / 'metrics.jsonl', 'train')[-1]
     assert all(last[f'{part}_loss'] is not None for part in ('soft', 'label', 'hidden', 'attention', 'embeddings'))
+    # The student starts with the head of its teacher, so it is evaluated before the first step.
+    assert rows(tmp_path / 'student' / 'metrics.jsonl', 'dev')[0]['step'] == 0
     assert (tmp_path / 'student' / 'export' / 'hf' / 'model.safetensors').exists()

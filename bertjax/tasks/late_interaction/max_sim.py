@@ -25,8 +25,8 @@ from bertjax.tasks.embedding.losses import (
 )
 
 ROLES = 'token_roles'
-_QUERIES = 8  # the number of queries in a block of `info_nce`, which is compared with all documents at once
-# The numbers of rows in a block of queries and of documents. Blocks are padded to a multiple of LENGTHS tokens.
+_LOSS_QUERIES = 8  # the queries in a block of `info_nce`, which is compared with all documents at once
+# The rows in a block of queries and of documents in `search`. Blocks are padded to a multiple of LENGTHS tokens.
 QUERIES, DOCUMENTS, LENGTHS = 16, 256, 32
 
 
@@ -48,7 +48,7 @@ def info_nce(x: jax.Array, batch: Arrays, *, query_len: int, scale: float = 1.0)
 
     # The products of all tokens may not fit in memory, so they are computed in blocks and recomputed for the gradient.
     score = jax.checkpoint(lambda query: max_sim(query, documents))
-    similarity = jax.lax.map(score, x[:, 0, :query_len], batch_size=_QUERIES)  # [B, (C - 1)·B]
+    similarity = jax.lax.map(score, x[:, 0, :query_len], batch_size=_LOSS_QUERIES)  # [B, (C - 1)·B]
     return in_batch_cross_entropy(similarity, batch[TEXT_IDS], scale=scale)
 
 

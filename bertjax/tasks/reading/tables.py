@@ -29,6 +29,7 @@ def _csv_cells(lines: Iterable[Line], where: str) -> _Cells:
 
 
 def _drop_blank(numbered: _Cells, where: str, layout: TableLayout) -> _Cells:
+    """Yields the rows that are not blank. A blank line before a row is an error unless the layout skips blank lines."""
     first_blank = 0
     for number, cells in numbered:
         if not cells:

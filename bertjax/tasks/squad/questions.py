@@ -79,6 +79,8 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, nee
     has_labels = any(question.answers or question.impossible for question in questions)
     for i, question in enumerate(questions):
         if question.answers is None or (question.answers == () and (answerable or not has_labels)):
+            if needed and question.answers is None:  # the field is missing or null
+                raise UserError(question.where, "no 'answers'", "'answers' with a list", _FIX)
             if needed:
                 found = 'no answer' if has_labels else 'no answer in any question'
                 expected = 'answers, or "is_impossible": true'

@@ -122,6 +122,9 @@ class SquadTask(Task[SquadQuestion, Answers]):
     def restore(self, state: Mapping[str, Any]) -> None:
         self.null_threshold = state.get('null_threshold', 0.0)
 
+    def records(self, split: str) -> Sequence[SquadQuestion]:
+        return self._files.records(split)
+
     def features(self, records: Sequence[SquadQuestion], tokenizer: Tokenizer, *, training: bool) -> Features:
         """Builds a row `[CLS] question [SEP] window [SEP]` for each question and window of its context.
 

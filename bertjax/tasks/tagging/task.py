@@ -150,6 +150,9 @@ class TaggingTask(Task[Sentence, Tags]):
         kinds = ', '.join(f'{name or "entities"} {count:,}' for name, count in counts.most_common(20))
         print(f'{len(records):,} sentences for training, {words:,} words: {kinds}')
 
+    def records(self, split: str) -> Sequence[Sentence]:
+        return self._files.records(split)
+
     def features(self, records: Sequence[Sentence], tokenizer: Tokenizer, *, training: bool) -> Features:
         """Builds a row `[CLS] pieces [SEP]` for each window. The sentences of a document must be consecutive.
 
