@@ -89,12 +89,6 @@ def once(session_folder: pathlib.Path) -> Callable[[str, Callable[[pathlib.Path]
 
 
 @pytest.fixture(scope='session')
-def no_torch(once: Callable[[str, Callable[[pathlib.Path], object]], pathlib.Path]) -> pathlib.Path:
-    """A folder for PYTHONPATH that hides torch, whose import takes longer than everything else."""
-    return once('no_torch', lambda folder: (folder / 'torch.py').write_text('raise ModuleNotFoundError(__name__)\n'))
-
-
-@pytest.fixture(scope='session')
 def object_server() -> Iterator[Any]:
     """A server for s3://bucket; see `object_server.ObjectServer`."""
     for needed in ('moto.server', 's3fs'):

@@ -2,13 +2,19 @@
 
 import itertools
 import pathlib
+from collections.abc import Sequence
 
+import numpy as np
 from ml_collections import ConfigDict
+from rich.markup import escape
+from rich.table import Table
 
 from bertjax.attention_analysis.analysis_input import inspect_input, parse_texts, read_chunks
 from bertjax.attention_analysis.changes import check_comparable
-from bertjax.attention_analysis.corpus_pass import measure
+from bertjax.attention_analysis.corpus_pass import Findings, measure
 from bertjax.attention_analysis.findings import PAGE, check_replaceable, describe_findings, write_findings
+from bertjax.attention_analysis.heads import MEASURES
+from bertjax.attention_analysis.relations import MIN_WORDS, best_heads_accuracy
 from bertjax.attention_analysis.shown_texts import make_shown_texts
 from bertjax.config.inference import AttentionKeys, inference_settings
 from bertjax.config.verb import Verb
@@ -18,11 +24,13 @@ from bertjax.inference.runner import load_runner
 from bertjax.loading.load_model import load_model
 from bertjax.pages.charts import check_plotly
 from bertjax.progress import show_progress
+from bertjax.terminal import Console, make_table
 from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb(needs='attention')
 
 _CHUNK = 1024  # the maximum number of texts in a chunk of the input
+_PLAIN = {'box': None, 'padding': (0, 1)}  # the style of the tables
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -67,4 +75,42 @@ def run(config: ConfigDict, workdir: str) -> None:
         name = '/'.join(pathlib.Path(settings.init or workdir).parts[-2:])
         write_findings(folder / 'attention', findings, examples, f'Attention in {name}')
     print(describe_findings(findings))
+    console = Console()
+    console.print(_extremes_table(findings))
+    if findings.relations:
+        console.print(_relations_table(findings.relations))
+    if findings.changes:
+        console.print(_changes_table(findings))
     print(folder / 'attention' / PAGE)
+
+
+def _extremes_table(findings: Findings) -> Table:
+    table = make_table('the most pronounced heads', 'looks at', 'mean of all', 'most', 'by head', **_PLAIN)
+    for name, (title, _, unit) in MEASURES.items():
+        if unit == 'share':
+            x = findings.means[name]
+            layer, head = np.unravel_index(x.argmax(), x.shape)
+            table.add_row(escape(title), f'{x.mean():.1%}', f'{x.max():.1%}', f'{layer + 1}-{head + 1}')
+    return table
+
+
+def _relations_table(rows: Sequence[dict]) -> Table:
+    names = ('relation', 'words', 'head', 'right', 'best offset', 'right by offset')
+    table = make_table('heads that find the syntactic head', *names, **_PLAIN)
+    frequent = [row for row in rows if row['words'] >= MIN_WORDS] or rows
+    for row in frequent:
+        best_head = (f'{row["layer"]}-{row["head"]}', f'{row["accuracy"]:.1%}')
+        best_offset = (f'{row["offset"]:+d}', f'{row["baseline"]:.1%}')
+        table.add_row(escape(row['relation']), f'{row["words"]:,}', *best_head, *best_offset)
+    table.caption = f'each relation by its best head: {best_heads_accuracy(rows):.1%}'
+    table.caption_justify = 'left'
+    return table
+
+
+def _changes_table(findings: Findings) -> Table:
+    names = ('layer', 'parameters', 'hidden states, 1 - cos', 'attention, bits')
+    table = make_table('how far each layer moved', *names, **_PLAIN)
+    for row in findings.changes:
+        attention = f'{row["attention"]:.4f}' if 'attention' in row else ''
+        table.add_row(str(row['layer']), f'{row["parameters"]["whole"]:.4f}', f'{row["hidden"]:.4f}', attention)
+    return table

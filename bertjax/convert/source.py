@@ -23,8 +23,8 @@ class CheckpointSource:
     Attributes:
       where: The directory, for error messages.
       description_file: The path of the file with `values`, for error messages.
-      values: The content of config.json, but with BERT's names of classes in `architectures`. For other formats, it
-        has at least `architectures` and the task's fields.
+      values: The content of config.json, but with BERT's names of classes in `architectures`. For other formats, the
+        task's fields, and `architectures` if the format names a class.
       fields: The fields of a BertConfig.
       read: A function that reads the tensors. It is called when `tensors` is first used, because many callers
         need only the sizes of a model.

@@ -1,7 +1,8 @@
 """Encodes and decodes protocol buffers (protobuf.dev, Encoding), for the few messages that bertjax reads and writes.
 
-This module replaces the generated modules of other packages, which cannot be used together: several register the same
-name with protobuf, and some need a newer protobuf than others allow.
+`masked_crc32c` is the checksum that TensorFlow stores beside them. This module replaces the generated modules of other
+packages, which cannot be used together: several register the same name with protobuf, and some need a newer protobuf
+than others allow.
 """
 
 from collections.abc import Iterator
@@ -88,4 +89,4 @@ def encode_varint(value: int) -> bytes:
 def masked_crc32c(data: bytes) -> bytes:
     """Returns the checksum of `data` in the form in which TensorFlow stores it (tensorflow/core/lib/hash/crc32c.h)."""
     crc = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, 'little')
+    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, 'little')

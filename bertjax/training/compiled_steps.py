@@ -114,7 +114,7 @@ class CompiledSteps:
     """
 
     def __init__(self, lower: Callable[[int], Callable[[], Program]], lengths: Iterable[int], *, in_parallel: bool):
-        self._lower, self._lengths, self._in_parallel = lower, tuple(lengths), in_parallel
+        self._lower, self.lengths, self._in_parallel = lower, tuple(lengths), in_parallel
         self._futures: dict[int, concurrent.futures.Future[Program]] = {}
         self._postponed: list[int] = []
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
@@ -158,10 +158,10 @@ class CompiledSteps:
 
     def program(self, length: int, on_compile: OnCompile = contextlib.nullcontext) -> Program:
         """Returns the step for this length. If it is not available yet, waits for it in the context `on_compile`."""
-        number = 1 + sum(map(self.is_ready, self._lengths))
-        what = f'length {length} ({number} of {len(self._lengths)})'
+        number = 1 + sum(map(self.is_ready, self.lengths))
+        what = f'length {length} ({number} of {len(self.lengths)})'
         with contextlib.nullcontext() if self.is_ready(length) else on_compile(what):
-            self._submit(self._lengths if self._in_parallel else [length])
+            self._submit(self.lengths if self._in_parallel else [length])
             return self._futures[length].result()
 
     def __getitem__(self, length: int) -> Program:

@@ -128,7 +128,7 @@ class Setup:
         return lambda seed: create(jax.random.key(seed))
 
     def create_from(self, params: Mapping[str, Any], seed: int) -> TrainState:
-        """Creates the state of step 0 from model parameters, which are host arrays in the model's tree.
+        """Creates the state of step 0 from model parameters in the model's tree: host arrays, or donated device arrays.
 
         Only the parameters of the objective are random. `create` gives them the same values for the same seed.
         """

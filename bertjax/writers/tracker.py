@@ -20,7 +20,7 @@ from bertjax.writers.writer import MetricRow, Writer, row_numbers
 
 FILE = 'tracker.json'  # in the workdir; identifies the tracker and its run
 _CLOSE_SECONDS = 60.0  # the longest wait for unsent rows at the end of a run
-_NETWORK_SECONDS = 50.0  # the longest wait of wandb for the network
+_NETWORK_SECONDS = 50.0  # the longest wait of wandb for the network; less than _CLOSE_SECONDS
 _MAX_QUEUED = 100_000  # the maximum number of rows that wait while a tracker does not answer
 
 

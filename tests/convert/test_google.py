@@ -40,6 +40,12 @@ MERGED = {
     'lL7V+aWn02l!%2sOLcpAiB96KDt%5(E+g2n84cAP6W5H7yL<r~&~Ka|j0#1QG%W0T=-w7$^xf8%#4l000000RR91081js4gdfE00961006-9p|Ah}'
     '19||M0RR9100961007sTelDE>2&w@O00000000000000000000000000000000000000000039}fQuw`N81',
 }
+SLICED = {
+    's.data-00000-of-00001': MERGED['m.data-00000-of-00002'],
+    's.index': '000IE0U81b0RRjW0C+E900994fP#R32mulZ5&{SU5&{SVC>S-s+dUTm0~B~KVF&>d2oeGa1QG%W13Cr@0uTZU00IFKVh92f1QG%W1R'
+    'xkFAT^k2An^bI000310001AXdw##0000100000!1AH6009Dd0Ac_D000310000?C{vne2y_kr000000000000000000000000000000000000000000'
+    '012`+$oibw}F',
+}
 MANY_BLOCKS = (  # A table with five blocks.
     '00jtZWqB|#00000000001OW*#0RaI40RaI40R#aGG6Dhu0s;a80s;aA0Shw&0|NsC0|NsC0|NvB3^W7;1Ox;G1Ox;G1Oxy8000310002iq(|id1q'
     'f?pc`!8v1qB5K1qB5J0SPt+1_lNO1_lNO1OW;+2L}fS2L}fS2L}WJ3pfY}2nYxW2nYxW2m}EPISB~~2?+@a2?+@a2><{900961008Y0Bc}ib2y10'
@@ -121,6 +127,12 @@ def test_several_data_files_and_dtypes_are_read(tmp_path):
     (tmp_path / 'm.data-00001-of-00002').unlink()
     with pytest.raises(UserError, match=r'm.data-00001-of-00002: found nothing, expected the data of m.index'):
         bundle.read('y/c')
+
+
+def test_variables_in_slices_are_refused(tmp_path):
+    write_files(tmp_path, SLICED)
+    with pytest.raises(UserError, match=r's\.index: found variables in slices'):
+        Bundle(tmp_path / 's')
 
 
 def test_big_endian_numbers_are_refused(tmp_path):

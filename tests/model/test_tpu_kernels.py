@@ -51,7 +51,7 @@ def test_auto_chooses_flash_tpu_for_long_sequences_without_dropout(slice_of_tpus
 
 def test_blocks_tpu_refuses_rows_that_do_not_fit_in_vmem(slice_of_tpus):
     """The compiler confirms these limits: 4,096 tokens do not fit on v4, nor heads of width 80 on v5e."""
-    blocks, cases = IMPLEMENTATIONS['blocks_tpu'], (('v4:2x2x1', 3072, 4096, 64, 18), ('v5e:2x2', 5120, 8192, 80, 180))
+    blocks, cases = IMPLEMENTATIONS['blocks_tpu'], (('v4:2x2x1', 3072, 4096, 64, 19), ('v5e:2x2', 5120, 8192, 80, 181))
     for name, fits, too_long, width, needed in cases:
         with mesh_context(slice_of_tpus(name)):
             for tokens, reason in ((fits, None), (too_long, f'{needed} MiB of VMEM, but TPU')):

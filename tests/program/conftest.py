@@ -1,6 +1,5 @@
 """Fixtures: a small corpus, the program, and trained workdirs, each made once for all workers of a session."""
 
-import os
 import pathlib
 from collections.abc import Callable, Iterator
 
@@ -33,12 +32,9 @@ def corpus(once: Once) -> pathlib.Path:
 
 
 @pytest.fixture(scope='session')
-def program(
-    repository: pathlib.Path, corpus: pathlib.Path, one_device: dict[str, str], no_torch: pathlib.Path
-) -> Iterator[Program]:
+def program(repository: pathlib.Path, corpus: pathlib.Path, one_device: dict[str, str]) -> Iterator[Program]:
     """The program; its processes have one device and share the compilation cache of the tests."""
-    path = os.pathsep.join([str(no_torch), os.environ.get('PYTHONPATH', '')]).rstrip(os.pathsep)
-    environment = one_device | {'PYTHONPATH': path}
+    environment = {'PYTHONPATH': '', **one_device}
     template = Template(environment, repository)
     yield Program(repository, corpus, environment, template=template)
     template.close()

@@ -62,9 +62,10 @@ def test_a_step_is_compiled_at_its_first_use():
     assert events == [
         'length 64 (1 of 3)', 'lower 64', 'compile 64', 'length 36 (2 of 3)', 'lower 36', 'compile 36',
     ]  # fmt: skip
-    assert step([], batch(128))[0] == [128]
+    step.prepare()
     assert events[6:] == ['length 128 (3 of 3)', 'lower 128', 'compile 128']
     another = TrainStep(shared, 0.2, 1, on_compile)  # as in the next runs of a sweep
+    another.prepare()
     assert another([], batch(36))[0] == [36] and len(events) == 9
 
 

@@ -22,3 +22,11 @@ def test_events_have_the_bytes_of_tensorboardx(tmp_path: pathlib.Path, monkeypat
     board.close()
     (file,) = tmp_path.glob('events.out.tfevents.1234567890.*')
     assert file.read_bytes() == base64.b85decode(EVENTS)
+
+
+def test_the_split_of_another_text_is_part_of_the_tag(tmp_path: pathlib.Path):
+    board = TensorBoard(tmp_path)
+    board.write({'step': 1, 'split': 'heldout:bio', 'mlm_loss': 2.5})
+    board.close()
+    (file,) = tmp_path.iterdir()
+    assert b'heldout:bio/mlm_loss' in file.read_bytes()

@@ -37,17 +37,21 @@ class Bundle:
     def __init__(self, prefix: epath.PathLike):
         """Opens the checkpoint `prefix`, the path of the index file without its suffix.
 
-        Raises a UserError if the index does not exist, is damaged or is big-endian.
+        Raises a UserError if the index does not exist or is damaged, or if the variables are in slices or big-endian.
         """
         self._prefix = epath.Path(prefix)
         self._index = self._prefix.parent / (self._prefix.name + INDEX)
         try:
             table = read_table(read_bytes(self._index, _EXPECTED, _AGAIN))
             header = protobuf.single_fields(table.pop(_HEADER, b''))
-            self._entries = {key.decode(): protobuf.single_fields(message) for key, message in table.items()}
+            # The keys of slices are not text.
+            self._entries = {key.decode(errors='replace'): protobuf.single_fields(x) for key, x in table.items()}
             self.shapes = {name: _shape(entry.get(_SHAPE, b'')) for name, entry in self._entries.items()}
         except (ValueError, TypeError) as error:
             raise UserError(str(self._index), str(error), _EXPECTED, _AGAIN) from None
+        if any(key.startswith(b'\0') for key in table):
+            fix = 'save the checkpoint again without partitioned variables'
+            raise UserError(str(self._index), 'variables in slices', 'whole variables', fix)
         if header.get(_BIG_ENDIAN):  # the checksums do not show this
             fix = 'save it again on a little-endian machine'
             raise UserError(str(self._index), 'big-endian numbers', 'little-endian numbers', fix)

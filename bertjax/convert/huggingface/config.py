@@ -142,7 +142,7 @@ def from_json(values: Mapping[str, Any], where: str, family: Family = BERT) -> d
         fail('model_type', 'one of ' + ', '.join(family.name for family in FAMILIES), fix)
     activation = values.get(keys['mlp'], 'gelu')
     if activation not in tuple(family.activations):
-        fail(keys['mlp'], 'one of ' + ', '.join(family.activations), other)
+        fail(keys['mlp'], 'one of ' + ', '.join(family.activations), f'give another {family.name} model')
     if not family.encoder_only and values.get('position_embedding_type', 'absolute') != 'absolute':
         fail('position_embedding_type', "'absolute'", other)
     if values.get('add_cross_attention', False):
