@@ -131,7 +131,7 @@ def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ())
 
     Keys that only name the data, and keys that the command line sets, keep their values; a line is printed for each
     such value that differs from task.json. Raises a UserError if config.init names no model, or one for another kind of
-    task.
+    task, or if only one of the model and `config` is for pairs.
     """
     path = pathlib.Path(huggingface_directory(config.init)) / TASK_FILE
     facts = read_json_or_none(path, lambda facts: {'task': {**facts['task']}, 'seq_len': facts['seq_len']})
@@ -146,6 +146,12 @@ def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ())
                 print(f'config.{name} is {new[name]!r}, but {recorded[name]!r} in {path}')
             else:
                 config_path.set_value(name, merged, from_plain(recorded[name]), accept_new_attributes=True)
+    theirs, ours = recorded.get('task.text_b'), new.get('task.text_b')
+    if None not in (theirs, ours) and bool(theirs) != bool(ours):
+        # The model would be read without an error, but on inputs that it was not trained on.
+        fix = f'name the second text, such as --config.task.text_b={theirs}' if theirs else 'leave it empty'
+        expected = f'{"pairs" if theirs else "single texts"}, as in {path}'
+        raise UserError('config.task.text_b', repr(ours), expected, fix)
     return merged
 
 

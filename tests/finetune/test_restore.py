@@ -148,6 +148,14 @@ def test_a_model_in_init_brings_its_length_and_the_options_of_its_task(
     labels = recipe(repository, 'multi_label.py', init=str(tmp_path))
     path.write_text(json.dumps({'task': to_plain(labels.task) | {'threshold': 0.3}, 'seq_len': 32}))
     assert merge_task_file(labels).task.threshold == 0.3
+    for theirs, ours, message in (('b', '', "found '', expected pairs, as in"), ('', 'b', 'expected single texts')):
+        model = recipe(repository, 'classify.py', **{'task.text_b': theirs})
+        path.write_text(json.dumps({'task': to_plain(model.task), 'seq_len': 32}))
+        config = recipe(repository, 'classify.py', init=str(tmp_path), **{'task.text_b': ours})
+        with pytest.raises(UserError, match=rf'config\.task\.text_b: .*{message}'):
+            merge_task_file(config)
+        config.task.text_b = theirs and 'c'
+        assert merge_task_file(config).task.text_b == config.task.text_b
     path.write_text(json.dumps(facts))
     with pytest.raises(UserError, match="found 'squad', expected 'embed', as in"):
         merge_task_file(recipe(repository, 'squad.py', init=str(tmp_path)))
