@@ -72,8 +72,6 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
             # A comma separates corpora, so a path with commas is written as a pattern.
             file = str(path / 'corpus.jsonl')
             keys['corpus'] = glob.escape(file).replace(',', '?') if ',' in file else file
-            if options.format == 'auto':
-                keys['corpus_options.format'] = 'jsonl'
     return recipe.with_keys(keys)
 
 

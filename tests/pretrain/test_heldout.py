@@ -1,12 +1,16 @@
-"""Tests parsing config.heldout_texts and naming corpora."""
+"""Tests config.heldout_texts, and naming corpora."""
 
 import types
 
 import pytest
 
+import bertjax
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.errors import UserError
-from bertjax.pretrain.heldout import check_texts, corpus_names, parse_texts
+from bertjax.pretrain.heldout import check_texts, corpus_names, parse_texts, prepare_texts
+from bertjax.pretrain.settings import pretraining_settings
+from bertjax.pretrain.text_data import prepare_tokenizer
+from bertjax.workdir.rows import write_rows
 
 
 def test_names_and_paths_are_parsed_or_refused():
@@ -30,6 +34,14 @@ def test_a_text_can_have_the_name_each(tmp_path):
     settings.heldout_texts = f'each={texts[0]}'
     with pytest.raises(UserError, match='text that is not trained on'):
         check_texts(settings, tmp_path / 'run')
+
+
+def test_a_text_can_be_plain_if_the_corpus_is_rows(tmp_path):
+    (tmp_path / 'other.txt').write_text('It rains.\n\nIt pours.\n')
+    recipe = bertjax.recipe('pretrain_tiny', corpus=['it rains'], heldout_texts=f'other={tmp_path}/other.txt')
+    settings = pretraining_settings(write_rows(recipe, tmp_path / 'run').config)
+    tokenizer = prepare_tokenizer(settings, tmp_path / 'run')
+    assert prepare_texts(settings, tmp_path / 'run', tokenizer, [])['other'].num_documents == 2
 
 
 def test_corpora_are_named_after_their_files_if_the_names_differ():
