@@ -166,7 +166,7 @@ class ClassificationTask(TextTask):
 
     def _example(self, row: Row, split: str) -> Example:
         count = len(self.text_columns)
-        texts, label = row.values[:count], self._join_label_cells(row.values[count:], row.where)
+        texts, label = row.values[:count], self._join_label_cells(row)
         if label is None and split != 'test':
             raise UserError(row.where, 'no label', *self._no_label_advice)
         if split == 'test' and label is not None and self._means_no_label(label.strip()):
@@ -193,9 +193,9 @@ class ClassificationTask(TextTask):
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
         return (Column((self.label,), required, 'refuse', 'config.task.label'),)
 
-    def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
+    def _join_label_cells(self, row: Row) -> str | None:
         """Combines the cells of the label columns into a single cell; None if there is no label."""
-        return cells[0]
+        return row.values[-1]
 
     def _rows(self, split: str) -> Iterator[Row]:
         columns = (*self.text_columns, *self._label_columns(required=split != 'test'))

@@ -13,6 +13,7 @@ from bertjax.losses import MULTI_LABEL, Objective, build_label_weighted
 from bertjax.metrics.classification import MULTI_LABEL_METRICS, label_scores, multi_label_figures
 from bertjax.tasks.baselines import label_baselines
 from bertjax.tasks.reading.layout import Column
+from bertjax.tasks.reading.records import Row
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.report import label_report
 from bertjax.tasks.sentence.task import Example, Logits, name_texts
@@ -75,19 +76,20 @@ class MultiLabelTask(ClassificationTask):
         key, names = 'label_columns' if self.label_columns else 'label', self.label_columns or (self.label,)
         return tuple(Column((name,), required, 'json', f'config.task.{key}') for name in names)
 
-    def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
+    def _join_label_cells(self, row: Row) -> str | None:
         """See ClassificationTask; with `label_columns`, the result is a JSON list of the columns with 1."""
         if not self.label_columns:
-            return cells[0]
-        if all(cell is None for cell in cells):
+            return row.values[-1]
+        if not any(name in row.fields for name in self.label_columns):
             return None
         names = []
-        for name, cell in zip(self.label_columns, cells, strict=True):
-            flag = None if cell is None else _FLAGS.get(cell.strip().lower())
+        for name, cell in zip(self.label_columns, row.values[len(self.text_columns) :], strict=True):
+            has_cell = name in row.fields  # an empty cell of a table is '' in CSV, and null in other formats
+            flag = _FLAGS.get((cell or '').strip().lower()) if has_cell else None
             if flag is None:
-                found = f'{"no value" if cell is None else repr(cell[:40])} in the column {name}'
+                found = f'{repr(cell[:40]) if has_cell else "no value"} in the column {name}'
                 fix = 'correct the record or config.task.label_columns; an unlabeled test file has no label columns'
-                raise UserError(where, found, '0 or 1', fix)
+                raise UserError(row.where, found, '0 or 1', fix)
             names += [name] if flag else []
         return json.dumps(names)
 
