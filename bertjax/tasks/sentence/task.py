@@ -151,12 +151,12 @@ class TextTask(Task[Example, np.ndarray]):
         if not self.regression:
             self._check_known(label, where)
             return label
+        fix = 'correct the record, or divide all scores by a constant'
         try:
             value = float(label)
         except ValueError:
-            value = math.nan
+            value, fix = math.nan, 'correct the record; write decimals with a point, such as 3.5'
         if not abs(value) <= _MAX_SCORE:  # also true for nan
-            fix = 'correct the record, or divide all scores by a constant'
             raise UserError(where, f'the score {label[:40]!r}', f'a finite number within ±{_MAX_SCORE:g}', fix)
         return value
 

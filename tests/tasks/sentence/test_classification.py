@@ -157,6 +157,12 @@ def test_a_score_beyond_float32_is_refused(tmp_path, score: str):
         learned(tmp_path, regression=True, dev_fraction=0.0)
 
 
+def test_a_score_with_a_decimal_comma_is_refused(tmp_path):
+    (tmp_path / 'train.csv').write_text('text,label\na,"3,5"\n')
+    with pytest.raises(UserError, match=r"train\.csv:2: found the score '3,5', .*write decimals with a point"):
+        learned(tmp_path, regression=True, dev_fraction=0.0)
+
+
 def test_the_dev_split_is_held_out_by_text(tmp_path):
     texts = [f'text {i}' for i in range(400)]
     write = lambda texts: (tmp_path / 'train.tsv').write_text(  # noqa: E731
