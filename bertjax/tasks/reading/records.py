@@ -60,7 +60,7 @@ def read_records(files: Files, format: str = '', layout: TableLayout = ANY_TABLE
 
     Raises:
       UserError: A file does not exist, has no rows, an unknown suffix, or is not valid UTF-8, CSV or JSON. Or a table
-        lacks or repeats a column, has a row with a wrong number of columns, or has a blank line between rows.
+        lacks or repeats a column, has a row with a wrong number of columns, or has a blank row between others.
     """
     for path in files:
         if isinstance(path, DatasetSplit):

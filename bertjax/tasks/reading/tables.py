@@ -29,15 +29,17 @@ def _csv_cells(lines: Iterable[Line], where: str) -> _Cells:
 
 
 def _drop_blank(numbered: _Cells, where: str, layout: TableLayout) -> _Cells:
-    """Yields the rows that are not blank. A blank line before a row is an error unless the layout skips blank lines."""
-    first_blank = 0
+    """Drops blank lines and final rows of empty cells, and applies `skip_blank_lines` to those between the rows."""
+    blank: list[tuple[int, list[str]]] = []
     for number, cells in numbered:
-        if not cells:
-            first_blank = first_blank or number
-        elif first_blank and not layout.skip_blank_lines:
-            raise UserError(f'{where}:{first_blank}', 'a blank line', 'a row', 'remove the line')
-        else:
-            yield number, cells
+        if len(cells) != 1 and not any(cells):  # spreadsheet programs save a blank row as empty cells
+            blank.append((number, cells))
+            continue
+        if blank and not layout.skip_blank_lines:
+            raise UserError(f'{where}:{blank[0][0]}', 'a blank line', 'a row', 'remove the line')
+        yield from (row for row in blank if row[1])
+        blank.clear()
+        yield number, cells
 
 
 def table_records(lines: Iterable[Line], where: str, format: str, layout: TableLayout) -> Iterator[Record]:

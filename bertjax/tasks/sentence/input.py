@@ -28,7 +28,7 @@ def read_input(
     or without a suffix, the first line with text determines the format: a JSON object means JSON lines, the beginning
     of a list of objects means JSON, column names mean a table, and any other line means plain lines. A plain line is a
     text, or a pair of texts with a tab between them. A blank line before a plain line yields a `Blank`. In other
-    formats, blank lines are ignored.
+    formats, blank lines are ignored, and so are rows of empty cells at the end.
 
     Args:
       columns: The columns of the one or two texts.

@@ -48,7 +48,7 @@ def test_byte_order_marks_and_line_ends_do_not_matter(tmp_path, end: str, mark: 
 
 
 def test_csv_is_quoted_and_a_row_has_the_number_of_its_first_line(tmp_path):
-    text = 'label,text\n1,"a ""b"", c\n\nd"\n0,e\n\n'
+    text = 'label,text\n1,"a ""b"", c\n\nd"\n0,e\n\n,\n,\n'
     path = write(tmp_path / 'a.csv', text)
     assert list(read_rows([path], TEXT_LABEL)) == [
         Row(f'{path}:2', ('a "b", c\n\nd', '1')),
@@ -135,6 +135,7 @@ def test_broken_rows_are_skipped_up_to_a_maximum(tmp_path, capsys):
         ('a.tsv', 'text\tlabel\na\t1\nb\tc\t1\n', ':3', '3 columns'),
         ('a.tsv', 'text\tlabel\na\t1\n\nb\t1\n', ':3', 'a blank line'),
         ('a.csv', 'text,label\na,1\n\n\nb,1\n', ':3', 'a blank line'),
+        ('a.csv', 'text,label\na,1\n,\nb,1\n', ':3', 'a blank line'),
         ('a.csv', 'text,label\na,b,1\n', ':2', '3 columns'),
         ('a.csv', 'text,label\n"a"b,1\n', ':2', 'invalid CSV'),
         ('a.csv', 'text,label\na,1\n"b,1\nc,1\n', ':3', 'invalid CSV'),

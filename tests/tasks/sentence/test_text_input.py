@@ -19,6 +19,7 @@ INPUTS = {
     'TSV from a pipe': ('standard input', '\ufeffid\ttext\r\n1\ta b\r\n2\tc\r\n'),
     'CSV': ('x.csv', 'text\n"a b"\nc\n'),
     'CSV from a pipe': ('standard input', 'text,more\n"a b",x\nc,y\n'),
+    'CSV of a spreadsheet': ('x.csv', 'text,more\na b,x\n\nc,y\n,\n,\n'),
     'lines': ('x.txt', 'a b\nc\n\n'),
     'lines without end': ('standard input', 'a b\nc'),
     'lines with Windows ends': ('x.txt', 'a b\r\nc\r\n'),
@@ -37,6 +38,12 @@ def test_texts_are_read_in_every_form(mails, name: str, tokenizer, capsys):
     assert 'labels' not in features.row and len(features) == 2
     rows = list(task.rows(records, [np.array([0.0, 1.0])] * 2))
     assert 'true' not in rows[0]
+
+
+def test_empty_cells_between_the_rows_of_an_input_are_a_row(mails):
+    """The rows of an output correspond to those of a table."""
+    records = learned(mails).parse(number_lines('text,more\na,x\n,\nb,y\n,\n'), 'x.csv')
+    assert [record.first for record in records] == ['a', '', 'b']
 
 
 @pytest.mark.parametrize('text', ['call, text, or mail', 'word ' * 40_000, 'a\rb'], ids=['commas', 'long', 'return'])
