@@ -76,6 +76,7 @@ def read_records(files: Files, format: str = '', layout: TableLayout = ANY_TABLE
             yield from parse_records(read_lines(path), str(path), kind, layout)
         else:
             fix = 'rename it' + (f', or set config.task.format to one of {", ".join(TEXT_FORMATS)}' if format else '')
+            fix = 'save it as CSV UTF-8' if suffix in ('.xlsx', '.xls', '.ods') else fix
             raise UserError(str(path), f'the suffix {suffix!r}', 'one of ' + ', '.join(FORMATS), fix)
 
 

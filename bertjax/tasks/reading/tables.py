@@ -21,7 +21,8 @@ def _csv_cells(lines: Iterable[Line], where: str) -> _Cells:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            fix = 'save the file as CSV with "double quotes" around fields that contain quotes, commas or line ends'
+            fix = 'save the file with commas between the columns and "double quotes" around fields that contain '
+            fix += 'quotes, commas or line ends'
             raise UserError(f'{where}:{number}', f'invalid CSV ({error})', 'comma-separated fields', fix) from None
         if cells is None:
             return
@@ -82,8 +83,8 @@ def _names(cells: Sequence[str], where: str, layout: TableLayout) -> tuple[tuple
         if layout.headerless_columns:
             expected += f', or no header and the columns {", ".join(layout.headerless_columns)}'
         fix = f'check the separator, and the column names in the first line and in {missing[0].key}'
-        if len(names) == 1 and ';' in names[0]:
-            fix = 'save the file with commas between the columns'
+        if any(';' in name for name in names):
+            fix = f'save the file with commas between the columns, or {fix}'
         raise UserError(where, f'the columns {quote_names(names)}', expected, fix)
     read = {name for column in layout.columns for name in column.names}
     for name in filter(None, names):

@@ -163,6 +163,17 @@ def test_invalid_files_are_errors_with_file_and_line(tmp_path, name: str, conten
     assert (error.where == f'{path}{line}') or error.where.startswith(f'{path}{line},')
 
 
+@pytest.mark.parametrize('header', ['"text";"label"', 'text;label', 'text;label, b'])
+def test_a_file_with_semicolons_needs_commas(tmp_path, header: str):
+    error = read_error(write(tmp_path / 'a.csv', f'{header}\n"a";"x"\n'))
+    assert error.where == f'{tmp_path}/a.csv:1' and 'with commas between the columns' in error.fix
+
+
+def test_a_cell_of_a_single_column_may_be_empty(tmp_path):
+    path = write(tmp_path / 'a.csv', 'text\na\n""\nb\n""\n')
+    assert values(path) == [('a', None), ('', None), ('b', None), ('', None)]
+
+
 def test_a_missing_file_is_an_error(tmp_path):
     assert 'no such file' in read_error(tmp_path / 'a.tsv').found
     assert 'no such file' in read_error(tmp_path).found
@@ -179,6 +190,7 @@ def test_the_format_follows_from_the_suffix(tmp_path):
     assert values(path, format='csv') == [('a', '3')]
     with pytest.raises(UserError, match=r'suffix .*; rename it, or set config\.task\.format to one of tsv, csv'):
         values(path)
+    assert read_error(write(tmp_path / 'x.xlsx', b'PK')).fix == 'save it as CSV UTF-8'
 
 
 def test_lines_are_numbered_from_one():
