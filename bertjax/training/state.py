@@ -102,9 +102,9 @@ def put_like(tree: Any, abstract: Any) -> Any:
     return jax.tree.map(lambda x, a: jax.device_put(x.astype(a.dtype), a.sharding), tree, abstract)
 
 
-def without_aux(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters of the model without the parameters of the objective."""
-    return {name: value for name, value in params.items() if name != AUX}
+def without_aux(params: dict[str, Any]) -> dict[str, Any]:
+    """Returns the parameters of the model without those of the objective: `params` itself if there are none."""
+    return {name: value for name, value in params.items() if name != AUX} if AUX in params else params
 
 
 def shardings_of(state: TrainState) -> Any:
