@@ -70,8 +70,14 @@ def choose_spans(
     selected = np.zeros(len(sizes) + max_words, bool)
     ranked, segment_ends = _rank_words(words, seed, n), _segment_ends(words)
     cumulative = np.cumsum(1 / np.arange(1, max_words + 1))
-    step, unused = np.arange(max_words)[:, None], budget.copy()
-    for rank in itertools.count(0, _RANKS):
+    step, unused, first_rank = np.arange(max_words)[:, None], budget.copy(), 0
+    if max_words == 1:  # words cannot overlap, so all words before the first that is too long are selected at once
+        size = np.where(ranked >= 0, sizes[ranked], 0)
+        whole = (ranked >= 0) & (np.cumsum(size, axis=1) <= budget[:, None])
+        selected[ranked[whole]] = True
+        unused -= np.sum(size * whole, axis=1)
+        first_rank = int(whole.sum(1)[unused > 0].min(initial=words.seq_len))
+    for rank in itertools.count(first_rank, _RANKS):
         active = np.flatnonzero((unused > 0) & (rank < counts))
         if not active.size:
             break
