@@ -29,11 +29,13 @@ def is_unused(piece: str) -> bool:
     return _UNUSED.fullmatch(piece) is not None
 
 
-def check_pieces(pieces: Sequence[str], where: str, names: Mapping[str, str] | None = None) -> dict[str, int]:
+def check_pieces(
+    pieces: Sequence[str], where: str, names: Mapping[str, str] | None = None, kind: str = ''
+) -> dict[str, int]:
     """Checks a vocabulary, index = id, and returns the id of each of SPECIAL_TOKENS.
 
     `names` is {BERT's name of a special token: a different name in the vocabulary}, e.g. {'[PAD]': '<pad>'}. `where` is
-    the file, for messages.
+    the file and `kind` the type of the model, such as 'BPE', for messages.
 
     Raises:
       UserError: An entry is empty or occurs twice, or a special token is missing.
@@ -50,7 +52,7 @@ def check_pieces(pieces: Sequence[str], where: str, names: Mapping[str, str] | N
             raise UserError(f'{where}:{index + 1}', found, 'every piece once', fix)
     missing = [name for name in names.values() if name not in ids]
     if missing:
-        found = f'{len(pieces):,} pieces without {" ".join(missing)}'
+        found = f'{len(pieces):,} {kind and f"{kind} "}pieces without {" ".join(missing)}'
         fix = 'give the path of a BERT vocabulary, or train one with --config.run=vocab'
         raise UserError(where, found, f'a BERT vocabulary with {" ".join(names.values())}', fix)
     return {token: ids[name] for token, name in names.items()}

@@ -64,6 +64,7 @@ class Tokenizer:
       settings: The parsed content of a `tokenizer.json`.
       where: The file, for messages.
       names: {BERT's name of a special token: a different name in the vocabulary}.
+      kind: The type of the model, for messages.
 
     Attributes:
       family: The kind of tokenizer: 'wordpiece', 'sentencepiece', 'bpe' (byte-level, or without marks at the start of
@@ -92,21 +93,21 @@ class Tokenizer:
     fingerprint: str
     _space = ' '  # a character of texts that the tokenizer reads as a space: U+2581 in SentencePiece
 
-    def __init__(self, settings: Mapping[str, Any], where: str, names: Mapping[str, str] | None = None):
+    def __init__(self, settings: Mapping[str, Any], where: str, names: Mapping[str, str] | None = None, kind: str = ''):
         # Truncation and padding are removed, because callers truncate and pad the ids.
         self._settings = {**settings, 'truncation': None, 'padding': None}
         self._where, self._names = where, dict(names or {})
         ids, added = piece_ids(settings), settings.get('added_tokens') or []
         special = [ids[token['content']] for token in added if token.get('special')]
-        self._set_pieces(sort_pieces(ids, where), special)
+        self._set_pieces(sort_pieces(ids, where), special, kind)
         self.separators = count_separators(settings.get('post_processor'))
 
-    def _set_pieces(self, pieces: list[str], other_special: Sequence[int]) -> None:
+    def _set_pieces(self, pieces: list[str], other_special: Sequence[int] = (), kind: str = '') -> None:
         """Sets `pieces`, `vocab_size`, `special_ids` and the ids of BERT's five special tokens.
 
-        `other_special` are the ids of further special tokens. For the errors, see `special.check_pieces`.
+        `other_special` are the ids of further special tokens. For `kind` and the errors, see `special.check_pieces`.
         """
-        ids = check_pieces(pieces, self._where, self._names)
+        ids = check_pieces(pieces, self._where, self._names, kind)
         unused = (index for index, piece in enumerate(pieces) if is_unused(piece))
         self.pieces, self.vocab_size = pieces, len(pieces)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)

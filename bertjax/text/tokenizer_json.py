@@ -70,7 +70,7 @@ class JsonTokenizer(Tokenizer):
         has_unk = UNK in names.keys() | ids or model.get('unk_token') or model.get('unk_id') is not None
         if mask in ids and not has_unk:
             names[UNK] = mask
-        super().__init__(settings, where, names)
+        super().__init__(settings, where, names, kind)
         pieces = self.pieces
         if byte_level or marks_words:
             # In ModernBERT and Gemma, added tokens of spaces or line ends begin a word, although they lack the mark.
