@@ -37,6 +37,7 @@ class Document(enum.Enum):
     END = enum.auto()
 
 
+_START, _END = Document  # read once, because reading a member of an Enum is slow in Python 3.11
 Event = Document | Broken | SequenceSentence | str
 
 
@@ -108,22 +109,22 @@ def _text_documents(lines: streams.Lines, single: bool = False) -> Iterator[_Raw
         if raw.strip():
             if not inside:
                 inside = True
-                yield Document.START
+                yield _START
             yield raw
         elif inside and not single:
             inside = False
-            yield Document.END
+            yield _END
     if inside:
-        yield Document.END
+        yield _END
 
 
 def _line_documents(lines: streams.Lines) -> Iterator[_RawEvent]:
     """Yields one document for each line."""
     for raw in lines:
         if raw.strip():
-            yield Document.START
+            yield _START
             yield raw
-            yield Document.END
+            yield _END
 
 
 def _wiki_documents(lines: streams.Lines) -> Iterator[_RawEvent]:
@@ -136,23 +137,23 @@ def _wiki_documents(lines: streams.Lines) -> Iterator[_RawEvent]:
         if raw.startswith(b'<doc '):
             if inside:
                 yield Broken('unclosed <doc>', lines.number, 'a new <doc …> before </doc>')
-                yield Document.END
+                yield _END
             inside, title, outside = True, True, False
-            yield Document.START
+            yield _START
         elif not inside:
             if raw.strip() and not outside:
                 outside = True
                 yield Broken('text outside <doc>', lines.number, repr(raw[:40].decode('utf-8', 'replace')))
         elif raw.startswith(b'</doc>'):
             inside = False
-            yield Document.END
+            yield _END
         elif title and raw.strip():
             title = False
         elif raw.strip():
             yield raw
     if inside:
         yield Broken('unclosed <doc>', lines.number, 'the end of the file before </doc>')
-        yield Document.END
+        yield _END
 
 
 _DOCUMENTS = {  # all formats without JSON
@@ -219,16 +220,16 @@ def _file_events(part: TextPart, options: CorpusOptions, progress: OnProgress, d
             format = sniff(part.path, head, part.format)
             lines = streams.Lines(itertools.chain([head], source), cut=format in _DOCUMENTS)
             for raw in _DOCUMENTS.get(format, _line_documents)(lines):
-                if raw is Document.START:
+                if raw is _START:
                     inside, selected = True, documents % part.of == part.stride
                     documents += 1
                 if selected:
-                    is_line = isinstance(raw, bytes)
-                    for event in _line_events(format, raw, lines.number, options) if is_line else [raw]:
+                    is_line = type(raw) is bytes
+                    for event in _line_events(format, raw, lines.number, options) if is_line else (raw,):
                         if part.begin and type(event) in (Broken, SequenceSentence):
                             event = dataclasses.replace(event, line=event.line + lines_before())
                         yield event
-                if raw is Document.END:
+                if raw is _END:
                     inside, selected = False, part.stride == 0
     except streams.DAMAGE as error:
         disk.reraise_machine_errors(error, part.path)
@@ -237,14 +238,14 @@ def _file_events(part: TextPart, options: CorpusOptions, progress: OnProgress, d
             # A later part gives no line number, because the lines before it may be unreadable and cannot be counted.
             yield Broken(kind, 0 if part.begin else lines.number, str(error) or type(error).__name__)
             if inside:
-                yield Document.END
+                yield _END
 
 
 def _dataset_events(part: TextPart, key: str, progress: OnProgress) -> Iterator[Event]:
     for paragraphs in datasets.dataset_documents(part.path, key, part.begin, part.end):
-        yield Document.START
+        yield _START
         yield from paragraphs
-        yield Document.END
+        yield _END
         if progress:
             progress(1)
 

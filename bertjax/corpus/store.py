@@ -58,7 +58,8 @@ class StoreSplit:
         segments = entry.get('segments')
         self.segments = map_array(directory / segments['file'], 'u1') if segments and segments['bytes'] else None
         self._starts = list(itertools.accumulate((shard['tokens'] for shard in entry['shards']), initial=0))
-        self._shards = [map_array(directory / shard['file'], dtype) for shard in entry['shards']]
+        self._paths = [directory / shard['file'] for shard in entry['shards']]
+        self._shards: list[np.ndarray | None] = [None] * len(self._paths)  # mapped at first use: each keeps a file open
         self._dtype = dtype
         self.sha = hash_json(entry)
 
@@ -76,7 +77,10 @@ class StoreSplit:
         begin = start - self._starts[index]
         if start + length > self._starts[index + 1]:
             raise IndexError(f'tokens [{start}, {start + length}) cross the end of a document')
-        return self._shards[index][begin : begin + length]
+        shard = self._shards[index]
+        if shard is None:
+            shard = self._shards[index] = map_array(self._paths[index], self._dtype)
+        return shard[begin : begin + length]
 
     def document(self, index: int) -> list[np.ndarray]:
         """Returns the sentences of a document, each an array of token ids."""

@@ -151,16 +151,17 @@ class Tokenizer:
 
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the result of `encode_flat` for texts without surrogates."""
-        encodings = self._reference.encode_batch_fast(texts, add_special_tokens=False)
+        encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
         return flatten([np.array(encoding.ids, np.int32) for encoding in encodings])
 
     def _encode_spans(self, texts: Sequence[str]) -> Iterable[tuple[Sequence[int], Iterable[tuple[int, int]]]]:
         """Returns (ids, spans) of the pieces of each text, for `trim_spans`. The texts have no surrogates."""
-        encodings = self._reference.encode_batch(list(texts), add_special_tokens=False)
+        encodings = self._library.encode_batch(list(texts), add_special_tokens=False)
         return [(encoding.ids, encoding.offsets) for encoding in encodings]
 
     @functools.cached_property
-    def _reference(self) -> tokenizers.Tokenizer:
+    def _library(self) -> tokenizers.Tokenizer:
+        """The tokenizer of `tokenizers`, without post-processor and dropout. Raises a UserError if it cannot load."""
         settings, model = self._settings, self._settings['model']
         if model.get('dropout'):  # would make ids random
             settings = {**settings, 'model': {**model, 'dropout': None}}
@@ -172,7 +173,7 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Returns readable text, including special tokens."""
-        return self._reference.decode([int(index) for index in ids], skip_special_tokens=False)
+        return self._library.decode([int(index) for index in ids], skip_special_tokens=False)
 
     def save(self, directory: epath.PathLike) -> list[str]:
         """Writes a directory that `load_tokenizer` and transformers' AutoTokenizer load. The bytes are reproducible.

@@ -40,8 +40,8 @@ class JsonTokenizer(Tokenizer):
     as one. The arguments are those of `Tokenizer`; RoBERTa's names of special tokens replace absent names of BERT.
 
     Raises:
-      UserError: The model is of another type, its ids are damaged, or BERT's special tokens are missing. Or a WordLevel
-        tokenizer does more than split at white space.
+      UserError: The model is of another type, its ids are damaged, `tokenizers` cannot load it, or BERT's special
+        tokens are missing. Or a WordLevel tokenizer does more than split at white space.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class JsonTokenizer(Tokenizer):
             self.word_prefix = ' ' if ' ' in self._prepare('a a') else ''
         self.continues_word = np.array(continues, dtype=bool)
         self.continues_word[self.special_ids] = False
-        normalizer = self._reference.normalizer
+        normalizer = self._library.normalizer
         self.lowercase = normalizer is not None and normalizer.normalize_str('ABC') == normalizer.normalize_str('abc')
         parts = ('added_tokens', 'normalizer', 'pre_tokenizer', 'model')
         hashed = {'pieces': pieces} if has_symbols else {part: settings.get(part) for part in parts}
@@ -93,7 +93,7 @@ class JsonTokenizer(Tokenizer):
 
     def _prepare(self, word: str) -> str:
         """Returns the word after normalization and pre-tokenization."""
-        normalizer, splitter = self._reference.normalizer, self._reference.pre_tokenizer
+        normalizer, splitter = self._library.normalizer, self._library.pre_tokenizer
         text = word if normalizer is None else normalizer.normalize_str(word)
         return text if splitter is None else ''.join(part for part, _ in splitter.pre_tokenize_str(text))
 
@@ -102,7 +102,7 @@ class JsonTokenizer(Tokenizer):
         if self.family == 'symbols':
             return located
         # `tokenizers` may add a space with the span of the text's first character. Such a space gets an empty span.
-        space = self._reference.token_to_id(SPACE if self.family == 'sentencepiece' else _BYTE_SPACE)
+        space = self._library.token_to_id(SPACE if self.family == 'sentencepiece' else _BYTE_SPACE)
         return [(ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in located]
 
     def _config(self) -> dict[str, Any]:

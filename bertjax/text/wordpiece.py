@@ -73,7 +73,7 @@ class WordPieceTokenizer(Tokenizer):
         try:
             return nanotoken.Tokenizer.from_json(json.dumps(self._settings, ensure_ascii=False))
         except (nanotoken.UnsupportedTokenizerError, ValueError) as error:
-            self._reference.get_vocab_size()  # raises if `tokenizers` cannot load the settings either
+            self._library.get_vocab_size()  # raises if `tokenizers` cannot load the settings either
             text = '%s: using the slower `tokenizers`, because nanotoken does not support this file: %s'
             logging.getLogger(__name__).warning(text, self._where, error)
             return None
