@@ -42,9 +42,10 @@ def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str
     counts = print_checks(console, 'this machine', machine.versions(), *idle_checks)
     if in_bucket:
         counts += print_checks(console, 'the bucket', lease, machine.bucket_rights(address))
-    done, total = outcome.steps_done(record) if record else (0, None)
-    resume = []
-    if done and task_kind(record.config) == task_kind(to_plain(config)):
+    done, total, resume = 0, None, []
+    if record is not None and task_kind(record.config) == task_kind(to_plain(config)):
+        done, total = outcome.steps_done(record)
+    if done:
         continued = outcome.with_set_keys(record, to_plain(config), flag_keys)
         total, resume = total and continued['steps'], [outcome.resume(record, done, continued)]
     if record is None or (done != total and not record.is_sweep):
