@@ -15,7 +15,7 @@ VERB = Verb(needs='corpus', teacher=False, devices=False)
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Writes the token store WORKDIR/store for --config.data. Trains a vocabulary first if none exists for this text.
+    """Builds the token store WORKDIR/store. Trains a vocabulary first if none exists for this text.
 
     A mixture of corpora has a store for each corpus, in WORKDIR/store/0, WORKDIR/store/1 and so on.
 

@@ -131,7 +131,7 @@ class Teacher:
         params = self.imported.params
         blocks = jax.tree.map(lambda x: x[list(layers)], params['encoder'][STACKED])
         tree = {**params, 'encoder': {**params['encoder'], STACKED: blocks}}
-        # With `layers='sum_all'`, the head has a weight for each block.
+        # With config.task.layers=sum_all, `mix` has a weight per block.
         if 'mix' in params and len(params['mix']['weights']) == self.config.num_layers:
             tree['mix'] = {**params['mix'], 'weights': params['mix']['weights'][list(layers)]}
         return tree if student.scan_layers else unstack_layers(tree)

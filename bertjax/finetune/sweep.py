@@ -146,12 +146,12 @@ def _check_same_settings(data: TaskData, folder: pathlib.Path) -> None:
 
 
 def _portable_init(init: str, folder: pathlib.Path) -> str:
-    """Returns config.init, relative to the workdir if the two are siblings, as those of a benchmark's tasks are.
+    """Returns config.init, relative to the workdir if both are in the same folder, as in a benchmark.
 
     This path stays the same if the common parent is moved, or has another name on the command line.
     """
     path = pathlib.Path(init)
-    is_sibling = path.exists() and path.resolve().parent == folder.resolve().parent  # else a name on the Hub
+    is_sibling = path.exists() and path.resolve().parent == folder.resolve().parent  # a Hub name has no path
     return f'../{path.name}' if is_sibling else init
 
 
@@ -213,8 +213,8 @@ class TrialGroup(Experiment):
     def run(self, interrupt: Interrupt) -> None:
         """Trains and evaluates the trials, and writes their results. An interrupted group is resumed."""
         check_same_data(self)
-        # The key identifies the trials and their settings. Checkpoints with another key cannot be resumed. The paths
-        # are left out if they change with the path of the workdir: a fingerprint identifies the data.
+        # The key identifies the trials and their settings. Checkpoints with another key cannot be resumed. The path of
+        # the data is left out, because a fingerprint identifies the data.
         init = _portable_init(self.resolved['init'], self._folder)
         facts = {**self.resolved, 'data': '', 'init': init}
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -87,16 +87,16 @@ class Runner:
 
         Args:
           name: The name of the function. Each name must identify one function, which is compiled once per shape.
-          make_forward: A function that returns (params, batch) -> {output name: array} for `model.module`, with
-            `packing` set for packed rows. The first axis of an output indexes the rows.
+          make_forward: Maps `model.module`, with `packing` set for packed rows, to a function (params, batch) ->
+            {output name: array}. The first axis of an output indexes the rows.
           features: The rows. No sequence may be longer than the model's number of positions.
           inputs: The names of the arrays in `batch`.
           per_token: The names of the outputs whose second axis indexes the positions. Their padding is removed.
           max_rows: The maximum batch size; 0 for the runner's `batch_size`. If > 0, sequences are not packed. Set it
             for large outputs and for outputs from inside the encoder.
-          lengths: Padded lengths from `choose_lengths`, without packing; () for the lengths in LENGTHS.
+          lengths: Padded lengths from `choose_lengths`; () for LENGTHS. If set, sequences are not packed.
           title: The title of the progress bar, which appears after two seconds; '' for no bar.
-          advance: A function of the number of newly finished rows that replaces the bar.
+          advance: Called instead of the bar, with the number of newly finished rows.
 
         Returns:
           {output name: a list with one array per row}, in the order of the rows.

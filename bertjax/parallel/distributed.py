@@ -21,6 +21,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
+from bertjax import memory
 from bertjax.errors import LostError, StoppedError, UserError, process_status
 from bertjax.files import disk
 from bertjax.files.atomic import disable_writes
@@ -30,7 +31,7 @@ from bertjax.parallel.process_flags import ProcessFlags
 HEARTBEAT = 30  # seconds without a heartbeat after which a process counts as lost
 _LEAVING = 60  # seconds that a failed process waits for the others to fail too
 _LONG = 7 * 24 * 3600  # seconds that the other processes wait while the primary builds a corpus or writes a model
-# Words in JAX's messages about a lost process. NCCL's message for `ncclRemoteError` has the last words.
+# Words in JAX's messages about a lost process. The last entry is NCCL's, for `ncclRemoteError`.
 _LOST = ('Gloo', 'coordination service', 'heartbeat', 'UNAVAILABLE', 'DEADLINE_EXCEEDED', 'remote process exited')
 
 
@@ -202,7 +203,7 @@ def _status_of(error: BaseException) -> int:
     """Returns the exit status of `bertjax.main` for an error."""
     if isinstance(error, UserError | StoppedError):
         return error.exit_status
-    return UserError.exit_status if disk.explain_os_error(error, '.') else 1
+    return UserError.exit_status if disk.explain_os_error(error, '.') or memory.out_of_memory_error(error) else 1
 
 
 _waits = itertools.count(1)
@@ -255,7 +256,7 @@ def gather_texts(text: str) -> list[str]:
 
 
 def fetch_to_all_hosts(tree: Any) -> Any:
-    """Fetches the full arrays of a tree to all hosts, one at a time. A single process returns the same tree."""
+    """Fetches the full arrays of a tree, one at a time, to all hosts. A single process returns the same tree."""
     return jax.tree.map(_fetch, tree) if is_multiprocess() else tree
 
 

@@ -11,7 +11,7 @@ from bertjax.losses import Objective
 class DistillationStage:
     """A part of the training with a separate objective and learning rate."""
 
-    # from the objective of a run without a teacher to that of this stage
+    # the objective of a run without a teacher -> that of this stage
     objective: Callable[[Objective], Objective] = lambda student: student
     learning_rate: float | None = None  # the peak; None for the run's peak
 
@@ -35,7 +35,7 @@ class Distillation:
     initial_params: Callable[[], Mapping[str, Any]] | None = None
     has_head: bool = False  # whether `initial_params` has the trained head of the teacher's task
     initial_weights: str = ''  # a line about the student's initial parameters, printed when they are made
-    random: bool = False  # whether the student of a task starts from random weights, even if the run has a config.init
+    random: bool = False  # whether the student of a task starts from random weights
 
 
 NO_TEACHER = Distillation()
