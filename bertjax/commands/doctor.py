@@ -42,13 +42,13 @@ def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str
     counts = print_checks(console, 'this machine', machine.versions(), *idle_checks)
     if in_bucket:
         counts += print_checks(console, 'the bucket', lease, machine.bucket_rights(address))
-    done, total, resume = 0, None, []
-    if record is not None and task_kind(record.config) == task_kind(to_plain(config)):
-        done, total = outcome.steps_done(record)
+    continues = record is not None and task_kind(record.config) == task_kind(to_plain(config))
+    done, total = outcome.steps_done(record) if continues else (0, None)
+    resume = []
     if done:
         continued = outcome.with_set_keys(record, to_plain(config), flag_keys)
         total, resume = total and continued['steps'], [outcome.resume(record, done, continued)]
-    if record is None or (done != total and not record.is_sweep):
+    if not continues or (done != total and not record.is_sweep):
         checks = _config_checks(config, folder, flag_keys, done, total, at_work=at_work)
         counts += print_checks(console, 'this config', *checks)
     if record is not None:

@@ -18,11 +18,11 @@ Record = TypeVar('Record')
 
 
 class Change(enum.Enum):
-    """Whether a resumed run may have another value of a key: a word, and its meaning. docs/keys.md shows both."""
+    """Whether a resumed run may change a key. docs/keys.md shows the word and the meaning of each member."""
 
     STATE = 'never', 'the key decides the shape or the meaning of the saved state'
     TRAINING = 'unfinished', 'the change is reported; a finished run refuses it'
-    RUN = 'yes', 'the change is reported; a sweep or a benchmark refuses it'
+    RUN = 'yes', 'the change is reported; a sweep or a finished task refuses it'
     MACHINE = 'everywhere', 'the change is reported; a sweep or a benchmark allows it as well'
     OUTPUT = 'export', 'the export at the end of the run uses the new value; a sweep refuses the change'
     VERB = 'always', 'no training depends on the key'  # so the change is not reported, like that of OUTPUT
@@ -35,7 +35,7 @@ class Trained(enum.Enum):
     """The source of the value of a key in the verbs evaluate, predict, export and baseline."""
 
     RUN = "the run's config.json"
-    SAME = "the run's config.json; another value on the command line is refused"
+    SAME = "the run's config.json; another value on the command line is refused or reported"
     COMMAND_LINE = "the run's config.json, unless the command line sets the key"
     RECIPE = 'the command line and its recipe'
 
@@ -54,9 +54,9 @@ class Key:
       change: Whether a resumed run may have another value.
       trained: The source of the value in some verbs, see `Trained`.
       named: Whether the argument of a recipe sets the key without its name, as in configs/glue.py:rte.
-      used_with: The name of another key, followed by the values of that key for which this key has an effect, if the
-        other key has one. A name without values means all values except 0 and ''. () means that this key always has an
-        effect.
+      used_with: The name of another key, followed by its values for which this key has an effect. The other key must
+        have an effect, too. A name without values means all values except 0 and ''. () means that this key always has
+        an effect.
     """
 
     default: Any

@@ -58,8 +58,8 @@ class StoreSplit:
         segments = entry.get('segments')
         self.segments = map_array(directory / segments['file'], 'u1') if segments and segments['bytes'] else None
         self._starts = list(itertools.accumulate((shard['tokens'] for shard in entry['shards']), initial=0))
-        self._paths = [directory / shard['file'] for shard in entry['shards']]
-        self._shards: list[np.ndarray | None] = [None] * len(self._paths)  # mapped at first use: each keeps a file open
+        self._directory, self._files = directory, entry['shards']
+        self._shards: list[np.ndarray | None] = [None] * len(self._files)  # mapped at first use: each keeps a file open
         self._dtype = dtype
         self.sha = hash_json(entry)
 
@@ -68,6 +68,7 @@ class StoreSplit:
 
         Raises:
           IndexError: The range is outside the split, or spans two files.
+          UserError: The file is missing or has another size than when the store was built.
         """
         index = bisect.bisect_right(self._starts, start) - 1
         if start < 0 or length < 0 or start + length > self.num_tokens:
@@ -79,7 +80,8 @@ class StoreSplit:
             raise IndexError(f'tokens [{start}, {start + length}) cross the end of a document')
         shard = self._shards[index]
         if shard is None:
-            shard = self._shards[index] = map_array(self._paths[index], self._dtype)
+            _check_file(self._directory, self._files[index], verify=False)  # it may have shrunk since `open_store`
+            shard = self._shards[index] = map_array(self._directory / self._files[index]['file'], self._dtype)
         return shard[begin : begin + length]
 
     def document(self, index: int) -> list[np.ndarray]:

@@ -46,7 +46,7 @@ from bertjax.training.settings import check_row_count
 from bertjax.training.step_time import TIMED_STEPS, time_phase, time_steps
 from bertjax.training.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_push_to
-from bertjax.workdir.lock import has_checkpoints
+from bertjax.workdir.lock import check_workdir_kind, has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 
 _CPU_FLOPS = 3e11  # a step that is timed on a CPU has at most about this many FLOPs, and takes a few seconds
@@ -74,6 +74,7 @@ def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator
 def config(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
     """Checks the config values that can be checked without reading the corpus."""
     settings.check()
+    check_workdir_kind(folder, 'a pre-training')
     check_push_to(settings.push_to, settings.formats)
     check_texts(settings, folder)
     read_heldout_pairs(settings, folder)
@@ -157,7 +158,9 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
     if settings.task['kind'] == 'glue' and (settings.benchmark or len(parse_tasks(settings.task['task'])) > 1):
         yield Check('data', OK, 'run=benchmark checks the settings and the data of all tasks before it trains')
         return
-    runs = [trial.settings(settings) for trial in make_trials(settings)] or [settings]
+    trials = make_trials(settings)
+    check_workdir_kind(folder, 'a sweep' if trials else 'a fine-tuning')
+    runs = [trial.settings(settings) for trial in trials] or [settings]
     for one in runs:
         dataclasses.replace(one, run='finetune').check()
     check_push_to(settings.push_to, settings.formats)

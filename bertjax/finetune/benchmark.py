@@ -48,7 +48,7 @@ def parse_tasks(text: str, key: str = 'config.task.task') -> list[str]:
     names = known if names == [ALL] else names
     for name in names:
         if name not in known:
-            fix = suggestion(name, known) or f'or {ALL!r}'
+            fix = suggestion(name, known) or ('correct it' if key == _KEY else f'or {ALL!r}')
             raise UserError(key, repr(name), 'one of ' + ', '.join(known), fix)
     return [name for name in known if name in names]
 
@@ -100,9 +100,10 @@ def order_tasks(overrides: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]
             task for task in pending if (init := overrides.get(task, {}).get('init')) not in TASKS or init in order
         ]
         if not ready:
-            init = overrides[pending[0]]['init']
+            blocked = next((task for task in pending if overrides[task]['init'] not in pending), pending[0])
+            init = overrides[blocked]['init']
             expected = 'a task that is run before: ' + (', '.join(order) or 'none')
-            raise UserError(f'{_KEY}: {pending[0]}:init', repr(init), expected, 'name the folder of a checkpoint')
+            raise UserError(f'{_KEY}: {blocked}:init', repr(init), expected, 'name the folder of a checkpoint')
         order.append(ready[0])
         pending.remove(ready[0])
     return order
@@ -131,7 +132,7 @@ def read_benchmark_data(tasks: Mapping[str, GlueTask], data: str) -> tuple[dict[
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """Records the config of each task in the benchmark's workdir. Returns the finished tasks that need not run again.
 
-    A finished task runs again after a change of a sweep key (a sweep) or of an OUTPUT key (a single run). The
+    A sweep runs again after a change of a sweep key, and a single run after a change of an OUTPUT key. The
     old config stays recorded until `record_result` is called, so that a killed process does not hide the change. Raises
     a UserError if any other key of a finished task has changed, except MACHINE and VERB keys.
     """
@@ -182,8 +183,8 @@ def read_task_results(folder: pathlib.Path) -> dict[str, Any]:
 def write_submission(folder: pathlib.Path, server_splits: Mapping[str, Sequence[str]]) -> list[str]:
     """Writes the predictions for the GLUE server, if there are any, to WORKDIR/submission.zip.
 
-    `server_splits` has the splits to include for each task of this run. Of a finished task of an earlier run, all
-    existing predictions are included. Returns the names of the files that the server expects but the zip lacks.
+    `server_splits` has the splits to include for each task of this run. For other finished tasks, all existing
+    predictions are included. Returns the names of the files that the server expects but the zip lacks.
     """
     server_files, texts = {}, {}
     for task, row in TASKS.items():
@@ -195,6 +196,8 @@ def write_submission(folder: pathlib.Path, server_splits: Mapping[str, Sequence[
             texts[name] = path.read_text(encoding='utf-8')
     if texts:
         write_zip(folder / SUBMISSION, texts)
+    else:  # the zip of earlier models
+        (folder / SUBMISSION).unlink(missing_ok=True)
     return [name for name in sorted(server_files) if name not in texts]
 
 

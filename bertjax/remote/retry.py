@@ -64,7 +64,7 @@ def _format_seconds(seconds: float) -> str:
 
 
 class Requester:
-    """Makes requests for the address `url`, whose beginning `bucket` names the bucket.
+    """Makes requests for the address `url`. `bucket` is its beginning, such as s3://name.
 
     A request is retried for a limited time after its first failure. `where` is the config key, for messages.
     """
@@ -98,7 +98,7 @@ class Requester:
     def run_parallel(self, work: Callable[[Self, Item], Value], items: Iterable[Item]) -> list[Value]:
         """Calls `work(requester, item)` for each item, several in parallel, and returns the results in order.
 
-        After an exception in a call, or after Ctrl-C, all requests of `requester`, a copy of this requester, fail.
+        `requester` is a copy of this one. All its requests fail after an exception in a call, or after Ctrl-C.
         """
         failed = threading.Event()
 

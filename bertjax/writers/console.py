@@ -24,8 +24,8 @@ class TrainingConsole(Writer):
       first_step: The step at which the run starts or resumes.
       describe_time: A function that describes how much of the run's time limit has passed; None for a run without a
         time limit.
-      step_costs: (last step, relative cost of a step) of each phase, to estimate the time left in lines that are
-        printed without a terminal; () if all steps cost the same.
+      step_costs: (last step, relative cost of a step) of each phase, for the time left that is printed without a
+        terminal; () if all steps cost the same.
     """
 
     def __init__(

@@ -81,6 +81,11 @@ def test_wrong_arguments_of_load_are_short_errors(trained, message, arguments):
     assert '\n' not in line and len(line) < 1000
 
 
+def test_a_length_without_room_for_a_token_is_refused(bert):
+    with pytest.raises(UserError, match='max_length: found 3, expected 4 to '):
+        bertjax.Bert(bert._model, max_length=3)
+
+
 def test_an_empty_path_has_a_fix_without_a_flag():
     with pytest.raises(UserError, match=r'found nothing, .*for example out/tiny, or google-bert/'):
         bertjax.load('')

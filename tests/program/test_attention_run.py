@@ -45,7 +45,8 @@ def measured(program: Program, trained: pathlib.Path, treebank: pathlib.Path, tm
         patch.setattr(verb, '_CHUNK', 2)
         options = (f'--workdir={workdir}', f'--config.init={trained}', f'--config.input={treebank}')
         out = program.run(*options, '--config.batch_size=2', **RUN).stdout
-    assert 'measured on 5 texts' in out and 'nsubj' in out
+    assert 'measured on 5 texts' in out and 'most pronounced heads' in out and 'nsubj' in out
+    assert f'{workdir / "attention" / "attention.html"}\n' in out
     return workdir / 'attention'
 
 

@@ -11,7 +11,7 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout, attention_words
 from bertjax.parallel.partition import indivisible_reason, over_mesh, platform
 
-# (query, key, value, mask, words of dropout) -> the result, for the rows and heads of one device.
+# (query, key, value, mask, `attention_words`) -> the result. If PLATFORM is set, for one device's shards.
 Kernel = Callable[[jax.Array, jax.Array, jax.Array, AttentionMask, Any], jax.Array]
 
 
@@ -87,7 +87,7 @@ class Implementation:
         return kernel(*arrays, mask, words).reshape(query.shape)
 
     def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
-        """Returns the function that computes attention, on one device or as XLA partitions it, with a dropout rate."""
+        """Returns the attention function for a dropout rate. If PLATFORM is set, it gets one device's shards."""
         raise NotImplementedError
 
     def _refuse_mask(self, mask: AttentionMask) -> str | None:

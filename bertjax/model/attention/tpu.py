@@ -22,9 +22,9 @@ MAX_FUSED_LENGTH = 512  # tokens: the backward kernel needs about nine float32 [
 BLOCK = 128  # queries per block of `blocks_tpu`: the width of a vector register
 MAX_BLOCKS_LENGTH = {True: 8192, False: 2048}  # {whether there is a window: the longest row of `blocks_tpu` in tokens}
 _MIB = 2**20
-# {kind of device: the VMEM of a core in MiB}, from JAX's `TpuInfo`. Other devices have _MAX_VMEM.
-_VMEM = {'TPU v4': 16, 'TPU v4 lite': 16, 'TPU v5': 64, 'TPU v5p': 64, 'TPU7': 64, 'TPU7x': 64}
-_MAX_VMEM = 128
+# {kind of device: the VMEM of a core in MiB}, from JAX's `TpuInfo`. Other devices have _OTHER_VMEM.
+_VMEM = {'TPU v4': 16, 'TPU v4 lite': 16, 'TPU v5': 64, 'TPU v5p': 64, 'TPU7': 64, 'TPU7x': 64, 'TPU8i': 192}
+_OTHER_VMEM = 128
 FLASH_BLOCKS = (512, 256, 128)  # in tokens; the first that divides S is used
 
 
@@ -88,7 +88,7 @@ class BlocksTpu(TpuImplementation):
         columns = width * _heads_per_program(heads // shard_count('act_heads'), width)
         vmem = S * columns * (14 * key.dtype.itemsize + 8) + 24 * BLOCK * keys
         kind = traced_device().device_kind
-        limit = _VMEM.get(kind, _MAX_VMEM)
+        limit = _VMEM.get(kind, _OTHER_VMEM)
         return None if vmem <= limit * _MIB else f'{-(-vmem // _MIB)} MiB of VMEM, but {kind} has {limit} MiB'
 
     def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:

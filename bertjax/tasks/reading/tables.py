@@ -84,7 +84,7 @@ def _names(cells: Sequence[str], where: str, layout: TableLayout) -> tuple[tuple
             expected += f', or no header and the columns {", ".join(layout.headerless_columns)}'
         fix = f'check the separator, and the column names in the first line and in {missing[0].key}'
         if any(';' in name for name in names):
-            fix = f'save the file with commas between the columns, or {fix}'
+            fix += '; if semicolons separate the columns, save the file with commas'
         raise UserError(where, f'the columns {quote_names(names)}', expected, fix)
     read = {name for column in layout.columns for name in column.names}
     for name in filter(None, names):

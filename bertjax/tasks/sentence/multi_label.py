@@ -84,7 +84,7 @@ class MultiLabelTask(ClassificationTask):
             return None
         names = []
         for name, cell in zip(self.label_columns, row.values[len(self.text_columns) :], strict=True):
-            has_cell = name in row.fields  # an empty cell of a table is '' in CSV, and null in other formats
+            has_cell = name in row.fields  # an empty cell is '' in CSV and TSV, and null in other formats
             flag = _FLAGS.get((cell or '').strip().lower()) if has_cell else None
             if flag is None:
                 found = f'{repr(cell[:40]) if has_cell else "no value"} in the column {name}'

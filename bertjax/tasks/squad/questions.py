@@ -79,12 +79,12 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, nee
     has_labels = any(question.answers or question.impossible for question in questions)
     for i, question in enumerate(questions):
         if question.answers is None or (question.answers == () and (answerable or not has_labels)):
-            if needed and question.answers is None:  # the field is missing or null
-                raise UserError(question.where, "no 'answers'", "'answers' with a list", _FIX)
             if needed:
                 found = 'no answer' if has_labels else 'no answer in any question'
                 expected = 'answers, or "is_impossible": true'
                 fix = 'for prediction only, put unlabeled questions into config.task.test_file'
+                if question.answers is None:  # the field is missing or null
+                    raise UserError(question.where, "no 'answers'", f"'answers' with {expected}", f'{_FIX}; {fix}')
                 if answerable:
                     expected = 'at least one, as in SQuAD 1.1'
                     fix = "for questions without an answer, set config.task.version='2.0'"

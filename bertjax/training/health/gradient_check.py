@@ -43,7 +43,7 @@ TOLERANCE = 1e-3  # relative to the norm; float32 on a CPU is within 1e-6
 
 
 def training_devices() -> list[jax.Device]:
-    """Claims the devices, checks a gradient, and returns the devices. See `check_gradients` for errors."""
+    """Returns the devices of `claim_devices` after `check_gradients`. See both for errors."""
     devices = claim_devices()
     check_gradients()
     return devices

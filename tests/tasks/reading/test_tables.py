@@ -166,7 +166,7 @@ def test_invalid_files_are_errors_with_file_and_line(tmp_path, name: str, conten
 @pytest.mark.parametrize('header', ['"text";"label"', 'text;label', 'text;label, b'])
 def test_a_file_with_semicolons_needs_commas(tmp_path, header: str):
     error = read_error(write(tmp_path / 'a.csv', f'{header}\n"a";"x"\n'))
-    assert error.where == f'{tmp_path}/a.csv:1' and 'with commas between the columns' in error.fix
+    assert error.where == f'{tmp_path}/a.csv:1' and 'save the file with commas' in error.fix
 
 
 def test_a_cell_of_a_single_column_may_be_empty(tmp_path):
