@@ -110,7 +110,7 @@ def test_a_running_or_unfinished_run_is_checked(program: Program, trained: pathl
 
 @pytest.mark.slow
 def test_a_run_on_a_task_is_checked(
-    program: Program, tune: tuple[str, ...], tuned: pathlib.Path, tmp_path: pathlib.Path
+    program: Program, trained: pathlib.Path, tune: tuple[str, ...], tuned: pathlib.Path, tmp_path: pathlib.Path
 ):
     start = time.monotonic()
     out = program.run(f'--workdir={tmp_path / "run"}', *tune, DOCTOR, **GLUE).stdout
@@ -123,5 +123,7 @@ def test_a_run_on_a_task_is_checked(
     assert 'config.patience: found 2 in a sweep' in out
     result = program.run(f'--workdir={tmp_path / "run"}', *tune, '--config.data=/nowhere', DOCTOR, status=2, **GLUE)
     assert statuses(result.stdout)['data'] == 'FAIL'
+    out = program.run(f'--workdir={trained}', *tune, DOCTOR, status=2, **GLUE).stdout
+    assert 'which has a pre-training, expected another folder for a fine-tuning' in out
     out = program.run(f'--workdir={tuned}', *tune, DOCTOR, **GLUE, status=None).stdout
     assert 'different answers to different records' in out
