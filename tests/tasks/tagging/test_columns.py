@@ -320,7 +320,7 @@ def test_ncbi_disease_has_its_published_numbers(shared: pathlib.Path):
     for split, sentences, words, entities in (
         ('train', 5424, 135701, 5134), ('dev', 923, 23969, 787), ('test', 940, 24497, 960),
     ):  # fmt: skip
-        records = files_of(data).read(split)
+        records = files_of(data).records(split)
         total = sum(len(spans(record.tags)) for record in records)
         assert (len(records), sum(len(record.words) for record in records), total) == (sentences, words, entities)
         text = (pathlib.Path(data) / f'{split}.txt').read_text()
