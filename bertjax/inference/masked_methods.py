@@ -132,11 +132,11 @@ class MaskedMethods:
           UserError: The model has no head for sentence pairs.
         """
         self._model.require('nsp', 'next_sentence')
-        firsts, seconds = as_text_list(first, 'first'), as_text_list(second, 'second')
-        check_count('second', seconds, firsts)
-        if not firsts:
+        first_texts, second_texts = as_text_list(first, 'first'), as_text_list(second, 'second')
+        check_count('second', second_texts, first_texts)
+        if not first_texts:
             return np.zeros(0)
-        probabilities = next_sentence_probabilities(self._runner, firsts, seconds)
+        probabilities = next_sentence_probabilities(self._runner, first_texts, second_texts)
         return float(probabilities[0]) if isinstance(first, str) else probabilities
 
     @overload

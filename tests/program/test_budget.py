@@ -1,26 +1,17 @@
 """config.budget: a time or a number of operations decides the model size, the steps and the learning rate decay."""
 
-import dataclasses
 import json
 import pathlib
 import shutil
 import signal
 from unittest import mock
 
-import jax
 import pytest
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from running import SLOW_STEPS, Program, copy_workdir, wait_for_exit, wait_for_step
 
-from bertjax.commands import compile
-from bertjax.config.recipes import budget_config
 from bertjax.config.saved_config import make_recipe
-from bertjax.errors import UserError
-from bertjax.parallel.mesh import make_mesh
-from bertjax.pretrain.budget import make_plan
 from bertjax.pretrain.budget_plan import BudgetPlan
-from bertjax.pretrain.settings import pretraining_settings
 from bertjax.training.time_limit import TimeLimit
 
 SMALL = (
@@ -43,10 +34,6 @@ def _plan(folder: pathlib.Path) -> dict:
 def _spawn(program: Program, folder: pathlib.Path, *more: str, budget: str = '5s', **options) -> str:
     arguments = _arguments(program, folder, *more)
     return program.spawn(*arguments, recipe=f'configs/budget.py:{budget}', small=False, **options).stdout
-
-
-def data_mesh(devices: int) -> Mesh:
-    return make_mesh({'data': devices, 'fsdp': 1, 'tensor': 1}, jax.local_devices()[:devices])
 
 
 @pytest.fixture(scope='module')
@@ -204,70 +191,6 @@ def test_the_size_of_a_plan_stays_until_it_conflicts(program, tmp_path):
     assert error(replay).startswith('config.replay: found ')
 
 
-def test_compile_takes_the_sizes_of_the_plan_or_says_that_the_run_chooses_them(tmp_path, capsys, monkeypatch):
-    class StopError(Exception):
-        pass
-
-    def stop(settings, topology):
-        raise StopError(f'{settings.batch_size} rows, width {settings.model.width}')
-
-    monkeypatch.setattr(compile, 'MemorySearch', stop)
-    config = budget_config('5m')
-    config.topology = 'v5e:4x4'
-    with pytest.raises(StopError, match='16 rows'):
-        compile.run(config, str(tmp_path))
-    assert 'that no key sets; compile uses 2 layers of width 128, 16 rows' in capsys.readouterr().out
-    plan = BudgetPlan('5m', {'width': 192}, 300, 10, batch_size=128)
-    plan.save(tmp_path)
-    config.replay = str(tmp_path)
-    with pytest.raises(UserError, match='found a run whose second phase has not ended'):
-        compile.run(config, str(tmp_path / 'new'))
-    dataclasses.replace(plan, stable=1, decay=1).save(tmp_path)
-    with pytest.raises(StopError, match='128 rows, width 192'):
-        compile.run(config, str(tmp_path / 'new'))
-    config.replay = ''
-    monkeypatch.setattr('bertjax.pretrain.budget.has_checkpoints', lambda folder: True)
-    with pytest.raises(StopError, match='128 rows, width 192'):
-        compile.run(config, str(tmp_path))
-    with pytest.raises(StopError, match='16 rows, width 128'):
-        compile.run(config, str(tmp_path), ('batch_size', 'model.width'))
-    assert not capsys.readouterr().out
-    for text in ('{"budget"', json.dumps(dataclasses.asdict(plan) | {'warmups': 1})):
-        (tmp_path / 'budget.json').write_text(text)
-        with pytest.raises(UserError, match='no readable plan beside the checkpoints'):
-            compile.run(config, str(tmp_path))
-
-
-@pytest.mark.slow
-def test_the_steps_of_a_budget_follow_from_the_time_of_a_real_step(tmp_path, monkeypatch):
-    timed = []
-
-    def time_step(settings, mesh):
-        timed.append(settings)
-        return settings.batch_size * 1e-3
-
-    monkeypatch.setattr('bertjax.pretrain.budget_choice.product_rate', lambda mesh, dtype: 1e12)
-    settings = pretraining_settings(budget_config('30m'))
-    with monkeypatch.context() as patch:
-        patch.setattr('bertjax.pretrain.budget_choice.step_seconds', time_step)
-        plan = make_plan(settings, tmp_path / 'long', data_mesh(1), ())
-        short = make_plan(dataclasses.replace(settings, budget='10m'), tmp_path / 'short', data_mesh(1), ())
-        for budget, keys in (('1e15', {}), ('30m', {'architecture_from': 'model'})):
-            make_plan(dataclasses.replace(settings, budget=budget, **keys), tmp_path / budget, data_mesh(1), ())
-    used, _ = timed
-    assert used.model.width == plan.model['width'] and used.batch_size == used.grad_accum_steps * 32
-    # 1.8 million rows: 512 is the smallest batch with at most 4,000 steps.
-    assert (plan.batch_size, plan.estimate, plan.warmup) == (512, 3516, 176)
-    assert (short.batch_size, short.estimate) == (256, 2344)
-    small = dataclasses.replace(settings.model, num_layers=1, width=32, num_heads=2, mlp_dim=64)
-    settings = dataclasses.replace(settings, model=small, batch_size=12)
-    flags = ('model.width', 'batch_size')
-    with pytest.raises(UserError, match=r'config\.batch_size: found 12'):
-        make_plan(settings, tmp_path / 'uneven', data_mesh(8), flags)
-    plan = make_plan(settings, tmp_path / 'small', data_mesh(2), flags)
-    assert 180 < plan.estimate < 900_000  # a step takes between 2 ms, the assumed minimum, and 10 s
-
-
 def test_the_decay_ends_with_the_budget(tmp_path):
     row = {'step': 100, 'after': 0, 'began': 0.0, 'seconds': {'start': 2.0, 'compile': 8.0, 'step': 20.0}}
     (tmp_path / 'time.jsonl').write_text(json.dumps(row) + '\n')
@@ -288,16 +211,6 @@ def test_the_decay_is_planned_without_a_log_of_the_time(tmp_path):
     assert _plan(tmp_path)['decay'] == 400  # (100 - 20) / (20 / 100)
     BudgetPlan('100s', {}, 300, 10).decide(tmp_path, 100, 101.0, evaluates=False)
     assert _plan(tmp_path)['decay'] == 10  # no time is left
-
-
-def test_a_budget_of_any_length_is_refused_in_one_line(tmp_path):
-    settings = pretraining_settings(budget_config('9' * 290 + 'e9'))
-    mesh = data_mesh(1)
-    with pytest.raises(UserError, match='which allows too many steps, expected at most 536,870,911 steps; lower it'):
-        make_plan(settings, tmp_path, mesh, ('model.dtype',))
-    settings = dataclasses.replace(settings, budget='9' * 400 + 'm')
-    with pytest.raises(UserError, match='which allows too many steps'):
-        make_plan(settings, tmp_path, mesh, ('model.dtype',))
 
 
 @pytest.mark.parametrize(
