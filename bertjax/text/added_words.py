@@ -52,7 +52,7 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
       The new tokenizer, and the number of words that were not pieces before.
 
     Raises:
-      UserError: The tokenizer is of another kind, a word is too long, or BERT's pre-tokenizer splits a word.
+      UserError: `check_extensible` rejects the tokenizer, a word is too long, or BERT's pre-tokenizer splits a word.
     """
     check_extensible(tokenizer, KEY, 'leave config.vocab.add empty, or train a vocabulary on the new text')
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()

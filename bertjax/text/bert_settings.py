@@ -70,8 +70,8 @@ def looks_lowercase(pieces: Sequence[str]) -> bool:
 def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Returns a copy of `settings` whose BertNormalizer has the options of `config`, a tokenizer_config.json.
 
-    As in transformers, if `config` names one of BERT_CLASSES, the options that it lacks get the defaults of the class.
-    Unlike there, a missing `do_lower_case` keeps the value of the normalizer.
+    As in transformers, if `config` names one of BERT_CLASSES, missing options get the defaults of the class. Unlike in
+    transformers, a missing `do_lower_case` keeps the value of the normalizer.
 
     Raises:
       UserError: `settings` has no BertNormalizer, and its normalizer contradicts `do_lower_case` in `config`.
@@ -125,7 +125,7 @@ def is_bert(settings: Mapping[str, Any]) -> bool:
 
 
 def canonical_id_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the part of `settings` that determines ids. It is equal for a vocab.txt and its tokenizer.json."""
+    """Returns the part of `settings` that determines ids. A vocab.txt and its tokenizer.json have an equal part."""
     normalizer = copy.deepcopy(settings.get('normalizer'))
     for node in _nodes(normalizer):
         if node['type'] == 'BertNormalizer' and node.get('strip_accents') is None:

@@ -40,8 +40,8 @@ def trim_spans(
     control character. For example, no span covers a combining mark if normalization removed it or composed it with the
     letter before it.
 
-    The spans are ascending, in the text that `repair_surrogates` returns with `positions`. `space` is a further
-    character that the tokenizer reads as a space: U+2581 in SentencePiece.
+    The ascending `spans` refer to the text that `repair_surrogates(text)` returned with `positions`. `space` is a
+    further character that the tokenizer reads as a space: U+2581 in SentencePiece.
     """
     spans = np.array(list(spans), np.int64).reshape(-1, 2)
     starts, ends = (spans if positions is None else positions[spans]).T.tolist()

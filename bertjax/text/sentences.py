@@ -17,8 +17,8 @@ _CJK_CLOSERS = '"\'”’」』】〕）》〉］'
 _STOPS, _CJK_STOPS = '.!?…‼⁇⁈⁉؟۔।॥', '。！？｡'
 # A run of stops, then closing quotes, brackets and footnote marks, then white space. Or a run of CJK stops, then
 # closing quotes and brackets; white space is optional. The expression begins with a single set of characters, because
-# `re` finds a set ten times faster than alternatives. The look-behinds match a run only at its first stop. Together
-# with the possessive quantifiers, they keep the time linear, even for a million dots.
+# `re` finds a set ten times faster than alternatives. The look-behinds, with which a run matches only at its first
+# stop, and the possessive quantifiers keep the time linear, even for a million dots.
 _CANDIDATE = re.compile(
     rf'([{_STOPS}{_CJK_STOPS}])(?:'
     rf'(?<=[{_STOPS}])(?<![{_STOPS}][{_STOPS}])([{_STOPS}]*+)(?:[{_CLOSERS}]|\[[^\]\s]{{1,12}}\])*+\s++'
@@ -110,8 +110,8 @@ def split_sentences(paragraph: str) -> list[str]:
 def _ends_plainly(text: str, start: int, at: int) -> bool:
     """Returns whether an ordinary word precedes the stop at `at`, in the sentence that begins at `start`.
 
-    If a capital letter follows, such a stop ends the sentence. This fast check decides most stops, and `_ends` decides
-    the others.
+    If a capital letter follows the stop, an ordinary word before it means that the sentence ends. This fast check
+    decides most stops, and `_ends` decides the others.
     """
     if at - start > _LONG and text[at - _LONG : at].isalpha():
         return True

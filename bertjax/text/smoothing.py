@@ -11,7 +11,7 @@ from fractions import Fraction
 def smoothed_shares(sizes: Sequence[float], power: float) -> list[float]:
     """Returns the smoothed shares of corpora of `sizes`, not all 0. Their sum is 1.
 
-    The `power` 1 gives shares by size, and 0 gives equal shares.
+    With the `power` 1, the shares are proportional to the sizes. With 0, they are equal.
     """
     powers = [float(size) ** power if size else 0.0 for size in sizes]
     return [x / sum(powers) for x in powers]

@@ -101,7 +101,7 @@ class JsonTokenizer(Tokenizer):
         located = super().encode_with_offsets(texts)
         if self.family == 'symbols':
             return located
-        # `tokenizers` may add a space with the span of the text's first character. Such a space gets an empty span.
+        # `tokenizers` may add a space with the span of the text's first character. This space gets an empty span here.
         space = self._library.token_to_id(SPACE if self.family == 'sentencepiece' else _BYTE_SPACE)
         return [(ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in located]
 

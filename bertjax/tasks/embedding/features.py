@@ -16,7 +16,7 @@ EncodedText = tuple[np.ndarray, Mapping[str, np.ndarray]]  # the tokens of a tex
 def target_scores(records: Sequence[TextExample], max_score: float) -> np.ndarray | None:
     """Returns the scores of N training records, float32, divided by `max_score`; None for records without scores.
 
-    The scores of pairs are [N]. A teacher's scores are [N, C - 1]; 0 for a missing text.
+    The scores of pairs are [N]. A teacher's scores for groups of up to C texts are [N, C - 1]; 0 for a missing text.
     """
     if records[0].form == 'scored':
         scores = np.array([record.score for record in records], np.float32)

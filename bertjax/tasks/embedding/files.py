@@ -88,7 +88,7 @@ class Query:
     candidates: Sequence[int] = ()
 
     def excludes(self, document: int) -> bool:
-        """Whether a document is the query itself, by its id or, in pairs, by its text. Relevant ones are not."""
+        """Whether a document is not relevant, but has the query's id or, in a corpus from pairs, the query's text."""
         same_text = self.corpus.from_pairs and self.corpus.texts[document] == self.text
         return document not in self.relevant and (self.corpus.ids[document] == self.id or same_text)
 
@@ -152,10 +152,12 @@ def _text(fields: Mapping[str, Any], name: str, where: str, keys: str) -> str:
 
 
 def _negatives(value: Any, where: str, name: str, keys: str) -> list[str]:
-    """Returns the texts in a column of negatives: a text or a list, which is JSON in a table. Blank texts are left out.
+    """Returns the texts in a value of a column of negatives, without blank texts.
+
+    The value is a text or a list. In a table, a list is written as JSON.
 
     Raises:
-      UserError: A cell is another list of strings. pandas writes lists in Python's notation, or JSON in quotes.
+      UserError: A cell has a list in another notation. pandas writes lists in Python's notation, or JSON in quotes.
     """
     if isinstance(value, str) and bare_suffix(where.rpartition(':')[0]) in ('.csv', '.tsv'):
         with contextlib.suppress(ValueError, RecursionError):
@@ -222,7 +224,7 @@ def questions_as_queries(questions: Sequence[SquadQuestion]) -> list[Query]:
 
 
 def _make_corpus(texts: Iterable[str]) -> Corpus:
-    """Makes a corpus of the distinct texts. All ids have the same length, because they order equal scores."""
+    """Makes a corpus of the distinct texts. Ids have leading zeros, because `make_ranking` sorts equal scores by id."""
     documents = list(dict.fromkeys(texts))
     width = len(str(len(documents) - 1))
     return Corpus([f'd{i:0{width}}' for i in range(len(documents))], documents)

@@ -124,7 +124,7 @@ def in_batch_cross_entropy(
     same = (text_ids == ids[:, :1]) | known
 
     def entropy(similarity: jax.Array, excluded: jax.Array) -> jax.Array:
-        """Computes the cross entropy [B] of column i in row i of `similarity` [B, M] among the columns to include."""
+        """Computes the cross entropy [B] of column i in row i of `similarity` [B, M], without `excluded` columns."""
         own = jnp.eye(*similarity.shape, dtype=bool)
         positive = jnp.where(own, similarity, 0.0).sum(-1)
         if false_negative_margin:
@@ -178,7 +178,7 @@ def build_objective(loss: str, dims: Sequence[int] = (), **options: Any) -> Obje
     """Builds the objective of a loss of LOSSES on the model's `embeddings` [B, C, D].
 
     The loss is the sum of the losses on the first `width` dimensions, for each width in `dims` (Matryoshka, arXiv
-    2205.13147). () uses all dimensions.
+    2205.13147). With (), the loss uses all dimensions.
     """
     rows = functools.partial(LOSSES[loss].rows, **options)
 

@@ -55,7 +55,7 @@ class EmbeddingSplits(TableFiles):
         return official or super().find(split)
 
     def splits(self) -> list[str]:
-        """Returns the names of the splits that can be evaluated; of the training split only if it has scored pairs."""
+        """Returns the names of the splits that can be evaluated, with 'train' only if it has scored pairs."""
         forms = {split: self.form_of(split) for split in STEMS}
         if forms['dev'] == 'texts':
             raise self._no_pairs('dev')
@@ -74,7 +74,7 @@ class EmbeddingSplits(TableFiles):
             queries = files.read_beir(self._path, split)
         elif is_squad_json(paths[0]):
             queries = files.questions_as_queries(read_questions(paths, answerable=False, needed=False))
-        else:  # the scores are ignored
+        else:  # the scores of a teacher are ignored
             columns = {role: self._columns[role] for role in ('anchor', 'positive', 'negative')}
             queries = files.pairs_as_queries([*files.parse_examples(read_records(paths), columns, self._keys)])
         if not any(query.relevant for query in queries):
@@ -92,7 +92,7 @@ class EmbeddingSplits(TableFiles):
             texts = [(query.text, query.corpus.texts[i]) for query in self.queries(split) for i in query.relevant]
             return [TextExample('pairs', pair) for pair in texts]
         required: list[str] = []
-        # Scored pairs of dev or test may have the renamed column instead.
+        # If dev or test has scored pairs, a renamed column may exist only there.
         if split == 'train' and 'scored' not in map(self.form_of, ('dev', 'test')):
             required = [role for role, name in files.OPTIONAL_COLUMNS.items() if self._columns[role] != name]
         rows = read_records(self.require(split))

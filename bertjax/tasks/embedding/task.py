@@ -96,7 +96,7 @@ class EmbeddingTask(TextPairTask):
         self._truncate_dim = state.get('truncate_dim', 0)
 
     def adopt(self, source: str) -> None:
-        """See Task. With pool='auto', the pooling, Dense modules and `truncate_dim` come from an embedding model.
+        """See Task. With pool='auto', adopts the pooling, Dense modules and `truncate_dim` of an embedding model.
 
         As in sentence-transformers, `truncate_dim` shortens the vectors in the evaluation, but not in the losses.
         """

@@ -34,7 +34,7 @@ from bertjax.tasks.task import Outputs, option
 from bertjax.text.special import is_unused
 from bertjax.text.tokenizer import Tokenizer
 
-# The roles of tokens. Skipped punctuation is not compared. Augmenting [MASK] tokens are compared like ordinary ones.
+# The roles of tokens. Scores ignore skipped punctuation, and compare augmenting [MASK] tokens like ordinary tokens.
 ORDINARY, SKIPPED, AUGMENTING = range(3)
 
 
@@ -196,7 +196,7 @@ def max_sim_of_pair(query: np.ndarray, document: np.ndarray) -> float:
 class Tokenization:
     """The tokenization of ColBERT (arXiv 2004.12832, section 3.2).
 
-    `notes` is about texts that lost their end, and prompts whose [unusedN] is not in the vocabulary.
+    `notes` reports truncated texts, and prompts whose [unusedN] is not in the vocabulary.
     """
 
     def __init__(self, tokenizer: Tokenizer, settings: MultiVector):

@@ -1,4 +1,4 @@
-"""Reads Parquet and Arrow files, and datasets saved by `datasets`. This needs the optional package pyarrow.
+"""Reads Parquet files, Arrow files and datasets saved by `datasets`, with the optional package pyarrow.
 
 A saved dataset has the layout of huggingface/datasets (arrow_dataset.py:save_to_disk, arrow_writer.py): a folder
 with Arrow files, dataset_info.json, and state.json, which lists the Arrow files. The names of class labels are in
@@ -54,8 +54,8 @@ def read_dataset_object(dataset: Any, where: str) -> Iterator[Record]:
 
 
 def _records(schema: Any, batches: Iterable[Any], features: Mapping[str, Any], where: str) -> Iterator[Record]:
-    """Yields the records of Arrow tables or batches. `features` updates those in the metadata of the schema."""
-    with contextlib.suppress(ValueError, KeyError, TypeError):  # another program wrote the file
+    """Yields the records of Arrow tables or batches. `features` overrides features in the metadata of the schema."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # files of other programs lack this metadata
         features = json.loads((schema.metadata or {})[b'huggingface'])['info']['features'] | features
     kinds = {field.name: field.type for field in schema}
     slices = (batch.slice(start, _ROWS) for batch in batches for start in range(0, batch.num_rows, _ROWS))
@@ -114,7 +114,7 @@ def _arrow_batches(pa: Any, file: Any) -> tuple[Any, Iterator[Any]]:
 
 
 def _item_feature(feature: Any) -> Any:
-    """Returns the feature of the items of a list, and other features unchanged."""
+    """Returns the feature of the items if `feature` describes a list, else `feature` itself."""
     if isinstance(feature, list):  # earlier versions of `datasets` describe a list as [feature of the items]
         return feature[0]
     is_list = isinstance(feature, dict) and isinstance(feature.get('_type'), str) and 'feature' in feature
@@ -122,7 +122,7 @@ def _item_feature(feature: Any) -> Any:
 
 
 def _plain(value: Any, kind: Any, feature: Any, at: str) -> Any:
-    """Converts a value of an Arrow type to JSON. `feature` is its feature of `datasets`, or None.
+    """Converts a value of the Arrow type `kind` to JSON. `feature` describes the value in `datasets`, or is None.
 
     Dates, decimals, durations and UTF-8 bytes become text. Other bytes become None.
     """

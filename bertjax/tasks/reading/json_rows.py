@@ -1,4 +1,4 @@
-"""Readers of JSON lines and JSON files whose rows are JSON objects."""
+"""Readers of JSON lines and of .json files. Each row is a JSON object."""
 
 import json
 import re
@@ -16,7 +16,7 @@ def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
     """Yields the records ('where[key]', object) of a .json file: the elements of a list, or the values of an object.
 
     A file with several lines, the first of which is a JSON object, is read as JSON lines: `datasets` and pandas write
-    such .json files. An object is a single record if none of its values is a list or an object.
+    such .json files. An object without nested lists or objects is a single record.
 
     Raises:
       UserError: The file has another form, or contains an element that is not an object.
@@ -50,7 +50,7 @@ def is_object(line: str) -> bool:
 
 
 def begins_objects(line: str) -> bool:
-    """Whether the first line of a text is a JSON object, or begins a JSON list of objects."""
+    """Whether `line`, the first line of a text, is a JSON object or begins a JSON list of objects."""
     return _LIST.match(line) is not None or is_object(line)
 
 
@@ -82,7 +82,7 @@ def convert_to_text(value: Any, where: str, *, lists: str = 'join', key: str = '
     """Converts a JSON value to text, and null and NaN to None. Numbers and booleans are written as in JSON.
 
     Args:
-      where, key: The location of the field, and the config key that names it, for messages.
+      where, key: For messages, the location of the field and the config key that names the field; '' for no key.
       lists: 'join' to join a list of strings with spaces, 'json' to convert any list to JSON text, or 'refuse'.
 
     Raises:

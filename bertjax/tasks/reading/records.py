@@ -54,12 +54,12 @@ def read_records(files: Files, format: str = '', layout: TableLayout = ANY_TABLE
     lines. .gz, .bz2, .xz and .zst files are decompressed. Text is UTF-8, with or without a byte order mark.
 
     Args:
-      format: The format of text files, one of TEXT_FORMATS; '' or 'auto' selects the format by suffix. Only for 'auto'
-        does the message of an unknown suffix propose config.task.format.
+      format: The format of text files, one of TEXT_FORMATS; '' or 'auto' selects the format by suffix. With
+        'auto', the message about an unknown suffix proposes config.task.format.
       layout: The expected form of a table; by default, any table with a header.
 
     Raises:
-      UserError: A file does not exist, has no rows, an unknown suffix, or is not valid UTF-8, CSV or JSON. Or a table
+      UserError: A file does not exist, has no rows or an unknown suffix, or is not valid UTF-8, CSV or JSON. Or a table
         lacks or repeats a column, has a row with a wrong number of columns, or has a blank row between others.
     """
     for path in files:
@@ -83,8 +83,8 @@ def read_records(files: Files, format: str = '', layout: TableLayout = ANY_TABLE
 def parse_records(lines: Iterable[Line], where: str, format: str, layout: TableLayout = ANY_TABLE) -> Iterator[Record]:
     """Yields the records of a text file; see `read_records`.
 
-    Each record is yielded as soon as its lines are read, except those of a JSON list or of the format 'json'. `format`
-    is one of TEXT_FORMATS.
+    Each record is yielded as soon as its lines are read, except records of a JSON list or of the format 'json'.
+    `format` is one of TEXT_FORMATS.
     """
     if format == 'json':
         records = json_records(lines, where)
@@ -98,7 +98,7 @@ def parse_records(lines: Iterable[Line], where: str, format: str, layout: TableL
 
 
 def read_rows(files: Files, layout: TableLayout, format: str = '') -> Iterator[Row]:
-    """Reads records with `read_records`, and yields the columns of `layout`."""
+    """Reads records with `read_records`, and yields the columns of `layout` for each record."""
     return select_columns(read_records(files, format, layout), layout.columns)
 
 

@@ -11,7 +11,7 @@ from bertjax.tasks.reading.layout import Record
 
 
 class DatasetSplit(NamedTuple):
-    """A split of a prepared dataset, by the name or directory of the dataset and the name of the split."""
+    """A split of a prepared dataset: the name or directory of the dataset, and the name of the split."""
 
     dataset: str
     name: str

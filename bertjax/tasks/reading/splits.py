@@ -20,7 +20,7 @@ STEMS: Mapping[str, tuple[str, ...]] = {
     'test': ('test',),
 }
 HasLabels = Callable[[Files], bool] | None
-_SHARD = re.compile(r'(.+?)-(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?')  # older repositories of the Hub have a hash
+_SHARD = re.compile(r'(.+?)-(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?')  # in older repositories of the Hub, a hash follows
 # Metadata files that `datasets` and the Hugging Face Hub store in the folder of the data.
 _METADATA_FILES = ('dataset_info.json', 'dataset_infos.json', 'dataset_dict.json', 'state.json')
 
@@ -30,7 +30,7 @@ class SplitFiles:
 
     Args:
       data: config.data, the folder.
-      has_labels: A function that returns whether the files of the test split have labels; None if they always have.
+      has_labels: A function that returns whether the files of the test split have labels; None if they always do.
       suffixes: The suffixes of the allowed formats.
       fix: The fix in the error message if the folder does not exist.
     """
@@ -93,7 +93,10 @@ class SplitFiles:
         return '\n'.join([*lines, f'not used: {quote_names(unused)}'] if unused else lines)
 
     def _files_beside(self) -> list[epath.Path]:
-        """Returns the paths in the folder, or beside a single file or saved dataset whose name is usual for train."""
+        """Returns the paths in the folder, or those beside a single file or saved dataset.
+
+        A single file or saved dataset needs a usual name of the training split; otherwise, the list is empty.
+        """
         path = user_path(self._data, 'config.data')
         if path.is_file() or is_saved_dataset(path):
             path, is_usual = path.parent, path.name.partition('.')[0] in STEMS['train']
@@ -107,8 +110,8 @@ class TableFiles(SplitFiles):
     Args:
       data: The folder, the training file, or a training split saved by `datasets`; '' to use `dataset`.
       dataset: The name of a dataset in tensorflow-datasets.
-      names: {split: the name of its file, or its name in `dataset`}. '' selects the usual names. If `data` is a single
-        table, a dev or test split without a name does not exist.
+      names: {split: the name of the file, or of the split in `dataset`}. '' selects the usual names. If `data` is a
+        single table, a dev or test split without a name does not exist.
       has_labels: See SplitFiles.
     """
 
@@ -170,9 +173,9 @@ def split_files(
 ) -> Files:
     """Returns the files of a split, or () if there are none.
 
-    The split is a file such as train.csv, shards such as train-00000-of-00002.parquet, or a folder train/ with Parquet
-    files or a saved dataset. If `folder` has none of these, its subfolder `data` is searched. Many repositories of the
-    Hugging Face Hub have such a subfolder.
+    The split is a file such as train.csv, shards such as train-00000-of-00002.parquet, or a folder train/ that has
+    Parquet files or is a saved dataset. If `folder` has none of these, its subfolder `data` is searched, which
+    many repositories of the Hugging Face Hub have.
 
     Args:
       stems: The possible file names without suffix; () for STEMS[split].

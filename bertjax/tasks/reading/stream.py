@@ -1,4 +1,4 @@
-"""Streaming from standard input: yields a smaller batch if further input is late."""
+"""Reads batches from standard input. A batch is smaller if further input is late."""
 
 import contextlib
 import io
@@ -23,8 +23,8 @@ def open_standard_input() -> io.BufferedReader:
 def stream_batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
     """Yields batches of `size` items, or of fewer if the next item is not available within 20 ms.
 
-    A batch grows, even beyond `size` items, until it has an item that is not a `Blank`. Only the last batch may have no
-    such item. An exception from `items` is raised after all earlier items are yielded.
+    A batch grows, even beyond `size` items, until it has an item that is not a `Blank`. Only the last batch may
+    consist of `Blank` items. An exception from `items` is raised after all earlier items are yielded.
     """
     waiting: queue.Queue[Any] = queue.Queue(_PREFETCH_BATCHES * size)
     end = object()

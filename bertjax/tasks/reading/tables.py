@@ -30,7 +30,10 @@ def _csv_cells(lines: Iterable[Line], where: str) -> _Cells:
 
 
 def _drop_blank(numbered: _Cells, where: str, layout: TableLayout) -> _Cells:
-    """Drops blank lines and final rows of empty cells, and applies `skip_blank_lines` to those between the rows."""
+    """Drops blank lines and rows of empty cells at the end of a table.
+
+    For blank lines and rows of empty cells before another row, see `skip_blank_lines` of TableLayout.
+    """
     blank: list[tuple[int, list[str]]] = []
     for number, cells in numbered:
         if len(cells) != 1 and not any(cells):  # spreadsheet programs save a blank row as empty cells

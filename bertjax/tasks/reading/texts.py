@@ -19,7 +19,7 @@ Line = tuple[int, str]  # (number of the line, from 1; text without the line end
 class Blank(NamedTuple):
     """A blank line or an empty record, for which the output has a row without a result.
 
-    `kind` is its description in messages. `fields` has all fields of an empty record; it is None for a blank line.
+    `kind` is the description in messages. `fields` has all fields of an empty record, or is None for a blank line.
     """
 
     where: str
@@ -115,7 +115,7 @@ def check_text(text: str, where: str) -> str:
 def read_lines(path: epath.PathLike) -> Iterator[Line]:
     """Yields the lines of a local or remote file; see `stream_lines`.
 
-    A .json file is read at once, because a list of records on a single line may be longer than a line may be.
+    A .json file is read at once, because a list of records on a single line may exceed the maximum length of a line.
 
     Raises:
       UserError: The file cannot be opened, is damaged, or has a line that is too long or not UTF-8.

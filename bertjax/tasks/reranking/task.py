@@ -225,7 +225,7 @@ def _pairs(records: Records) -> list[tuple[str, Sequence[str]]]:
     """Returns the pairs to score: the pairs of examples, or each query with each of its candidates.
 
     Raises:
-      UserError: A query has no candidates. Other queries may lack them if `records` is a sample.
+      UserError: A query has no candidates.
     """
     if isinstance(records[0], TextExample):
         return [(record.texts[0], record.texts[1:2]) for record in records]

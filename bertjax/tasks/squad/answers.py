@@ -39,7 +39,8 @@ class Answers:
     """The prediction for a question.
 
     Attributes:
-      nbest: the n best spans with different texts, best first, and `null` if there may be no answer or no other span.
+      nbest: the best spans with different texts, and `null` if the question may have no answer or has no span; best
+        first.
       best: the best non-empty span; `null` if no such span exists.
       null: the span that means 'no answer'.
       null_odds: the score of `null` minus the score of `best` (log odds); NO_CHOICE if `best` is `null`.
@@ -62,7 +63,7 @@ def best_spans(
       start_logits, end_logits: The logits of the S pieces, float [S].
       first: The first character of each piece, int32 [S]; -1 if no answer may start there.
       last: The character after each piece, int32 [S]; -1 if no answer may end there, for example at the last [SEP].
-      longest, count: The maximum numbers of pieces in an answer, and of returned spans.
+      longest, count: The maximum number of pieces in an answer, and the maximum number of spans to return.
     """
     begins, longest = np.flatnonzero(first >= 0), min(longest, len(last))  # [N], the possible starts
     ends = np.minimum(begins[:, None] + np.arange(longest), len(last) - 1)  # [N, longest]
@@ -79,7 +80,7 @@ def best_spans(
 def rank_answers(
     context: str, spans: list[tuple[int, int, float, float]], null: AnswerSpan, n_best: int, with_null: bool
 ) -> Answers:
-    """Returns the answers to a question about `context`, at most `n_best` besides 'no answer', which is `null`.
+    """Ranks the answers to a question about `context`: at most `n_best` spans, and `null`, which means 'no answer'.
 
     `spans` are the candidates, (first character, end, start logit, end logit) each. `with_null` is whether the question
     may have no answer.

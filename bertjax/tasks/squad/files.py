@@ -81,7 +81,7 @@ class SquadFiles(SplitFiles):
 
 
 def official_file(folder: epath.Path, split: str, *versions: str) -> Files:
-    """Returns the file of a split that has SQuAD's own name, such as dev-v1.1.json, or () if there is none."""
+    """Returns the file with SQuAD's own name for a split, such as dev-v1.1.json, or () if there is no such file."""
     names = [f'{split}-v{version}.json{suffix}' for version in versions for suffix in ('', '.gz')]
     return tuple(existing_files(folder, names))[:1]
 

@@ -44,7 +44,7 @@ class SquadQuestion:
 def parse_squad_json(text: str, where: str, *, labeled: bool = True) -> list[SquadQuestion]:
     """Parses SQuAD's JSON. The caller must pass the result to `check_questions`.
 
-    If `labeled` is False, answers are ignored, and the caller must pass the questions to `check_ids`.
+    If `labeled` is False, answers are ignored, and the caller must pass the result to `check_ids` instead.
     """
     root = load_json(text, where)
     if not isinstance(root, dict):
@@ -68,7 +68,7 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, nee
     Args:
       questions: The questions of all files of the split.
       answerable: Whether every labeled question must have an answer, as in v1.1.
-      needed: Whether every question must have a label; otherwise, either all questions or none have labels.
+      needed: Whether every question must have a label; otherwise, all questions or none must have labels.
 
     Raises:
       UserError: Two questions have the same id, or a question lacks required answers.
@@ -111,8 +111,8 @@ def parse_question_row(row: Mapping[str, Any], at: str, *, labeled: bool = True)
     """Parses a row {"id", "question", "context", "answers": {"text": [...], "answer_start": [...]}}.
 
     `answers` may also be a list of {"text", "answer_start"}. If a row has no `id`, its id is `at` without the folder.
-    If `labeled` is False, as for prediction, answers are ignored, and the id of a row without `id` is the number of its
-    line, or its index in a binary file.
+    If `labeled` is False, as for prediction, answers are ignored, and the id of a row without `id` is the number of the
+    line, or the index of the row in a JSON list or a binary file.
     """
     context, answers = json_field(row, at, 'context', str), row.get('answers')
     if not labeled:
@@ -150,7 +150,7 @@ def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
 
 
 def has_rows(line: str) -> bool:
-    """Whether `line`, the first line of a text, is a row, or starts a list of rows. SQuAD's JSON has no rows."""
+    """Whether `line`, the first line of a text, is a row or starts a list of rows, and is not SQuAD's JSON."""
     if line.lstrip().startswith('['):
         return True
     # The first line of SQuAD's JSON contains "data", or is incomplete JSON.
@@ -196,7 +196,7 @@ def _question(qa: Any, at: str, context: str, *, labeled: bool = True, default_i
 
 
 def json_field(parent: Any, at: str, name: str, kind: type, *, dot: str = '.') -> Any:
-    """Returns parent[name] after checking both types. `dot` separates `at` and `name` in the message."""
+    """Returns parent[name], checked to be a `kind`. `dot` separates `at` and `name` in an error message."""
     if name not in json_value(parent, at, dict):
         raise UserError(at, f'no {name!r} among {quote_names(parent)}', f'{name!r} with {_KINDS[kind]}', _FIX)
     return json_value(parent[name], f'{at}{dot}{name}', kind)

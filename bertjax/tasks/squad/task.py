@@ -135,8 +135,8 @@ class SquadTask(Task[SquadQuestion, Answers]):
         gives its rows weight 0. Notes list unusable and truncated questions, and those whose answer is in no window.
 
         If `training` is False, the pieces have two token arrays. `token_first`, int32, is the first character of the
-        piece in the context, or -1 if `choose_windows` selects another window. `token_last`, int32, is the character
-        after the piece. Both are -1 outside the context.
+        piece in the context, or -1 if `choose_windows` selects another window for the piece. `token_last`, int32, is
+        the character after the piece. Both are -1 outside the context.
 
         Raises:
           UserError: No question can be used for training.
@@ -200,7 +200,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
                 tokens = slice(features.offsets[row], features.offsets[row + 1])
                 first, last = features.token['token_first'][tokens], features.token['token_last'][tokens]
                 starts, ends = outputs['start_logits'][row], outputs['end_logits'][row]
-                # A question has no answer if no window has one, so the window with the lowest null score decides.
+                # A question has no answer if no window has an answer, so the window with the lowest null score decides.
                 if null is None or starts[0] + ends[0] < null.score:
                     null = AnswerSpan('', None, None, float(starts[0]), float(ends[0]))
                 a, b = best_spans(starts, ends, first, last, longest=self.max_answer, count=count)
@@ -232,7 +232,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return same and len({record.starts[:1] for record in records}) > 1
 
     def report(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> str:
-        """For SQuAD 2.0, counts the questions by whether they have an answer, and whether they were answered."""
+        """Returns a table for SQuAD 2.0: how many questions with and without an answer were answered."""
         if not self.nullable:
             return ''
         pairs = zip(records, self._texts(predictions), strict=True)
@@ -243,7 +243,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return '\n'.join([*lines, f'null threshold {self.null_threshold:.4f}\n'])
 
     def rows(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Iterator[dict[str, Any]]:
-        """Yields an object per question; see `inference.task_methods.Answer`. A labeled one has the `true` answers."""
+        """Yields an `inference.task_methods.Answer` per question, with the `true` answers of a labeled question."""
         for record, prediction in zip(records, predictions, strict=True):
             span = self._select_answer(prediction)
             row = {'id': record.id, 'question': record.question, 'answer': span.text}
@@ -289,7 +289,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
 
 
 def _evaluate_best(records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Evaluation:
-    """Evaluates the best answers without a threshold."""
+    """Evaluates the best non-empty answers, without a threshold."""
     return Evaluation([record.answers for record in records], [prediction.best.text for prediction in predictions])
 
 

@@ -44,7 +44,7 @@ def convert_to_squad(
     Args:
       folder: The folder that contains `evidence`.
       path: The path of the file of questions, for messages.
-      counts: The counts of 'questions', of those 'answered' by a paragraph, of 'documents' and of 'paragraphs'.
+      counts: The counter to update: 'questions', questions 'answered' by a paragraph, 'documents' and 'paragraphs'.
 
     Raises:
       UserError: A question is malformed, or one of its documents does not exist.

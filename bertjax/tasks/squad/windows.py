@@ -24,9 +24,9 @@ def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
     """Finds an answer in its context.
 
     Returns:
-      (kind, first character, end) of the match. The kind is 'exact'; 'spaces' if the white space differs; 'elsewhere'
-      if `start` is a number of bytes or UTF-16 units, or for the nearest occurrence as whole words; or 'missing', with
-      0 as first character and end.
+      (kind, first character, end) of the match. The kind is 'exact' at `start`; 'spaces' if the white space differs;
+      'elsewhere' if `start` counts bytes or UTF-16 units, or for the nearest occurrence as whole words; 'missing' for
+      no match, with 0 as first character and end.
     """
     if answer.strip() and context.startswith(answer, start):
         return 'exact', start, start + len(answer)
@@ -89,7 +89,7 @@ def format_list(title: str, lines: Sequence[str]) -> str:
 
 
 def list_misplaced_answers(questions: Sequence[SquadQuestion]) -> list[str]:
-    """Returns a text for each kind of misplaced first answer in _DIFFERENCES. A text lists up to 100 questions."""
+    """Returns a text for each kind in _DIFFERENCES that a first answer has. A text lists up to 100 questions."""
     by_kind: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
     for question in questions:
         if question.answers:
