@@ -23,7 +23,7 @@ UNLABELED = -1  # the class label of unlabeled records, as in GLUE's test splits
 
 def is_saved_dataset(path: epath.Path) -> bool:
     """Whether a path is a folder in which `datasets` saved a single split."""
-    return (path / 'state.json').is_file() and path.is_dir()
+    return all((path / name).is_file() for name in ('state.json', 'dataset_info.json'))
 
 
 def read_arrow(path: epath.Path) -> Iterator[Record]:
@@ -36,9 +36,9 @@ def read_arrow(path: epath.Path) -> Iterator[Record]:
       UserError: pyarrow is not installed, a file is missing or damaged, or a class number is out of range.
     """
     if path.is_dir():
-        fix, info = 'save the dataset again', path / 'dataset_info.json'
+        fix = 'save the dataset again'
         files = [path / part['filename'] for part in read_json_object(path / 'state.json', fix)['_data_files']]
-        features = (read_json_object(info, fix).get('features') if info.exists() else None) or {}
+        features = read_json_object(path / 'dataset_info.json', fix).get('features') or {}
     else:
         files, features = [path], {}
     for file in files:

@@ -130,13 +130,19 @@ def test_a_class_number_without_a_name_is_refused(tmp_path: pathlib.Path, number
         list(read_records([tmp_path / 'a.parquet']))
 
 
-def test_metadata_of_datasets_may_be_missing_but_not_damaged(tmp_path: pathlib.Path):
+def test_metadata_of_datasets_may_lack_features_but_not_be_damaged(tmp_path: pathlib.Path):
     save_to_disk(tmp_path / 'x', table(REVIEWS), {'label': LABEL})
     (tmp_path / 'x' / 'dataset_info.json').write_text('{"features": ')
     with pytest.raises(UserError, match=r'dataset_info\.json: found no JSON .*; save the dataset again'):
         list(read_records([tmp_path / 'x']))
-    (tmp_path / 'x' / 'dataset_info.json').unlink()  # Without features, the numbers have no names.
+    (tmp_path / 'x' / 'dataset_info.json').write_text('{}')  # Without features, the numbers have no names.
     assert [record.fields['label'] for record in read_records([tmp_path / 'x'])] == [0, 1, 0, 1]
+
+
+def test_a_folder_of_tables_may_have_the_state_of_another_program(tmp_path: pathlib.Path):
+    (tmp_path / 'state.json').write_text('{"step": 3}')
+    (tmp_path / 'train.csv').write_text('text,label\na,x\n')
+    assert ClassificationTask(str(tmp_path), 32).records('train')[0].first == 'a'
 
 
 def test_dates_are_text_and_bytes_are_missing_values(tmp_path: pathlib.Path):
