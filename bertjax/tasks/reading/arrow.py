@@ -15,6 +15,7 @@ from etils import epath
 
 from bertjax.errors import UserError, first_line
 from bertjax.files.small_files import read_json_object
+from bertjax.files.streams import bare_suffix
 from bertjax.tasks.reading.layout import Record
 
 _ROWS = 1024  # the number of rows that are converted to Python objects at a time
@@ -89,7 +90,7 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
     count = 0
     try:
         with path.open('rb') as file:
-            if path.suffix.lower() == '.parquet':
+            if bare_suffix(path.name) == '.parquet':  # x.parquet.gz is Parquet with pages that are compressed by gzip
                 parquet = pq.ParquetFile(file, page_checksum_verification=True)  # verifies pages that have a checksum
                 schema, batches = parquet.schema_arrow, parquet.iter_batches(_ROWS)
             else:

@@ -156,6 +156,11 @@ def test_dates_are_text_and_bytes_are_missing_values(tmp_path: pathlib.Path):
     assert record.fields == {'text': 'a', 'when': '2026-11-22', 'raw': None, 'none': None}
 
 
+def test_the_suffix_of_a_parquet_file_may_name_the_compression_of_its_pages(tmp_path: pathlib.Path):
+    pq.write_table(table(REVIEWS), tmp_path / 'a.parquet.gz', compression='gzip')
+    assert len(list(read_records([tmp_path / 'a.parquet.gz']))) == 4
+
+
 def test_values_that_python_cannot_represent_are_errors(tmp_path: pathlib.Path):
     latin = pa.array([b'caf\xe9'], pa.binary()).view(pa.string())
     for values in (latin, pa.array([10**15], pa.timestamp('ms'))):
