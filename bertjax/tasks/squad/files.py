@@ -61,12 +61,16 @@ class SquadFiles(SplitFiles):
         return official or split_files(self._folder, split, suffixes=NESTED, fix=fix)
 
     def _no_file_error(self, split: str) -> UserError:
-        names = sorted(path.name for path in self._folder.iterdir()) if self._folder.is_dir() else None
+        folder = self._folder
+        if folder.is_file():
+            fix = f'give {folder.parent}, with config.task.{split}_file={folder.name}'
+            return UserError('config.data', f'the file {folder}', 'its folder', fix)
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else None
         found = 'no such folder' if names is None else quote_names(names) if names else 'an empty folder'
         usual = f'{split}-v{self._version}.json'
         expected = self._names[split] or f'{usual} or {usual}.gz, or {split}.json, {split}.jsonl …'
         fix = f'check config.data and config.task.{split}_file, or download the file from SQuAD-explorer'
-        return UserError(str(self._folder), found, expected, fix)
+        return UserError(str(folder), found, expected, fix)
 
     def records(self, split: str) -> list[SquadQuestion]:
         """Reads the questions of a split, in order."""

@@ -35,8 +35,12 @@ def test_the_files_of_each_split_are_found(tmp_path):
         assert task.splits() == splits and len(task.records('test')) == 1
     with pytest.raises(UserError, match=r"'dev-v2.0.json.gz', 'mine.json', 'train-v2.0.json', expected other.json"):
         SquadTask(data=str(tmp_path), seq_len=100, dev_file='other.json').records('dev')
-    with pytest.raises(UserError, match='no such folder'):
-        SquadTask(data=str(tmp_path / 'no'), seq_len=100).records('dev')
+    for name, found in (
+        ('no', 'no such folder'),
+        ('mine.json', 'its folder; give .*, with config.task.dev_file=mine.json'),
+    ):
+        with pytest.raises(UserError, match=found):
+            SquadTask(data=str(tmp_path / name), seq_len=100).records('dev')
 
 
 def test_a_deeply_nested_file_is_refused(tmp_path):
