@@ -26,7 +26,7 @@ class Column:
     names: tuple[str, ...]
     required: bool = True
     lists: str = 'join'
-    key: str = 'config.task'
+    key: str = ''
 
 
 @dataclasses.dataclass(frozen=True)

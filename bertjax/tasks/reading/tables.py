@@ -85,7 +85,8 @@ def _names(cells: Sequence[str], where: str, layout: TableLayout) -> tuple[tuple
         expected = 'a column ' + ' or '.join(missing[0].names)
         if layout.headerless_columns:
             expected += f', or no header and the columns {", ".join(layout.headerless_columns)}'
-        fix = f'check the separator, and the column names in the first line and in {missing[0].key}'
+        key = f' and in {missing[0].key}' if missing[0].key else ''
+        fix = f'check the separator, and the column names in the first line{key}'
         if any(';' in name for name in names):
             fix += '; if semicolons separate the columns, save the file with commas'
         raise UserError(where, f'the columns {quote_names(names)}', expected, fix)

@@ -161,6 +161,7 @@ def test_invalid_files_are_errors_with_file_and_line(tmp_path, name: str, conten
     assert text in error.found
     assert error.where.startswith(f'{path}{line}') and error.expected and error.fix
     assert (error.where == f'{path}{line}') or error.where.startswith(f'{path}{line},')
+    assert 'config.' not in error.fix  # no key names the columns of TEXT_LABEL
 
 
 @pytest.mark.parametrize('header', ['"text";"label"', 'text;label', 'text;label, b'])
