@@ -161,7 +161,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _library(self) -> tokenizers.Tokenizer:
-        """The tokenizer of `tokenizers`, without post-processor and dropout. Raises a UserError if it cannot load."""
+        """The tokenizer of `tokenizers`, without post-processor and dropout. Invalid settings raise a UserError."""
         settings, model = self._settings, self._settings['model']
         if model.get('dropout'):  # would make ids random
             settings = {**settings, 'model': {**model, 'dropout': None}}

@@ -38,7 +38,7 @@ _COVERAGE = 0.9995
 _MIN_COVERAGE = 0.98
 _MIN_FREQUENCY = 2  # the minimum count of a pair that WordPiece or byte-level BPE merges
 _BYTES = 256  # the number of one-byte pieces in byte-level BPE
-# Byte-level BPE training cuts longer words into parts of this many bytes, because its time is quadratic in the length.
+# Byte-level BPE training cuts words into parts of up to this many bytes: its time is quadratic in the length of a word.
 _MAX_WORD_BYTES = 1_000
 _ASCII_SPACE = re.compile('[ \t\n\r]+')
 _LONG_RUN = re.compile(rf'(?<![A-Za-z0-9])([A-Za-z0-9]{{{MAX_CHARACTERS + 1}}})[A-Za-z0-9]+')

@@ -25,7 +25,7 @@ from bertjax.tasks.embedding.losses import (
 )
 
 ROLES = 'token_roles'  # the token array with the role of each token, see task.py
-_LOSS_QUERIES = 8  # the queries in a block of `info_nce`, which is compared with all documents at once
+_LOSS_QUERIES = 8  # the number of queries that `info_nce` compares with all documents at once
 # The rows in a block of queries and of documents in `search`. Blocks are padded to a multiple of LENGTHS tokens.
 QUERIES, DOCUMENTS, LENGTHS = 16, 256, 32
 

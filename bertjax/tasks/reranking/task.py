@@ -198,7 +198,8 @@ def _with_candidates(queries: Sequence[Query], path: epath.Path, count: int) -> 
     """Returns the queries with new candidates: for each query, the `count` documents with the highest scores in a file.
 
     Each line of the file is `query Q0 document rank score name`. As in trec_eval, the ranks have no effect. Equal
-    scores stay in the order of the lines, and the first line of a document counts. A query itself is left out.
+    scores stay in the order of the lines. If a document has several lines, the first one counts. A query itself is left
+    out.
     """
     index = {name: i for i, name in enumerate(queries[0].corpus.ids)}
     scores: dict[str, dict[int, float]] = {}  # {query: {document: score}}
