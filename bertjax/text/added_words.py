@@ -91,7 +91,7 @@ def find_previous_ids(old_tokenizer: Tokenizer, new_tokenizer: Tokenizer) -> dic
 def rank_candidates(
     counts: Mapping[str, int], tokenizer: Tokenizer, max_words: int
 ) -> list[tuple[str, int, list[str]]]:
-    """Returns (word, count, current pieces) of the words that would save the most pieces as additions, the best first.
+    """Returns (word, count, current pieces) of the words whose addition would save the most pieces, the best first.
 
     Words that occur once are left out. If a word is now [UNK], each occurrence counts as one saved piece.
     """

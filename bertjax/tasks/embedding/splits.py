@@ -68,7 +68,7 @@ class EmbeddingSplits(TableFiles):
         return '' if self.is_beir else super().describe()
 
     def queries(self, split: str) -> list[Query]:
-        """Reads the pairs of a split as queries over all documents, paragraphs, or positives and negatives."""
+        """Reads a split as queries over all documents of BEIR, paragraphs of SQuAD, or positives and negatives."""
         paths = [self._path / 'qrels' / f'{split}.tsv'] if self.is_beir else self.require(split)
         if self.is_beir:
             queries = files.read_beir(self._path, split)
