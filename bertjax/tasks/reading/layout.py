@@ -37,7 +37,7 @@ class TableLayout:
       columns: the columns to read.
       headerless_columns: the names of all columns of a file without a header; () if a header is required.
       max_broken_rows: the maximum number of rows with a wrong number of columns; these rows are skipped and listed.
-      skip_blank_lines: if True, blank lines between rows are skipped, and rows of empty cells are read like others; if
+      skip_blank_lines: if True, blank lines between rows are skipped, and rows of empty cells between rows are read; if
         False, both are errors.
     """
 
