@@ -70,8 +70,8 @@ def looks_lowercase(pieces: Sequence[str]) -> bool:
 def override_normalizer(settings: Mapping[str, Any], config: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Returns a copy of `settings` whose BertNormalizer has the options of `config`, a tokenizer_config.json.
 
-    As in transformers, if `config` names one of BERT_CLASSES, missing options get the defaults of the class. Unlike in
-    transformers, a missing `do_lower_case` keeps the value of the normalizer.
+    As in transformers, if `config` names one of BERT_CLASSES, options that `config` lacks get the class's defaults.
+    Unlike in transformers, a missing `do_lower_case` keeps the value of the normalizer.
 
     Raises:
       UserError: `settings` has no BertNormalizer, and its normalizer contradicts `do_lower_case` in `config`.

@@ -110,7 +110,7 @@ def split_sentences(paragraph: str) -> list[str]:
 def _ends_plainly(text: str, start: int, at: int) -> bool:
     """Returns whether an ordinary word precedes the stop at `at`, in the sentence that begins at `start`.
 
-    If a capital letter follows the stop, an ordinary word before it means that the sentence ends. This fast check
+    If a capital letter follows the stop, an ordinary word before the stop means that the sentence ends. This fast check
     decides most stops, and `_ends` decides the others.
     """
     if at - start > _LONG and text[at - _LONG : at].isalpha():

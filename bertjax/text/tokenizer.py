@@ -70,7 +70,7 @@ def load_tokenizer(path: epath.PathLike) -> Tokenizer:
 
 
 def _find_vocabulary(path: epath.Path) -> epath.Path:
-    """Returns the vocabulary file at or in `path`, see `load_tokenizer`."""
+    """Returns the vocabulary file at or in `path`; see `load_tokenizer`."""
     if not path.exists() and (path.parent / f'{path.name}.index').exists():  # the path of a TensorFlow checkpoint
         path = path.parent
     names = ('tokenizer.model', 'spiece.model', 'tokenizer.json', 'vocab.txt', 'vocab.json')

@@ -24,7 +24,7 @@ def stream_batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
     """Yields batches of `size` items, or of fewer if the next item is not available within 20 ms.
 
     A batch grows, even beyond `size` items, until it has an item that is not a `Blank`. Only the last batch may
-    consist of `Blank` items. An exception from `items` is raised after all earlier items are yielded.
+    consist of `Blank` items only. An exception from `items` is raised after all earlier items are yielded.
     """
     waiting: queue.Queue[Any] = queue.Queue(_PREFETCH_BATCHES * size)
     end = object()
