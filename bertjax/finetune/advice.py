@@ -40,7 +40,7 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
             f'The training loss fell, {figures}, but the model may only have learned the frequencies of the labels: '
             f'train longer (config.epochs), with a higher rate ({higher}), or on more records'
         )
-    # The weights change by at most about (mean update norm) · steps, here relative to their initial norm.
+    # An upper bound of the relative change of the weights is about (mean update norm) · steps / (initial norm).
     change = statistics.fmean(row['update_norm'] for row in rows) * steps / max(rows[0]['param_norm'], 1e-12)
     if change < MAX_WEIGHT_CHANGE:
         more = 'more steps (config.epochs)'

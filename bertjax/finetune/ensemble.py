@@ -26,7 +26,7 @@ EnsembleRequest = Sequence[tuple[FinetuningSettings, pathlib.Path]]  # the setti
 def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
     """Returns the workdirs that config.ensemble names by paths and globs, separated by commas.
 
-    The matches of a glob are sorted by name. Raises a UserError if there are fewer than two, or if one of them does not
+    The matches of a glob are sorted by name. Raises a UserError if they are fewer than two, or if one of them does not
     exist, has no run, occurs twice or is `workdir`, which gets the results of the ensemble.
     """
     members: list[pathlib.Path] = []
@@ -59,8 +59,8 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
 class Ensemble:
     """Several models of one task, with the interface of an `EvaluatedTask` for predictions.
 
-    Their encoders may differ. Their tokenizers may differ if `Task.same_rows` is True. `members` is {workdir: model},
-    and `splits` are the {name: split} of the first member, whose task reads the records.
+    The encoders may differ. Most tasks also allow different tokenizers, see `Task.ensemble_predictions`. `members` is
+    {workdir: model}. `splits` is {name: split}, tokenized for the first member, whose task reads the records.
     """
 
     members: Mapping[pathlib.Path, EvaluatedTask]

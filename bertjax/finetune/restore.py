@@ -40,7 +40,7 @@ from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import load_workdir_tokenizer
 
-# Options of the answers of a model; task.json has their values in training.
+# Options that affect the answers of a model. task.json has the values that were used in training.
 _ANSWER_OPTIONS = {f'task.{name}' for name in ('threshold', 'max_answer', 'n_best', 'normalize', 'activation')}
 # Options of tasks that name files.
 _FILE_OPTIONS = [name for split in STEMS for name in (split, f'{split}_file')]
@@ -79,7 +79,7 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
 
 
 def _moves(name: str, old: str, new: str) -> bool:
-    """Whether the file `name`, which was beside or in the data `old`, can be another file with the data `new`."""
+    """Whether `name`, a file beside or in the data `old`, can name another file beside or in the data `new`."""
     if os.path.isabs(name) or is_remote(name) or _beside(old, name) == _beside(new, name):
         return False
     return not os.path.isfile(os.path.expanduser(new)) or os.path.exists(_beside(new, name))
@@ -88,7 +88,7 @@ def _moves(name: str, old: str, new: str) -> bool:
 def _beside(data: str, name: str) -> str:
     """Returns the path of the file `name` in the folder `data`, or beside the file `data`."""
     data = os.path.expanduser(data)
-    if is_remote(data):  # a file has a suffix
+    if is_remote(data):  # a path with a suffix counts as a file
         return os.path.join(os.path.dirname(data) if pathlib.PurePath(data).suffix else data, name)
     return os.path.realpath(os.path.join(data if os.path.isdir(data) else os.path.dirname(data), name))
 
@@ -96,10 +96,10 @@ def _beside(data: str, name: str) -> str:
 def evaluation_settings(
     config: ConfigDict, folder: pathlib.Path, command_line_keys: Collection[str] = ()
 ) -> FinetuningSettings:
-    """Returns the settings for the model in a workdir or, if it has no run, for the model in config.init.
+    """Returns the settings for the model in a workdir or, if the workdir has no run, for the model in config.init.
 
-    Without a dev file, all records of a single file are dev if it cannot be the training file of the run. Raises the
-    errors of `merge_run_config` and `merge_task_file`.
+    If config.data is a single file that cannot be the training file of the run, all its records are dev unless a dev
+    file is named. Raises the errors of `merge_run_config` and `merge_task_file`.
     """
     path = folder / 'config.json'
     if not path.exists():
@@ -115,7 +115,7 @@ def evaluation_settings(
 
 
 def _new_file(data: str, recorded: Mapping[str, Any]) -> epath.Path | None:
-    """Returns the file `data`, or the file in a folder of rows without a split, if the run did not train on a copy."""
+    """Returns the file `data`, or the only file, train.jsonl, in it; None if the run may have trained on a copy."""
     file = user_path(data, 'config.data')
     if file.is_dir() and [path.name for path in file.iterdir()] == ['train.jsonl']:
         file /= 'train.jsonl'
@@ -129,9 +129,9 @@ def _new_file(data: str, recorded: Mapping[str, Any]) -> epath.Path | None:
 def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ()) -> ConfigDict:
     """Returns `config` with config.seq_len and the task options from the task.json of the model in config.init.
 
-    Keys that only name the data, and keys that the command line sets, keep their values; a line is printed for each
-    such value that differs from task.json. Raises a UserError if config.init names no model, or one for another kind of
-    task, or if only one of the model and `config` is for pairs.
+    Keys that only name the data keep their values. So do keys that the command line sets; a line is printed if the
+    value of such a key differs from task.json. Raises a UserError if config.init names no model or a model for another
+    kind of task, or if only one of the model and `config` is for pairs.
     """
     path = pathlib.Path(huggingface_directory(config.init)) / TASK_FILE
     facts = read_json_or_none(path, lambda facts: {'task': {**facts['task']}, 'seq_len': facts['seq_len']})
@@ -190,7 +190,7 @@ def load_task(
     """Loads the model of a finished or unfinished run, or the model of config.init if the workdir has no run.
 
     Args:
-      settings: The settings of the config that `merge_run_config` returns.
+      settings: The result of `evaluation_settings`, or the settings of the result of `merge_run_config`.
       splits_of: A function from the task data, whose labels are known, to the splits to evaluate on. None if the model
         is only exported, or if the caller has other inputs.
 
@@ -210,7 +210,7 @@ def load_task(
         shapes = data.padded_lengths(rows, length_count)
     task_model = TaskModel(data, mesh, shapes)
     params, step = _params(data, task_model.setup, folder)
-    # The run has tuned its thresholds for the model that its own config.use_checkpoint selects.
+    # The run has tuned its thresholds for the model that the recorded config.use_checkpoint selects.
     used = read_json_or_none(folder / 'config.json', lambda config: config['use_checkpoint']) or settings.use_checkpoint
     is_final = not settings.step and settings.use_checkpoint == used
     return EvaluatedTask(task_model, params, splits, step, data.finished and is_final)

@@ -108,7 +108,7 @@ def evaluate_split(
 
     `outputs` is {split: the outputs of the model}. Returns a dict of results, and {split: predictions}. The results
     have 'splits', {split: metrics}, and with a dev split 'collapsed', see `Task.collapsed`. If a split or train is a
-    sample, they have 'parts', see `TaskData.parts`.
+    sample, the results also have 'parts', see `TaskData.parts`.
     """
     task, evaluation, figures, predictions = data.task, {}, {}, {}
     for name, rows in outputs.items():
@@ -177,7 +177,8 @@ def describe_other_data(settings: FinetuningSettings, folder: pathlib.Path, resu
     """Describes the data and task options in `settings`; returns None if both are those of the run in `folder`.
 
     The description is the path of the data and the options that differ from those of the run or, without a run, from
-    their defaults. Without a run, it is compared with results['data'], which is set if it is missing.
+    their defaults. Without a run, the description is compared with results['data']. If this key is
+    missing, it is set to the description.
     """
     path = folder / 'config.json'
     recorded = read_recorded_config(path) if path.exists() else {'task': {}}
@@ -228,8 +229,8 @@ def merge_answers(items: Iterable[Any], answers: Iterable[Mapping[str, Any]]) ->
 
     The row of a record has its fields and its answer. The row of a `Blank` has its fields, its kind and `where`. Fields
     that are not finite, which JSON cannot represent, become null. A field NAME that is also a key of the answer becomes
-    input_NAME. If the two values are equal, the field is left out, except for true labels, so that all rows have the
-    same keys.
+    input_NAME. If the answer has the same value, the field is left out unless it may be a true label (_PREDICTED). So
+    all rows have the same keys.
     """
     answers = iter(answers)
     for item in items:

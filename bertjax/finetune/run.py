@@ -88,7 +88,7 @@ class Finetuning(Experiment):
         return self.data.eval_fingerprints()
 
     def init_state(self) -> TrainState:
-        """Returns the state at step 0: from config.init, with a random head if it has none, or from a distillation."""
+        """Returns the state at step 0: from config.init (with a new head if it has none) or from a distillation."""
         distillation, seed = self._distillation, self.settings.run_seeds.init
         if distillation.initial_params is not None:
             print(distillation.initial_weights)
@@ -104,7 +104,7 @@ class Finetuning(Experiment):
         return state if distillation is NO_TEACHER else self.setup.create_from(state.params, seed)
 
     def phases(self) -> list[Phase]:
-        """Returns a phase for each stage."""
+        """Returns a phase for each stage of the distillation; a single phase without a teacher."""
         member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.run_seeds.dropout)
         evaluator = TaskEvaluator(self.task_model, self.data.split('dev')) if 'dev' in self.data.eval_splits else None
         phase = self.task_model.phase([member], self.settings.steps, evaluator=evaluator)

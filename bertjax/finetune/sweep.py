@@ -151,7 +151,7 @@ def _portable_init(init: str, folder: pathlib.Path) -> str:
     This path stays the same if the common parent is moved, or has another name on the command line.
     """
     path = pathlib.Path(init)
-    is_sibling = path.exists() and path.resolve().parent == folder.resolve().parent  # a Hub name has no path
+    is_sibling = path.exists() and path.resolve().parent == folder.resolve().parent  # a name on the Hub is not a path
     return f'../{path.name}' if is_sibling else init
 
 
@@ -203,7 +203,7 @@ class TrialGroup(Experiment):
         return jax.device_put(states, shardings_of(self.template))
 
     def phases(self) -> list[Phase]:
-        """Returns the single phase of all trials. It has no evaluation, because `run` evaluates the trials later."""
+        """Returns the single phase of all trials, without evaluations, because `run` evaluates the trials later."""
         members = [
             VmappedRun(examples, settings.learning_rate, settings.run_seeds.dropout)
             for examples, settings in zip(self._examples, self._settings, strict=True)
@@ -267,7 +267,7 @@ class TrialGroup(Experiment):
             write_atomic(folder / RESULTS, json.dumps(results, indent=2) + '\n')
 
     def _is_best(self, results: dict[str, Any], finished: Sequence[dict[str, Any]]) -> bool:
-        """Returns whether a trial is better than those with results in the workdir and those in `finished`."""
+        """Returns whether a trial is better than all those with results in the workdir and all those in `finished`."""
         recorded = [read_recorded_results(path) for path in self._folder.glob(f'{TRIALS}/*/{RESULTS}')]
         return all(dev_score(results) > dev_score(other) for other in (*recorded, *finished))
 
@@ -275,8 +275,8 @@ class TrialGroup(Experiment):
 def find_group_size(group: TrialGroup, count: int) -> int:
     """Returns the number of trials to train together: `count`, halved until they fit in the memory of a device.
 
-    The result is 1 if the device reports no memory limit, as a CPU does, where training several trials together is not
-    faster. `group` consists of one of the trials.
+    The result is 1 on a device that reports no memory limit, such as a CPU, where training several trials together is
+    not faster. `group` consists of one of the trials.
     """
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
     if not limit:
@@ -288,7 +288,7 @@ def find_group_size(group: TrialGroup, count: int) -> int:
         try:
             memory = lowered.compile().memory_analysis()
             fits = memory.argument_size_in_bytes + memory.temp_size_in_bytes < 0.9 * limit
-        except jax.errors.JaxRuntimeError as error:  # the compiler for TPUs knows the memory of a chip
+        except jax.errors.JaxRuntimeError as error:  # raised by the compiler for TPUs if the step does not fit
             if 'RESOURCE_EXHAUSTED' not in str(error):
                 raise
             fits = False

@@ -30,7 +30,7 @@ from bertjax.workdir.tokenizer import set_workdir_tokenizer
 # COMPILE_TIME and FLOPS were measured with encoders of 2 to 12 blocks and jax 0.10.2, on the CPU that
 # docs/performance.md describes. Accelerators compute faster and compile all lengths in parallel, but the same constants
 # are used for them, so that a run with padded rows has the same batches on all platforms.
-# The CPU time to compile one more padded length: {whether training: (fixed seconds, seconds per block)}.
+# The CPU time to compile one more padded length: {whether for training: (fixed seconds, seconds per block)}.
 COMPILE_TIME = {True: (3.0, 0.35), False: (0.5, 0.08)}
 FLOPS = 1e11  # the FLOPs that a training step computes per CPU second
 TASK_FILE = 'task.json'  # the file in the workdir and in exports with the options, labels and thresholds of the task
@@ -51,7 +51,7 @@ class TaskSplit:
     is_stream: bool = False
 
     def passes(self, settings: FinetuningSettings) -> float:
-        """Returns the number of passes of a training over the rows. Raises a UserError if it is shorter than a step."""
+        """Returns how often a training passes over the rows. Raises a UserError if the training has no step."""
         rows, batch_size = len(self.features), settings.batch_size
         return settings.total_steps(count_batches(rows, batch_size)) * batch_size / rows
 
@@ -74,7 +74,7 @@ class TaskData:
         source: str,
         facts: Mapping[str, Any] | None = None,
     ):
-        """`facts` is the content of task.json, if the model has that file."""
+        """`facts` is the content of task.json, or None if the model does not have this file."""
         self.settings, self.tokenizer, self.encoder, self.source = settings, tokenizer, encoder, source
         self.task: Task = settings.build_task()
         self.finished = facts is not None and facts.get('finished', True)
@@ -107,7 +107,7 @@ class TaskData:
         return [name for name in self.task.splits() if name != 'train']
 
     def learn(self) -> None:
-        """Lets the task learn from the training records, and prints their files. Raises a UserError for bad records."""
+        """Lets the task learn from the training records, and prints the files of all splits. For errors, see `Task`."""
         self._records['train'] = self.task.records('train')
         self.task.learn(self._records['train'])
         if sources := self.task.sources():
@@ -172,7 +172,7 @@ class TaskData:
     def best_length_count(self, splits: Sequence[TaskSplit], passes: float, *, training: bool) -> int:
         """Returns the number of padded lengths that minimizes the cost of computation and compilation.
 
-        `passes` is the number of passes over the splits: training steps if `training`, else forward passes.
+        `passes` is the number of passes over the splits, of the training if `training` is True, else of the evaluation.
         """
         if any(split.is_stream for split in splits):
             return MAX_LENGTHS  # the first batch of a stream says little about its lengths
@@ -212,9 +212,9 @@ def compile_cost(encoder: BertConfig, *, training: bool) -> float:
 
 
 def _adopted_state(settings: FinetuningSettings, task: Task, folder: pathlib.Path) -> Mapping[str, Any] | None:
-    """Returns the learned state in the workdir, which has what the run adopted from config.init; None without one.
+    """Returns the state in task.json of a started run, which includes what the run adopted from config.init; else None.
 
-    Like the weights, this state does not change if the run is repeated with another config.init.
+    Like the weights, this state does not change if the run is resumed with another config.init.
     """
     if not (task.adopts and has_checkpoints(folder)):
         return None
@@ -227,7 +227,7 @@ def _adopted_state(settings: FinetuningSettings, task: Task, folder: pathlib.Pat
 def make_task_json(
     options: Mapping[str, Any], task: Task, encoder: BertConfig, seq_len: int, *, finished: bool = True
 ) -> str:
-    """Returns the text of task.json. Until the training is `finished`, the thresholds are not final."""
+    """Returns the text of task.json. If the training is not `finished`, the text says so: the thresholds may change."""
     facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned_state()}
     facts |= {'encoder': dataclasses.asdict(encoder), 'seq_len': seq_len}
     if not finished:

@@ -32,7 +32,7 @@ class TaskModel:
     """The model of a task on a mesh, for training, evaluation and prediction.
 
     Args:
-      shapes: The padded lengths of batches, ascending; packed training batches do not use them. () for only a setup.
+      shapes: The padded lengths, ascending; packed training batches do not use them. () if only `setup` is used.
       layout: The layout of packed training batches; None for padded rows.
 
     Attributes:
@@ -73,7 +73,7 @@ class TaskModel:
         return BucketedExamples(features, shapes=self.shapes, **options)
 
     def predictor(self, members: int = 0) -> Predictor:
-        """Returns the predictor for `members` stacked models, or for a single model if 0. All splits share it."""
+        """Returns the predictor, which all splits share, for `members` stacked models; 0 for a single model."""
         if members not in self._predictors:
             objective = self.data.task.objective
             self._predictors[members] = Predictor(
@@ -140,7 +140,7 @@ class TaskModel:
         )
 
     def fresh_state(self, seed: int) -> tuple[TrainState, ImportedModel]:
-        """Returns the state at step 0 and the model of `data.source`; `seed` is for the parameters that it lacks."""
+        """Returns the state at step 0 and the model of `data.source`. `seed` is for the parameters that it lacks."""
         task, labels = self.data.task, self.data.task.huggingface().get('id2label')
         imported = load_task_model(self.data.source, self.setup.module, task.head, id2label=labels, seed=seed)
         return self.setup.create_from(imported.params, seed), imported

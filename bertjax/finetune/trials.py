@@ -76,8 +76,9 @@ def dev_score(results: Mapping[str, Any]) -> float:
 def summarize(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> dict[str, Any]:
     """Returns the content of sweep.json for the runs. `score` is the dev metric that ranks the runs.
 
-    Its `settings` has an entry for each group of runs that differ only in their seed, with the median, mean, standard
-    deviation and maximum of the defined scores. `best` is the name of the best run, and `trials` has all names.
+    The list `settings` has an entry for each group of runs that differ only in their seed, with the median, mean,
+    standard deviation and maximum of the defined scores. `best` is the name of the best run, and `trials` has all
+    names.
     """
     lines = []
     ordered = sorted(runs, key=lambda run: run[0])

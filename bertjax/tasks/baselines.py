@@ -19,7 +19,7 @@ MOST_FREQUENT_OF_WORD = 'most frequent of the word'
 _WORDS = r'(?u)\b\w+\b'
 _MAX_FEATURES = 50_000  # the maximum number of words and bigrams; rarer terms are dropped
 _LOG_ZERO = -50.0  # replaces the logarithm of probability 0
-_MIN_DF_TEXTS = 1000  # with at least this many texts, a term must occur in at least two
+_MIN_DF_TEXTS = 1000  # with at least this many texts, a term must occur in at least two texts
 
 
 def class_baselines(
@@ -27,7 +27,7 @@ def class_baselines(
 ) -> dict[str, np.ndarray]:
     """Returns the logits, float64 [M, C], from the class frequencies and from logistic regression on TF-IDF features.
 
-    `targets`, int [N], has the index of each training record's class. M records are predicted.
+    `targets`, int [N], has the index of each training record's class. M is the number of `records`.
     """
     train_inputs, inputs = tfidf_features(train, records)
     counts = np.bincount(targets, minlength=classes)
@@ -72,7 +72,7 @@ def ending_baselines(train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQu
     """Returns the scores of each record's C endings, float64 [C].
 
     For MOST_FREQUENT, the score of an ending is the number of training records whose correct ending has the same index.
-    For OVERLAP, the score is the cosine between the TF-IDF vectors of the ending and of its context and start.
+    For OVERLAP, the score is the cosine between the TF-IDF vectors of the ending and of the text before it.
     """
     prompt = lambda question: f'{question.context} {question.start}'  # noqa: E731
     label_counts = Counter(question.label for question in train)
@@ -88,9 +88,9 @@ def ending_baselines(train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQu
 def tag_baselines(train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[list[str]]]:
     """Returns the predicted tags of each record.
 
-    MOST_FREQUENT is the most frequent tag in `train`. MOST_FREQUENT_OF_WORD is the most frequent tag of the word, or
-    MOST_FREQUENT if `train` lacks the word. If tags are equally frequent, the first in alphabetical order is used.
-    The baseline of CoNLL-2003 is similar, but looks up complete entities instead of words.
+    MOST_FREQUENT is the most frequent tag in `train`. MOST_FREQUENT_OF_WORD is the most frequent tag of the word; for
+    a word that `train` lacks, it is the tag of MOST_FREQUENT. If tags are equally frequent, the first in alphabetical
+    order is used. The baseline of CoNLL-2003 is similar, but looks up complete entities instead of words.
     """
     total: Counter[str] = Counter()
     by_word: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -108,10 +108,10 @@ def tag_baselines(train: Sequence[Sentence], records: Sequence[Sentence]) -> dic
 
 
 def tfidf_features(train: Sequence[LabeledRecord], records: Sequence[LabeledRecord]) -> tuple[Any, Any]:
-    """Returns TF-IDF features, sparse float32: [N, F] of the N training records, and [M, F] of the M `records`.
+    """Returns F TF-IDF features of each record, sparse float32: [N, F] for `train`, and [M, F] for `records`.
 
     The features of a pair are the features of both texts, the absolute difference of these features, and their cosine.
-    The last two let a linear model compare the texts.
+    The difference and the cosine let a linear model compare the texts.
     """
     vectors = _fit_vectorizer([text for record in train for text in (record.first, record.second) if text is not None])
     return _inputs(vectors, train), _inputs(vectors, records)

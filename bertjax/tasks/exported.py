@@ -33,7 +33,7 @@ def build_recorded_task(task: Mapping[str, Any], seq_len: int) -> Task:
 
 
 def read_exported_task(source: str, kind: str) -> Task | None:
-    """Reads the task of an exported model from its task.json; None for a model of another kind."""
+    """Reads the task of an exported model from task.json; None if the file is missing, damaged or of another kind."""
 
     def parse(facts: Any) -> Task | None:
         if facts['task']['kind'] != kind:
@@ -48,7 +48,7 @@ def read_exported_task(source: str, kind: str) -> Task | None:
 def with_seq_len(task: Task, seq_len: int) -> Task:
     """Returns a copy of a task with another maximum sequence length and the same learned state.
 
-    If `max_query` is too large for `seq_len`, the copy has a smaller `max_query`.
+    If the option `max_query` of SQuAD is too large for `seq_len`, the copy has a smaller `max_query`.
 
     Raises:
       UserError: The options of the task do not allow `seq_len`.

@@ -69,7 +69,7 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
 def encode_pairs(pairs: Sequence[MinimalPair], tokenizer: Tokenizer, max_length: int) -> list[np.ndarray]:
     """Returns the token ids of `[CLS] sentence [SEP]`, int32 [S], for each sentence. Good and bad sentences alternate.
 
-    Sentences are not truncated, because a pair may differ in its last words.
+    Sentences are not truncated, because the sentences of a pair may differ only in the last words.
 
     Raises:
       UserError: A sequence has more than `max_length` tokens, or a sentence has no tokens.
@@ -88,7 +88,7 @@ def encode_pairs(pairs: Sequence[MinimalPair], tokenizer: Tokenizer, max_length:
 def deduplicate(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
     """Returns the distinct sequences, and for each of the N sequences its index among them, int64 [N].
 
-    A model that scores only these gives equal sequences exactly equal scores, so that their pair is a tie.
+    If only the distinct sequences are scored, a pair of equal sequences has two equal scores and is a tie.
     """
     distinct: dict[bytes, int] = {}
     index = np.array([distinct.setdefault(ids.tobytes(), len(distinct)) for ids in sequences], np.int64)
@@ -98,11 +98,11 @@ def deduplicate(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.n
 def accuracies(pairs: Sequence[MinimalPair], log_likelihoods: np.ndarray) -> dict[str, Any]:
     """Computes the accuracies on N > 0 pairs, as BLiMP reports them (Warstadt et al. 2020, arXiv 1912.00582).
 
-    A pair is correct if the good sentence has the higher score; a tie is not. The accuracy p of a set is the fraction
-    of correct pairs among its n pairs. Its standard error is the binomial √(p (1 - p) / n). The accuracy of a
+    A pair is correct if the good sentence has the higher score; a tie is not correct. The accuracy p of a set is the
+    fraction of correct pairs among its n pairs. Its standard error is the binomial √(p (1 - p) / n). The accuracy of a
     phenomenon is the mean over its sets, and `accuracy` is the mean over all sets. The standard error of a mean over K
-    sets is √(Σ s_k²) / K, where s_k is the standard error of set k. It treats the pairs of a set as a random sample,
-    and the sets as fixed.
+    sets is √(Σ s_k²) / K, where s_k is the standard error of set k. This formula treats the pairs of a set as a random
+    sample, and the sets as fixed.
 
     Args:
       log_likelihoods: The scores of the good and the bad sentences, float64 [N, 2].

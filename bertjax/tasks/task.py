@@ -98,7 +98,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
       name: the name in titles, such as 'RTE'; by default, the name of the folder or file `data`.
       default_name: the name of a task without `data`.
       method: the method of `api.Bert` that uses a model for the task; '' if there is none.
-      results: a description of the results of this method, for messages; by default, the name.
+      results: a description of the results of `method`, for messages; by default, `name`.
       head: the head of the model.
       objective: the training objective of the head.
       labels: the names of the head's outputs, in order; empty if they are unknown or the outputs have no names.
@@ -109,7 +109,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
       needs_neighbors: whether the rows of a record also contain neighboring records, which a sample would lack.
       has_baselines: whether the task implements `baselines`.
       adopts: whether `adopt` changes `learned_state`.
-      learned: the attributes to save with the model, {key in task.json: attribute}.
+      learned: the attributes to save with the model, {key of `learned` in task.json: name of the attribute}.
       min_seq_len: the smallest value of `seq_len`.
     """
 
@@ -179,7 +179,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Raises a UserError if the encoder does not suit the training records, which `learn` has seen."""
 
     def adopt(self, source: str) -> None:
-        """Adopts settings of the model in the directory `source`, from which a new run starts.
+        """Adopts settings of the model in the directory `source`. A new run starts from this model.
 
         Raises:
           UserError: The task cannot represent the model.

@@ -101,6 +101,6 @@ def _label(value: Any, endings: int, where: str) -> int:
 
 
 def has_labels(files: Files) -> bool:
-    """Whether the first row of the files has a label. An empty label, NaN and -1 mean that it is unknown."""
+    """Whether the first row of the files has a label. An empty label, NaN or -1 means that the label is unknown."""
     label = next(read_records(files)).fields.get('label')
     return str(label if label is not None else '').strip() not in ('', '-1', 'nan')

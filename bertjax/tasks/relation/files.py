@@ -66,8 +66,8 @@ class Relation:
 def sort_marks(entities: Sequence[MarkedEntity]) -> list[tuple[int, int]]:
     """Returns (character offset, index in MARKS) for the four marks of two entities, in the order of the text.
 
-    At the same character, closing marks precede opening marks. If the entities are nested, the outer one opens first
-    and closes last.
+    At the same character, closing marks precede opening marks. If the entities are nested, the marks of the outer
+    entity enclose those of the inner entity.
     """
     sort_keys = {}
     for role, entity in enumerate(entities):
@@ -79,9 +79,9 @@ def sort_marks(entities: Sequence[MarkedEntity]) -> list[tuple[int, int]]:
 def parse_relation(record: Record, text: str, label: str | None = None, *, keep_fields: bool = True) -> Relation:
     """Parses a record.
 
-    A record in TACRED's format (Zhang et al. 2017) has `token`, the inclusive token positions `subj_start`, `subj_end`,
-    `obj_start` and `obj_end`. Any other record has a text in which MARKS enclose the entities. Both may have
-    `subj_type` and `obj_type`.
+    A record in TACRED's format (Zhang et al. 2017) has `token`, a list of tokens, and the inclusive token positions
+    `subj_start`, `subj_end`, `obj_start` and `obj_end`. Any other record has a text in which MARKS enclose the
+    entities. Both kinds of records may have `subj_type` and `obj_type`.
 
     Args:
       text: The name of the field with the marked text.

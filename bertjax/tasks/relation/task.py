@@ -166,7 +166,7 @@ class RelationTask(TextTask):
         return np.concatenate([np.concatenate([[False], fixed, [False]]) for fixed in masks])
 
     def card_facts(self, tokenizer: Tokenizer) -> dict[str, Any]:
-        """See Task; the tokenizers of transformers split the name of an unused piece unless it is added to them."""
+        """See Task; tokenizers of transformers split the name of an unused piece that is not added as a token."""
         facts = {'text': describe_marks(tokenizer, self.markers)}
         marks = [tokenizer.pieces[i] for mark in role_marks(tokenizer, self.markers) for i in mark]
         if any(map(is_unused, marks)):
@@ -179,7 +179,7 @@ class RelationTask(TextTask):
         return {name: values[name] for name in self.measures}
 
     def rows(self, records: Sequence[Relation], predictions: Logits) -> Iterator[dict[str, Any]]:
-        """Yields the objects of TextTask.rows, each preceded by `subject` and `object`, the texts of the entities."""
+        """Yields `subject` and `object`, the texts of the entities, with the keys of TextTask.rows, for each record."""
         for record, row in zip(records, super().rows(records, predictions), strict=True):
             yield {'subject': record.mention(0), 'object': record.mention(1), **row}
 

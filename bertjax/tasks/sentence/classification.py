@@ -67,7 +67,7 @@ class ClassificationTask(TextTask):
 
     # The values of `metric` for a classification.
     _metric_names: ClassVar[tuple[str, ...]] = tuple(CLASS_METRICS)
-    # What the error about a record without a label expects, and its fix.
+    # The expectation and the fix in the error about a record without a label.
     _no_label_advice: ClassVar[tuple[str, str]] = ('a string or a number', 'correct or remove the record')
 
     def __post_init__(self):
@@ -142,7 +142,7 @@ class ClassificationTask(TextTask):
     def records(self, split: str) -> Sequence[Example]:
         shared = self._shares_dev and split in ('train', 'dev')
         records, total = list[Example](), 0
-        # The other records are not kept, because their fields may need much memory.
+        # The records of the other split are not kept, because their fields may need much memory.
         for row in self._rows('train' if shared else split):
             record = self._example(row, split)
             total += 1

@@ -59,7 +59,7 @@ class GlueTask(TextTask):
         self.name = self.row.title
         self.regression = not self.row.labels
         self.labels = list(self.row.labels)
-        # In a file, a label is its index, as in JSON lines of the Hugging Face Hub, its official text, or its name.
+        # In a file, a label is an index (as in JSON lines of the Hugging Face Hub), an official text or a name.
         forms = map(str, range(len(self.labels))), self.row.file_labels, self.labels
         self._label_names = {text: name for texts in forms for text, name in zip(texts, self.labels, strict=True)}
         self.measures = self.row.measures

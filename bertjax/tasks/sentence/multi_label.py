@@ -176,7 +176,7 @@ class MultiLabelTask(ClassificationTask):
         return label_report(label_scores(true, predicted), multi_label_figures(true, predicted), self.labels)
 
     def rows(self, records: Sequence[Example], predictions: Logits) -> Iterator[dict[str, Any]]:
-        """Yields {labels, probabilities: {label: probability}, true} for each record; no `true` if it is unlabeled."""
+        """Yields {labels, probabilities: {label: probability}, true} for each record; only labeled ones have `true`."""
         probabilities, decisions = self._probabilities(predictions), self._decisions(predictions)
         for record, label_probabilities, decided in zip(records, probabilities, decisions, strict=True):
             row: dict[str, Any] = {'labels': [self.labels[i] for i in np.flatnonzero(decided)]}

@@ -42,7 +42,7 @@ class Example:
       index: the identifier of the record in a file of GLUE, or its position, from 0, if the file has no identifiers;
         '' in other tasks.
       where: the location, such as 'file:line'; not compared, so that equal records from different files are equal.
-      fields: all fields of the row if it has named fields; None for a row of train.
+      fields: all fields of the row; None for plain text, for a row of train, and for a row of a split of GLUE.
     """
 
     first: str
@@ -93,7 +93,7 @@ class TextTask(Task[Example, np.ndarray]):
     method, results = 'classify', 'labels of texts'
     head = SEQUENCE_CLASSIFICATION
     has_baselines = True
-    columns = ()  # the names of all columns of a table without a header; () if tables must have one
+    columns = ()  # the names of all columns of a table without a header; () if tables must have a header
     format = 'auto'  # the format of text files whose suffix is unknown
     keep_tabs = False  # whether a plain line with tabs is a single text
     trained_texts = 0  # the number of texts in each training record of a regression; 0 if unknown or not a regression
@@ -231,7 +231,7 @@ class TextTask(Task[Example, np.ndarray]):
         return confusion(self._targets(records), np.argmax(predictions, axis=-1), len(self.labels))
 
     def collapsed(self, records: Sequence[Example], predictions: Logits) -> bool:
-        """Whether all predicted labels are equal, or all predicted scores nearly equal, although the true ones differ.
+        """Whether all predicted labels are equal, or all predicted scores nearly equal, unlike the true values.
 
         Scores are nearly equal if their standard deviation is at most 1 % of the standard deviation of the true scores.
         """

@@ -57,7 +57,7 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
     locations: list[str] = []
     before: list[tuple[str, ...]] = []
     document, count, first = 0, 0, 0
-    # The first line that is certainly no comment determines the separator.
+    # The first line that is certainly not a comment determines the separator.
     is_word = lambda line: line.strip(' \t') and not line.startswith(prefix or '#') and not is_boundary(line)  # noqa: E731
     lines, words = peek_lines(lines, accept=is_word)
     separator = '\t' if '\t' in ''.join(words) else ' '
@@ -92,8 +92,8 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
 def is_comment(line: str, prefix: str, separator: str, width: int) -> bool:
     """Whether a line before a sentence is a comment, in a file with `width` columns (0: not known yet).
 
-    Without a prefix, it is a comment if it starts with #, and if it has another number of columns or is like
-    `# sent_id = 1` of CoNLL-U. A word can also start with #.
+    Without a prefix, a line is a comment if it starts with # and also has another number of columns or is like
+    `# sent_id = 1` of CoNLL-U, because a word can start with #, too.
     """
     if prefix:
         return line.startswith(prefix)
@@ -138,7 +138,7 @@ class Sentence:
       tags: the tag of each word, in IOB2 or plain; None if the sentence has no tags.
       document: the index of the document, ascending in the file.
       columns: the columns of each word, as in the file; () for the words alone.
-      preceding_lines: see ColumnBlock; () if the input is no column file.
+      preceding_lines: see ColumnBlock; () if the input is not a column file.
       separator: the separator of the columns.
       scheme: the scheme of the tags in the file: one of schemes.py:ENTITIES, 'plain', or '' if it is unknown.
       fields: all fields of the record, if the sentence is a record that is read for prediction; else None.

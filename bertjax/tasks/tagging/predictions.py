@@ -45,7 +45,7 @@ def gather_word_logits(
 
 
 def predict_tags(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: bool) -> list[Tags]:
-    """Predicts the tags of each sentence from the logits of its words, float64 [W, C]; in valid IOB2 unless `plain`."""
+    """Predicts the tags of each sentence from word logits, float64 [W, C]. The tags are valid IOB2 unless `plain`."""
     result = []
     for word_logits in logits:
         tags = [labels[i] for i in word_logits.argmax(-1)]

@@ -17,7 +17,7 @@ _MAX_LOCATIONS = 10  # the maximum number of locations of deviating entities in 
 
 
 def find_scheme(sentences: Sequence[Sequence[str]], locations: Sequence[Sequence[str]], where: str, scheme: str) -> str:
-    """Checks the tags of a file, and returns its scheme. Prints the locations of the first entities that deviate.
+    """Checks the tags of a file, and returns its scheme. Prints where the first entities deviate from it.
 
     Args:
       sentences, locations: The tags of each sentence, and the location of each tag, 'file:line'.

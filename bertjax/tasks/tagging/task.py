@@ -248,7 +248,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return '\n'.join(lines)
 
     def rows(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> Iterator[dict[str, Any]]:
-        """Yields an object per sentence; see `inference.task_methods.TaggedWords`. A labeled one has `true` tags."""
+        """Yields an `inference.task_methods.TaggedWords` per sentence. A labeled sentence has its tags as `true`."""
         for record, prediction in zip(records, predictions, strict=True):
             row = {'words': record.words, 'tags': prediction.tags, 'probabilities': prediction.probabilities}
             if record.tags is not None:
