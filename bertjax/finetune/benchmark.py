@@ -132,9 +132,9 @@ def read_benchmark_data(tasks: Mapping[str, GlueTask], data: str) -> tuple[dict[
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """Records the config of each task in the benchmark's workdir. Returns the finished tasks that need not run again.
 
-    A sweep runs again after a change of a sweep key, and a single run after a change of an OUTPUT key. The
-    old config stays recorded until `record_result` is called, so that a killed process does not hide the change. Raises
-    a UserError if any other key of a finished task has changed, except MACHINE and VERB keys.
+    A sweep runs again after a change of a sweep key, and a single run after a change of an OUTPUT key. The old config
+    stays recorded until `record_result` is called, so that a killed process does not hide the change. Raises a
+    UserError if any other key of a finished task has changed, except MACHINE and VERB keys.
     """
     path = folder / REQUEST
     recorded = read_json_object(path, 'restore the file, or give another --workdir') if path.exists() else {}
@@ -145,7 +145,7 @@ def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]
         changed = changed_keys(recorded[task], config) if task in recorded else {}
         changed = {key: values for key, values in changed.items() if values[2] not in (MACHINE, VERB)}
         for key, (old, new, change) in changed.items():
-            only_adds_work = change is OUTPUT and not (folder / task / TRIALS).exists()  # a sweep refuses OUTPUT keys
+            only_adds_work = change is OUTPUT and not (folder / task / TRIALS).exists()  # a sweep refuses the change
             if not only_adds_work and not key.startswith('sweep.'):
                 fix = f'restore the old value, or move {folder / task} away to run it again'
                 raise UserError(f'config.{key}', f'{new!r} for {task}', f'{old!r}, as when the task was finished', fix)
@@ -196,7 +196,7 @@ def write_submission(folder: pathlib.Path, server_splits: Mapping[str, Sequence[
             texts[name] = path.read_text(encoding='utf-8')
     if texts:
         write_zip(folder / SUBMISSION, texts)
-    else:  # the zip of earlier models
+    else:  # an existing zip is of earlier models
         (folder / SUBMISSION).unlink(missing_ok=True)
     return [name for name in sorted(server_files) if name not in texts]
 
@@ -254,7 +254,7 @@ def _row(figures: Figures, task: str, results: Mapping[str, Any]) -> list[str]:
 
 
 def averages(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns (name, percentage) of each average. If tasks or columns are missing, the name says so."""
+    """Returns (name, percentage) of each average. The name says if tasks or `glue.paper_columns` are missing."""
     count, columns = summary['averaged_tasks'], len(glue.paper_columns(_figures(summary['tasks'])))
     incomplete = '' if count == len(glue.OFFICIAL) else f', ONLY {count} of {len(glue.OFFICIAL)} tasks'
     without_columns = '' if columns == glue.PAPER_COLUMNS else f', ONLY {columns} of {glue.PAPER_COLUMNS} columns'

@@ -26,8 +26,8 @@ EnsembleRequest = Sequence[tuple[FinetuningSettings, pathlib.Path]]  # the setti
 def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
     """Returns the workdirs that config.ensemble names by paths and globs, separated by commas.
 
-    The matches of a glob are sorted by name. Raises a UserError if they are fewer than two, or if one of them does not
-    exist, has no run, occurs twice or is `workdir`, which gets the results of the ensemble.
+    The matches of a glob are sorted by name. Raises a UserError if there are fewer than two workdirs, or if one of them
+    does not exist, has no run, occurs twice or is `workdir`, which gets the results of the ensemble.
     """
     members: list[pathlib.Path] = []
     for item in filter(None, (item.strip() for item in ensemble.split(','))):

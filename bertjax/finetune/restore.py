@@ -115,12 +115,12 @@ def evaluation_settings(
 
 
 def _new_file(data: str, recorded: Mapping[str, Any]) -> epath.Path | None:
-    """Returns the file `data`, or the only file, train.jsonl, in it; None if the run may have trained on a copy."""
+    """Returns the file `data`, or train.jsonl if it is alone in `data`; None if the run may have trained on a copy."""
     file = user_path(data, 'config.data')
     if file.is_dir() and [path.name for path in file.iterdir()] == ['train.jsonl']:
         file /= 'train.jsonl'
     folder = pathlib.Path(recorded['data']).expanduser()
-    if not folder.exists() or not (file.is_file() or is_saved_dataset(file)):  # moved data may be the same
+    if not folder.exists() or not (file.is_file() or is_saved_dataset(file)):  # the training data may have moved
         return None
     training_files = filter(pathlib.Path.is_file, (folder, folder / recorded['task']['train'], *folder.glob('train*')))
     return None if any(filecmp.cmp(path, file, shallow=False) for path in training_files) else file

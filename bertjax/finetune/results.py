@@ -177,8 +177,8 @@ def describe_other_data(settings: FinetuningSettings, folder: pathlib.Path, resu
     """Describes the data and task options in `settings`; returns None if both are those of the run in `folder`.
 
     The description is the path of the data and the options that differ from those of the run or, without a run, from
-    their defaults. Without a run, the description is compared with results['data']. If this key is
-    missing, it is set to the description.
+    their defaults. Without a run, the description is compared with results['data']. If this key is missing, the
+    function sets it to the description.
     """
     path = folder / 'config.json'
     recorded = read_recorded_config(path) if path.exists() else {'task': {}}
@@ -229,8 +229,8 @@ def merge_answers(items: Iterable[Any], answers: Iterable[Mapping[str, Any]]) ->
 
     The row of a record has its fields and its answer. The row of a `Blank` has its fields, its kind and `where`. Fields
     that are not finite, which JSON cannot represent, become null. A field NAME that is also a key of the answer becomes
-    input_NAME. If the answer has the same value, the field is left out unless it may be a true label (_PREDICTED). So
-    all rows have the same keys.
+    input_NAME. If the answer has the same value, the field is left out. Fields that may be true labels (_PREDICTED) are
+    always kept, because only some rows would lack them.
     """
     answers = iter(answers)
     for item in items:

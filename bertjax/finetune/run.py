@@ -30,7 +30,7 @@ from bertjax.workdir.lock import has_checkpoints
 class Finetuning(Experiment):
     """A fine-tuning run in its workdir.
 
-    `task_model` is the model of the task, and `setup` the setup of the first stage of training. `files` has the
+    `task_model` is the model of the task, and `setup` is the setup of the first stage of training. `files` has the
     content of task.json before any threshold is tuned on dev.
     """
 

@@ -32,7 +32,7 @@ class FinetuningSettings(FinetuningKeys):
         return parse_duration(self.steps)[0] > 0
 
     def total_steps(self, batches: int) -> int:
-        """Returns the length of the run in steps, for `batches` per epoch. Raises a UserError if this is below one."""
+        """Returns the number of steps of the run, for `batches` per epoch. Raises a UserError if it would be 0."""
         key, length = ('steps', self.steps) if self.steps_decide else ('epochs', f'{self.epochs} epochs')
         steps = in_steps(length, key, steps_per_epoch=batches)
         if steps < 1:

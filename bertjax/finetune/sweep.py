@@ -128,7 +128,8 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
 def _check_same_settings(data: TaskData, folder: pathlib.Path) -> None:
     """Raises a UserError if the workdir has trials with other settings, else writes config.json.
 
-    config.sweep may change, because trials may be added to a sweep. MACHINE and VERB keys may change too.
+    config.sweep may change, because trials may be added to a sweep. MACHINE and VERB keys may change too, and so may
+    config.init if its folder was moved together with the workdir.
     """
     path = folder / 'config.json'
     config = {**to_plain(data.settings), 'fingerprints': data.fingerprints() | data.eval_fingerprints()}
@@ -237,7 +238,7 @@ class TrialGroup(Experiment):
         interrupt.doing = 'the next runs are being prepared'
 
     def _finish(self, params: Any, failed: Sequence[bool]) -> None:
-        """Writes the metrics and predictions of each trial, and exports its model if it is the best so far.
+        """Writes the metrics and predictions of each trial, and exports each model that is the best so far.
 
         The results are written after the last export, because a trial with results is not evaluated again.
         """
@@ -273,7 +274,7 @@ class TrialGroup(Experiment):
 
 
 def find_group_size(group: TrialGroup, count: int) -> int:
-    """Returns the number of trials to train together: `count`, halved until they fit in the memory of a device.
+    """Returns the number of trials to train together: `count`, halved until the trials fit in a device.
 
     The result is 1 on a device that reports no memory limit, such as a CPU, where training several trials together is
     not faster. `group` consists of one of the trials.

@@ -212,7 +212,7 @@ def compile_cost(encoder: BertConfig, *, training: bool) -> float:
 
 
 def _adopted_state(settings: FinetuningSettings, task: Task, folder: pathlib.Path) -> Mapping[str, Any] | None:
-    """Returns the state in task.json of a started run, which includes what the run adopted from config.init; else None.
+    """Returns the learned state of a started run, with the settings that `Task.adopt` has set; None for other runs.
 
     Like the weights, this state does not change if the run is resumed with another config.init.
     """

@@ -73,7 +73,7 @@ class TaskModel:
         return BucketedExamples(features, shapes=self.shapes, **options)
 
     def predictor(self, members: int = 0) -> Predictor:
-        """Returns the predictor, which all splits share, for `members` stacked models; 0 for a single model."""
+        """Returns the predictor, which all splits share, for `members` stacked models; 0 means a single model."""
         if members not in self._predictors:
             objective = self.data.task.objective
             self._predictors[members] = Predictor(

@@ -132,7 +132,7 @@ def _fit_vectorizer(texts: Sequence[str]) -> Any:
     """Fits a TfidfVectorizer on the words and word bigrams of the texts.
 
     Raises:
-      UserError: scikit-learn is not installed, or no term occurs in `min_df` texts.
+      UserError: scikit-learn is not installed, or no term is frequent enough.
     """
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer

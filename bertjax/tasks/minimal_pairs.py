@@ -39,8 +39,8 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
 
     Args:
       key: The config key of `path`, for messages.
-      fields: {attribute of MinimalPair: field of the records}. If `fields` has the default names, the sentences may
-        also be in the fields 'good' and 'bad', and the records may lack the fields for `set` and `phenomenon`.
+      fields: {attribute of MinimalPair: field of the records}. With its default field, `good` may also be in the field
+        'good', `bad` in the field 'bad', and the records may lack the fields of `set` and `phenomenon`.
 
     Raises:
       UserError: The file does not exist or has no record, or a record is malformed.

@@ -175,7 +175,7 @@ class ClassificationTask(TextTask):
         return self.example(Row(row.where, texts, fields), label)
 
     def _means_no_label(self, label: str) -> bool:
-        """Whether the label cell of a test record means 'no label'. An empty cell always does.
+        """Whether the label cell of a test record means 'no label'. An empty cell always means this.
 
         In a classification, -1 means 'no label' if the labels are known and -1 is not one of them. In a regression, -1
         means 'no label' if every record of test has -1.
