@@ -148,6 +148,11 @@ def test_a_model_in_init_brings_its_length_and_the_options_of_its_task(
     labels = recipe(repository, 'multi_label.py', init=str(tmp_path))
     path.write_text(json.dumps({'task': to_plain(labels.task) | {'threshold': 0.3}, 'seq_len': 32}))
     assert merge_task_file(labels).task.threshold == 0.3
+    frozen = recipe(repository, 'ner.py:features=last')
+    path.write_text(json.dumps({'task': to_plain(frozen.task), 'seq_len': 32}))
+    merged = merge_task_file(recipe(repository, 'ner.py', init=str(tmp_path), run='evaluate'))
+    finetuning_settings(merged).check()  # config.trainable has no effect
+    assert merged.task.frozen and merged.trainable == 'all'
     for theirs, ours, message in (('b', '', "found '', expected pairs, as in"), ('', 'b', 'expected single texts')):
         model = recipe(repository, 'classify.py', **{'task.text_b': theirs})
         path.write_text(json.dumps({'task': to_plain(model.task), 'seq_len': 32}))
