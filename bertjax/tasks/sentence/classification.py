@@ -5,7 +5,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bertjax.config.ranges import format_value, list_of, number, one_of, text
 from bertjax.errors import UserError
@@ -108,6 +108,13 @@ class ClassificationTask(TextTask):
             self._weights = tuple(self._label_weights(records))
             pairs = zip(self.labels, self._weights, strict=True)
             print('weights in the loss: ' + ', '.join(f'{label} {weight:.4g}' for label, weight in pairs))
+        self._check_metric()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self._check_metric()
+
+    def _check_metric(self) -> None:
         if self.metric == 'f1' and len(self.labels) != 2:
             found = f"'f1' with {len(self.labels)} labels"
             raise UserError('config.task.metric', found, "'macro_f1'", 'set config.task.metric=macro_f1')
