@@ -62,7 +62,7 @@ def finish_task(
     for name, split_predictions in predictions.items():
         report = task.report(data.split(name).records, split_predictions)
         if report:
-            console.print(f'\n{task.name}, {name}', style='bold')
+            console.print(f'\n{task.name}, {name}', style='bold', markup=False)
             console.print(report, markup=False)
     write_atomic(folder / TASK_FILE, data.task_json())
     if task_model.settings.export:
