@@ -72,7 +72,7 @@ def parse_task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str,
         for item in settings.split(','):
             key, equals, value = (text.strip() for text in item.partition('='))
             if key not in _TASK_KEYS or not equals:
-                fix = suggestion(key, _TASK_KEYS) or 'leave it out'
+                fix = 'add the value' if key in _TASK_KEYS else suggestion(key, _TASK_KEYS) or 'leave it out'
                 raise UserError(_KEY, repr(item), 'KEY=VALUE with KEY in (' + ', '.join(_TASK_KEYS) + ')', fix)
             if key in overrides[task]:
                 raise UserError(_KEY, repr(part), 'each key once', 'leave one value out')

@@ -270,6 +270,7 @@ def test_settings_for_single_tasks_are_parsed():
         'rte': 'TASK:KEY=VALUE',
         'all:epochs=1': 'TASK:KEY=VALUE',
         'rte:epoch=3': 'did you mean epochs',
+        'rte:epochs': 'add the value',
         'rte:zzqq=3': 'leave it out',
         'rte:epochs=-1': '0 to',
         'rte:epochs=ten': '0 to',
