@@ -36,8 +36,9 @@ class FinetuningSettings(FinetuningKeys):
         key, length = ('steps', self.steps) if self.steps_decide else ('epochs', f'{self.epochs} epochs')
         steps = in_steps(length, key, steps_per_epoch=batches)
         if steps < 1:
-            fix = f'for example --config.{key}={100 if key == "steps" else 3}'
-            raise UserError(f'config.{key}', f'{length}, with {batches} batches an epoch', 'at least one step', fix)
+            key, example = ('sweep.epochs', "'(3,)'") if self.sweep.epochs else (key, 100 if key == 'steps' else 3)
+            found, fix = f'{length}, with {batches} batches an epoch', f'for example --config.{key}={example}'
+            raise UserError(f'config.{key}', found, 'at least one step', fix)
         return steps
 
     def build_task(self) -> Task:

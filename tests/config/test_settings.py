@@ -30,13 +30,13 @@ def test_the_number_of_fine_tuning_steps(keys: dict, steps: int):
     assert finetuning(**keys).total_steps(40) == steps
 
 
-@pytest.mark.parametrize('keys', [{'steps': '0.01epochs'}, {'epochs': 0.01}])
+@pytest.mark.parametrize('keys', [{'steps': '0.01epochs'}, {'epochs': 0.01}, {'epochs': 0.01, 'sweep.epochs': (0.01,)}])
 def test_a_fine_tuning_of_zero_steps_is_refused(keys: dict):
-    ((key, _),) = keys.items()
-    with pytest.raises(
-        UserError, match=f'config.{key}: found 0.01 ?epochs, with 40 batches an epoch, expected at least'
-    ):
-        finetuning(**keys).total_steps(40)
+    config = finetuning_config('glue', task='rte')
+    config.update_from_flattened_dict(keys)
+    message = f'config.{[*keys][-1]}: found 0.01 ?epochs, with 40 batches an epoch, expected at least'
+    with pytest.raises(UserError, match=message):
+        finetuning_settings(config).total_steps(40)
 
 
 def test_a_short_interval_is_a_step_and_not_never():
