@@ -137,7 +137,7 @@ class Sentence:
       words: the W words.
       tags: the tag of each word, in IOB2 or plain; None if the sentence has no tags.
       document: the index of the document, ascending in the file.
-      columns: the columns of each word, as in the file; () for the words alone.
+      columns: the columns of each word, as in the file; () if the input has only words.
       preceding_lines: see ColumnBlock; () if the input is not a column file.
       separator: the separator of the columns.
       scheme: the scheme of the tags in the file: one of schemes.py:ENTITIES, 'plain', or '' if it is unknown.

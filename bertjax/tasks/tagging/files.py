@@ -121,8 +121,8 @@ def read_input(
     - or all lines have the same number of columns, at least half of the lines have a tag in `labels`, and at least one
       of these tags has a letter,
     - or there are several lines, and each line is a single word.
-    Otherwise, the format is 'text'. Blank lines, comments and inner -DOCSTART- lines do not count; a comment
-    between single words must be like `# name = value`. At most two lines of a stream are examined.
+    Otherwise, the format is 'text'. These rules ignore blank lines, comments, and -DOCSTART- after the first line. In a
+    file of single words, only a line like `# name = value` is a comment. At most two lines of a stream are examined.
     """
     if input_format == 'auto':
         lines, input_format = _detect_format(lines, where, format, labels)
