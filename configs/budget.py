@@ -13,8 +13,8 @@ the reasons for these choices.
 
 Hardware: any machine. A minute on two CPU cores gives 2 layers of width 128.
 
-With `pairs`, as in `budget.py:25m,pairs`, the rows are BERT's pairs with segments, for tasks on pairs of texts. Such a
-run exports to Orbax, because no class of transformers has this architecture.
+With `pairs`, as in `budget.py:25m,pairs`, the rows are BERT's pairs with segments, for tasks on pairs of texts. The
+run then exports to Orbax, because no class of transformers has this architecture.
 
 | argument | meaning                                       |
 |----------|-----------------------------------------------|

@@ -5,7 +5,8 @@
 INIT is any model that bertjax.load accepts: a workdir, org/name on the hub, or a folder of Hugging Face (BERT, RoBERTa,
 XLM-R, DistilBERT, ModernBERT), google-research/bert or Orbax. The default is the model of --workdir. The command writes
 a folder in WORKDIR/export for each format of --config.convert.formats: hf, orbax, google, stablehlo or onnx, separated
-by commas. Each has the heads, the labels and the tokenizer. Existing folders are never replaced. See docs/models.md.
+by commas. Each folder has the heads, the labels and the tokenizer. Existing folders are never replaced. See
+docs/models.md.
 
 Hardware: any machine with memory for the model; a CPU is enough.
 """

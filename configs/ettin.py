@@ -2,9 +2,9 @@
 
     python -m bertjax.main --config=configs/ettin.py:17m --workdir=out/ettin_17m --config.corpus=PATH
 
-The first phase has 1,700 billion tokens in packed rows of 1,024. The second has 250 billion in packed rows of 8,192.
-The third has 50 billion, also in rows of 8,192, and its learning rate falls as 1 - sqrt, from half the peak to 0. The
-learning rates, warm-ups and weight decays come from JHU-CLSP/ettin-encoder-vs-decoder.
+The first phase has 1,700 billion tokens in packed rows of 1,024. The second has 250 billion tokens in packed rows
+of 8,192. The third has 50 billion tokens, also in rows of 8,192, and its learning rate falls as 1 - sqrt, from half the
+peak to 0. The learning rates, warm-ups and weight decays come from JHU-CLSP/ettin-encoder-vs-decoder.
 
 Differences from the original: The learning rate is constant in the second phase (original: it falls to half), and the
 last phase ends at 0 (original: at 4 % of its peak). Every phase has 30 % masks (original: 15 % in the last phase). A

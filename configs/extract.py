@@ -10,8 +10,8 @@ without its folder and suffixes. Row i of WORKDIR/features/NAME.npy belongs to t
 
 With one vector per token, text i begins at row NAME.offsets.npy[i]. The formats are npy, safetensors, parquet (with the
 extra `arrow`) and jsonl. After an interruption the same command continues. With --config.input=- the command reads
-standard input. It then writes JSON lines to standard output, or WORKDIR/features/stdin.FORMAT if config.extract.format
-is set. See docs/models.md.
+standard input. It then writes JSON lines to standard output, or to WORKDIR/features/stdin.FORMAT if
+config.extract.format is set. See docs/models.md.
 
 Arguments, as in --config=configs/extract.py:sentences
 

@@ -2,9 +2,9 @@
 
     python -m bertjax.main --config=configs/glue.py:rte --workdir=out/rte --config.init=CHECKPOINT --config.data=DIR
 
-DIR is the output of GLUE's download script, or the folder of one task. Without --config.data, the data is read from
-tensorflow-datasets, which must have prepared it. CHECKPOINT is the workdir of a pre-training, a Hugging Face directory,
-or org/name on the hub.
+DIR is the output folder of GLUE's download script, or the folder of one task. Without --config.data, the data is read
+from tensorflow-datasets, which must have prepared it. CHECKPOINT is the workdir of a pre-training, a Hugging Face
+directory, or org/name on the hub.
 
 The next command runs all tasks. It then writes a table with the average, and submission.zip for gluebenchmark.com.
 After an interruption, the same command continues:

@@ -3,8 +3,8 @@
     python -m bertjax.main --config=configs/modern_base.py --workdir=out/modern_base --config.corpus=PATH
 
 The phases come from arXiv 2412.13663. The first has 1,719 billion tokens in packed rows of 1,024, with a constant
-learning rate after a warm-up over 3 billion tokens. The second has 250 billion in packed rows of 8,192. The third has
-50 billion, also in rows of 8,192, and its learning rate falls to 0 as 1 - sqrt.
+learning rate after a warm-up over 3 billion tokens. The second has 250 billion tokens in packed rows of 8,192. The
+third has 50 billion tokens, also in rows of 8,192, and its learning rate falls to 0 as 1 - sqrt.
 
 Differences from the original: The global RoPE theta is 160,000 from the start (original: 10,000 in the first phase). A
 row is one part of a document, or several short documents that do not attend to each other. Batches of rows of 8,192

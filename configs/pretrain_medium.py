@@ -2,7 +2,7 @@
 
     python -m bertjax.main --config=configs/pretrain_medium.py --workdir=out/pretrain_medium --config.corpus=PATH
 
-Hardware: 4 chips of TPU v5e, in bfloat16, with two accumulation steps per batch in the long phase; or one large GPU
+Hardware: 4 chips of TPU v5e, in bfloat16, with two accumulation steps per batch in the second phase; or one large GPU
 (not tried). BERT's 1,000,000 steps of 256 sequences are more than this size needs. --config.steps=100000 shortens both
 phases in proportion. Expected: a GLUE score of 73.5 (google-research/bert's README); not run here.
 """

@@ -7,7 +7,7 @@ of 24,000 steps.
 
 By default, the vocabulary is WordPiece, and the model is exported as a BertForMaskedLM. With byte-level pieces, it is
 exported as a RobertaForMaskedLM. To train such pieces as in RoBERTa, set --config.vocab.family=bpe
---config.vocab.lowercase=False --config.vocab.size=50265. To use existing ones, set config.tokenizer.
+--config.vocab.lowercase=False --config.vocab.size=50265. To use an existing vocabulary, set config.tokenizer.
 
 Hardware: 64 chips of TPU v5e, in bfloat16; 8 accumulation steps (config.grad_accum_steps). Expected with RoBERTa's 160
 GB of text: MNLI 87.6, SST-2 94.8 (fairseq's README); not run here.

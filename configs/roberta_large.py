@@ -7,7 +7,7 @@ of 30,000 steps.
 
 By default, the vocabulary is WordPiece, and the model is exported as a BertForMaskedLM. With byte-level pieces, it is
 exported as a RobertaForMaskedLM. To train such pieces as in RoBERTa, set --config.vocab.family=bpe
---config.vocab.lowercase=False --config.vocab.size=50265. To use existing ones, set config.tokenizer.
+--config.vocab.lowercase=False --config.vocab.size=50265. To use an existing vocabulary, set config.tokenizer.
 
 Hardware: 256 chips of TPU v5e, in bfloat16; 2 accumulation steps (config.grad_accum_steps). Expected with RoBERTa's 160
 GB of text: MNLI 90.2, SST-2 96.4 (fairseq's README); not run here.

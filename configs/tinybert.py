@@ -13,8 +13,9 @@ three passes over the corpus, with batches of 256 sequences of 128.
 
 The second command is the task distillation. The text after the colon is a recipe of a task with its argument. For 20
 epochs, the student minimizes the same losses with a learning rate of 5e-5. For 3 more epochs, it learns the teacher's
-outputs with 2e-5, without labels. --config.distill.augment=20 --config.distill.augment_model=CHECKPOINT adds the
-paper's augmentation, 20 copies of each row; docs/distillation.md lists the differences.
+outputs with a learning rate of 2e-5, without labels. --config.distill.augment=20
+--config.distill.augment_model=CHECKPOINT adds the paper's augmentation, 20 copies of each row. docs/distillation.md
+lists the differences from the paper.
 
 Hardware: tested on CPUs only. The paper's student is 7.5 times smaller than its BERT-base teacher, 9.4 times as fast,
 and keeps 96.8 % of its score. Expected results of both commands together on GLUE's test sets (table 1; teacher in

@@ -22,7 +22,7 @@ need() {
   done
 }
 
-# expand_home NAME...: replaces ~ at the start of the values of these options. Bash does not, because of the = before it.
+# expand_home NAME...: replaces ~ at the start of the values of these options. Bash does not do this after a =.
 expand_home() {
   local _option
   for _option in "$@"; do
@@ -33,7 +33,7 @@ expand_home() {
 
 # read_options "names with a value" "flags" "$@"
 # Parses --name=value, --flag and the arguments of bertjax after --. It sets the variables with the names of the
-# options, where _ replaces -. The launcher must have initialized them to ''.
+# options, where _ replaces -. The launcher must have initialized all these variables.
 read_options() {
   local _values=" $1 " _flags=" $2 " _option # no option has a name with a leading underscore
   shift 2

@@ -10,8 +10,8 @@
 #   --python=PATH      the Python on the machines, with the extra dask (default: the path of this shell's Python)
 #   --dry-run          print every command, run none
 #
-# Every machine sees the workdir, the text and this folder under the same paths. The scheduler and the build run here.
-# Logs are in WORKDIR/dask. The exit status is that of the build. Ctrl-C and SIGTERM stop the build and the cluster.
+# All machines must see workdir, text and this folder under the same paths. The scheduler and the build run here. Logs
+# are in WORKDIR/dask. The exit status is that of the build. Ctrl-C and SIGTERM stop the build and the cluster.
 # Anyone who reaches the port of a Dask scheduler can run any program on its workers: use a private network.
 
 set -euo pipefail

@@ -3,7 +3,7 @@
 # They use the options of the launcher and its function gcloud_tpus, and set `costs` while a slice may exist.
 # shellcheck disable=SC2034,SC2154 # the launcher's variables
 
-# Prints the number of chips. The accelerator types from v2 to v5p count cores, and a chip has two cores.
+# Prints the number of chips. The types v2, v3, v4 and v5p count cores, and a chip has two cores.
 chips() {
   local number=${type##*-}
   [[ $type == *-* && $number =~ ^[1-9][0-9]*$ ]] ||

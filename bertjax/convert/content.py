@@ -1,4 +1,4 @@
-"""The content of an export, which is the input of the writers of all formats."""
+"""The content of an export, the input of the writers of all formats."""
 
 import contextlib
 import dataclasses
@@ -47,7 +47,7 @@ class ExportContent:
       max_length: The maximum number of tokens in tokenizer_config.json; 0 for the positions of the model.
       dtype: The dtype of the tensors in a Hugging Face directory: 'float32', 'float16' or 'bfloat16'.
       values: The config.json of the Hugging Face directory from which the model was read; empty for other models. An
-        export to Hugging Face keeps the model family, and the keys that the export does not set.
+        export to Hugging Face keeps the `model_type` in it, and all keys that the export does not set.
       files: Additional files of a Hugging Face directory, {relative path: content}. They replace files of the export
         except config.json and the tensors.
       embeddings: The module that computes vectors of texts. StableHLO and ONNX get a function of this module. None if
@@ -82,7 +82,7 @@ class ExportContent:
 
     @contextlib.contextmanager
     def stage(self, directory: epath.PathLike) -> Iterator[epath.Path]:
-        """Yields a temporary directory with the tokenizer and other files. On success, it replaces `directory`."""
+        """Yields a temporary directory with the tokenizer and `extra_files`, which replaces `directory` on success."""
         with atomic_directory(directory) as staging:
             folder = epath.Path(staging)
             self.tokenizer.save(staging)

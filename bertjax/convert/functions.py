@@ -31,7 +31,7 @@ def make_functions(
       model: The model with its config.
       parts: The parts of a pre-trained model, besides the encoder, that have weights. The functions return no outputs
         of other parts, and the function `mlm` exists only with the part 'mlm'.
-      embeddings: A module that computes vectors of texts. It becomes a function `embeddings`, which replaces `task`.
+      embeddings: A module that computes vectors of texts, for a function `embeddings`, which replaces `task`; or None.
     """
     pooled = 'pooler' in parts and model.config.nsp
 
@@ -46,7 +46,7 @@ def make_functions(
         return {'mlm_logits': logits, **pair}
 
     def function(method: Function | None, model: BertForPreTraining | BertForTask = model) -> Function:
-        # This attention runs on any platform and with symbolic sizes.
+        # The implementation 'dot_product' runs on any platform and with symbolic sizes.
         model = model.clone(config=dataclasses.replace(model.config, attention='dot_product'))
 
         def call(weights: Mapping[str, jax.Array], *inputs: jax.Array) -> dict[str, jax.Array]:
@@ -63,7 +63,7 @@ def make_functions(
 
 
 def symbolic_inputs(model: BertForPreTraining | BertForTask) -> list[jax.ShapeDtypeStruct]:
-    """Returns abstract int32 inputs of the functions, for any number of rows of any length up to `max_positions`."""
+    """Returns abstract inputs of the functions: int32, any number of rows of any length up to `max_positions`."""
     shape = export.symbolic_shape(_dimensions(model), constraints=[f's <= {model.config.max_positions}'])
     return [jax.ShapeDtypeStruct(shape, np.int32)] * len(INPUTS)
 
@@ -82,7 +82,7 @@ def write_card(
 ) -> None:
     """Writes the README.md of exported functions.
 
-    `suffix` is the suffix of their files, and `outputs` is {name of a function: the result of `describe_outputs`}.
+    `suffix` is the suffix of the function files, and `outputs` is {name of a function: result of `describe_outputs`}.
     `values` are further values for the template.
     """
     dimensions, longest = _dimensions(model), model.config.max_positions

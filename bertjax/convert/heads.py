@@ -14,10 +14,10 @@ class Head:
 
     Attributes:
       module: The Flax module of the whole model, including the encoder.
-      per_token: The names of the outputs that have an entry for each token. Padding is cut off.
+      per_token: The names of the outputs that have an entry for each token.
       architecture: The equivalent class of transformers; '' if there is none. A model without such a class cannot be
         exported to the Hugging Face format.
-      pipeline: The pipeline tag on the hub.
+      pipeline: The pipeline tag on the hub; '' if there is none.
       projection: The name of our linear layer `head` in transformers. If the layer is a module of
         sentence-transformers, the name is FOLDER/linear.
       id2label: Whether `id2label` in the config.json of `architecture` has an entry for each output.

@@ -59,7 +59,7 @@ def pull(name: str, where: str) -> str:
 
     Only the description, the tokenizer and one format of the weights are downloaded. If this fails without a network or
     in a cache that cannot be written to, a cached model is returned. `name` is 'org/name' or 'org/name@revision'.
-    `where` names its config key or function in messages. Raises a UserError if the model does not exist or is not
+    `where` is the config key or function, for messages. Raises a UserError if the model does not exist or is not
     accessible, or if it cannot be downloaded and is not cached.
     """
     from huggingface_hub import HfApi, constants, errors, snapshot_download
@@ -110,8 +110,8 @@ def pull(name: str, where: str) -> str:
 def check_push(name: str) -> None:
     """Raises a UserError if a push to a repository would fail.
 
-    This is the case if the hub token is missing, rejected or read-only, if the hub is not available, or if the
-    repository belongs to others than the user and this user's organizations.
+    This is the case if the hub token is missing, rejected or read-only, if the hub is not available, or if neither the
+    user nor an organization of the user owns the repository.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import LocalTokenNotFoundError

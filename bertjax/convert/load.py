@@ -49,7 +49,7 @@ class ImportedModel:
       kind: The class of transformers in the directory's config; '' if there is none.
       dtype: The dtype of the used tensors in the directory: 'float16', 'bfloat16' or 'float32'. Float64 and mixed
         dtypes count as 'float32'.
-      head_note: How the outputs of the directory's head differ from the labels of the task; '' if they do not differ.
+      head_note: A line about the directory's head if its outputs have no names or differ from the labels, else ''.
     """
 
     params: dict
@@ -149,7 +149,7 @@ def load_task_model(
     reordered = sorted(theirs) == sorted(ours) and len({*ours}) == len(ours)
     same_names = not theirs or not ours or theirs == ours or reordered
     same_head = same_class and same_names
-    # Parts whose shapes differ are not read, such as a head with other outputs, or a pooler on top of a BiLSTM.
+    # Parts whose shapes differ are not read: a head with another number of outputs, or a pooler on top of a BiLSTM.
     shapes = stacked_shapes(model)
     misfits = set()
     for entry in names.entries(model.config, shapes, head.projection):

@@ -13,12 +13,12 @@ from bertjax.convert.trees import HostParams
 from bertjax.model.config import BertConfig
 
 LAYERS = 'encoder/layers/'  # A row of TABLE with this prefix is one module in each block.
-# The folders of Dense modules of sentence-transformers. A tensor NAME in such a folder has the name FOLDER/NAME.
+# The folders of Dense modules of sentence-transformers. We call a tensor NAME in the folder FOLDER `FOLDER/NAME`.
 DENSE_FOLDERS = tuple(f'{i}_Dense' for i in range(2, 10))
 _BLOCK = 'bert.encoder.layer.{i}.'
 
-# (our module, Hugging Face's module). BERT has no gate, no norms of queries and keys, and no final norm, so their names
-# are our own. convert/huggingface/families.py maps the gate and the final norm to ModernBERT's names.
+# (our module, their module). Their BERT has no gate, no norms of queries and keys, and no final norm, so we chose the
+# second name of these modules. convert/huggingface/families.py maps the gate and the final norm to ModernBERT's names.
 TABLE: tuple[tuple[str, str], ...] = (
     ('encoder/embeddings/token', 'bert.embeddings.word_embeddings'),
     ('encoder/embeddings/position', 'bert.embeddings.position_embeddings'),
@@ -37,7 +37,7 @@ TABLE: tuple[tuple[str, str], ...] = (
     (f'{LAYERS}mlp_norm', f'{_BLOCK}output.LayerNorm'),
     ('encoder/final_norm', 'bert.final_norm'),
     ('pooler', 'bert.pooler.dense'),
-    # The pooler 'transform' of a task's model is initialized from the MLM head. No model has both parts.
+    # The pooler 'transform' of a task's model is initialized from the MLM head. A model has only one of the two.
     ('pooler/dense', 'cls.predictions.transform.dense'),
     ('pooler/norm', 'cls.predictions.transform.LayerNorm'),
     ('mlm/dense', 'cls.predictions.transform.dense'),
@@ -48,7 +48,7 @@ TABLE: tuple[tuple[str, str], ...] = (
     ('head', '{head}'),  # The head of a task's model. {head} is Head.projection, see heads.py.
     *((f'head/dense_{i}', f'{folder}/linear') for i, folder in enumerate(DENSE_FOLDERS)),
 )
-# {our parameter of a module: their parameter}
+# {name of a parameter in our modules: its name in their modules}
 _PARAMETERS = {'kernel': 'weight', 'scale': 'weight', 'embedding': 'weight', 'bias': 'bias'}
 _NAMES = {f'{ours}/{x}': f'{theirs}.{y}' for ours, theirs in TABLE for x, y in _PARAMETERS.items()}
 TOKEN_EMBEDDING = 'encoder/embeddings/token/embedding'
@@ -73,7 +73,7 @@ class Entry:
     layer: int | None = None
 
     def to_theirs(self, x: np.ndarray, vocab_size: int) -> np.ndarray:
-        """Converts our array, which has no axis of layers. Rows beyond `vocab_size` are padding and are dropped."""
+        """Converts our array, without the axis of stacked layers. Padding rows, beyond `vocab_size`, are dropped."""
         if self.ours in VOCABULARY:
             return x[:vocab_size]
         if self.ours.endswith('/kernel'):
@@ -82,7 +82,7 @@ class Entry:
         return x.reshape(-1) if self.ours.endswith('/bias') else x
 
     def to_ours(self, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Converts their tensor to our array of shape `shape`, but without the axis of stacked layers, if any."""
+        """Converts their tensor to our layout. The result has our `shape`, but no axis of stacked layers."""
         if self.ours in VOCABULARY:
             return np.pad(x, [(0, shape[0] - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
         return (x.T if self.ours.endswith('/kernel') else x).reshape(self._block_shape(shape))
@@ -99,8 +99,8 @@ def entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> I
     """Yields an entry for each tensor of a model whose paths are the keys of `ours`.
 
     `head` is the name of a task's head in transformers (Head.projection). A path without a name in transformers, such
-    as a BiLSTM's, is its own name, with dots instead of slashes. The attention norm of the first block has no entry if
-    the model does not use it.
+    as a BiLSTM's, is used as the name, with dots instead of slashes. The attention norm of the first block has no entry
+    if the model does not use this norm.
     """
     for path, theirs in _NAMES.items():
         if path not in ours:

@@ -30,10 +30,10 @@ _KEY, _FIX = 'config.export_formats', 'remove onnx from config.export_formats'
 
 
 def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
-    """Raises a UserError if a pre-trained model or a task's model cannot be exported to ONNX.
+    """Raises a UserError if a model cannot be exported to ONNX.
 
     This is the case if jax2onnx is not installed or cannot convert the model (a BiLSTM), or if the weights do not fit
-    in one file.
+    in one file. `config` is the config of the model, and `model` is None for a pre-trained model.
     """
     if importlib.util.find_spec('jax2onnx') is None:
         fix = "pip install 'bertjax[onnx]'"
@@ -56,11 +56,11 @@ def export_onnx(content: ExportContent, directory: epath.PathLike) -> None:
     params = jax.tree.map(lambda x: np.asarray(x, np.float32), dict(content.params))
     unstacked = unstack_layers(params) if content.config.scan_layers else params
     changes = {'scan_layers': False, 'remat': 'none', 'dtype': 'float32', 'param_dtype': 'float32'}
-    config = dataclasses.replace(content.config, **changes)  # a scan would become a Loop
+    config = dataclasses.replace(content.config, **changes)  # jax2onnx would convert a scan to a Loop
     model, embeddings, outputs = content.module.clone(config=config), content.embeddings, {}
     embeddings = None if embeddings is None else embeddings.clone(config=config)
     with content.stage(directory) as path, contextlib.ExitStack() as stack:
-        for name in ('jax2onnx', 'onnx_ir'):  # They warn of plugins that cannot be imported, and of undeclared types.
+        for name in ('jax2onnx', 'onnx_ir'):  # Both warn of missing plugins and undeclared types.
             logger = logging.getLogger(name)
             stack.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.ERROR)

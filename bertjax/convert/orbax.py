@@ -60,7 +60,7 @@ def _head_facts(content: ExportContent) -> dict[str, Any]:
 def _save(params: Any, directory: pathlib.Path) -> None:
     """Writes files that `StandardCheckpointer` can restore.
 
-    Its own `save` copies the host arrays and buffers all compressed data, which needs memory for two more models.
+    `StandardCheckpointer.save` would copy the host arrays and buffer all compressed data: memory for two more models.
     """
     import orbax.checkpoint as ocp  # Imported here, because importing Orbax takes as long as importing JAX.
 
@@ -105,5 +105,5 @@ def _tensors(directory: epath.Path, fields: Mapping[str, Any], projection: str) 
     if read_json_object(directory / _CHECKSUM, _AGAIN).get('sha256') != params_digest(params):
         raise UserError(str(folder / PARAMS), 'values that do not match their checksum', 'a complete export', _AGAIN)
     config = BertConfig(**fields, scan_layers=STACKED in params['encoder'])
-    dtype = jax.tree.leaves(params)[0].dtype.name  # the same for all, see `BertConfig.param_dtype`
+    dtype = jax.tree.leaves(params)[0].dtype.name  # the same for all arrays, see `BertConfig.param_dtype`
     return {name: StoredTensor(name, dtype, x) for name, x in names.to_huggingface(params, config, projection).items()}

@@ -21,10 +21,10 @@ class CheckpointSource:
     """A saved model of any format.
 
     Attributes:
-      where: The directory, for error messages.
+      where: The path of the model, for error messages.
       description_file: The path of the file with `values`, for error messages.
-      values: The content of config.json, but with BERT's names of classes in `architectures`. For other formats, the
-        task's fields, and `architectures` if the format names a class.
+      values: The content of config.json, but with BERT's names of classes in `architectures`. For other formats, at
+        least the task's keys, and `architectures` for a task's model.
       fields: The fields of a BertConfig.
       read: A function that reads the tensors. It is called when `tensors` is first used, because many callers
         need only the sizes of a model.

@@ -1,4 +1,4 @@
-"""Exports a model as functions with symbolic sizes (`jax.export`), which JAX programs can run without bertjax.
+"""Exports a model by `jax.export` to functions that JAX programs can run without bertjax, for inputs of any size.
 
 The weights are an argument of the functions, and are stored in one file that other programs can also read.
 """

@@ -43,7 +43,7 @@ def sync_directory(path: str | os.PathLike) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems do not support it
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems do not support this
             raise
     finally:
         os.close(handle)
@@ -167,7 +167,7 @@ def replace_directory(fresh: str | os.PathLike, path: str | os.PathLike) -> None
     old = _backup_path(path)
     sync_tree(fresh)
     if os.path.isdir(path):
-        if os.path.lexists(old):  # a file in it could not be removed
+        if os.path.lexists(old):  # a file in the older backup could not be removed
             aside = tempfile.mkdtemp(prefix=f'{os.path.basename(old)}.', dir=os.path.dirname(old))
             os.rename(old, os.path.join(aside, 'old'))
         os.rename(path, old)

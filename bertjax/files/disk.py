@@ -79,7 +79,10 @@ def _find_os_error(error: BaseException) -> OSError | None:
 
 
 def explain_os_error(error: BaseException, workdir: str) -> UserError | None:
-    """Returns a UserError if an operating system error with a known fix caused the exception, else None."""
+    """Returns a UserError if an operating system error with a known fix caused the exception, else None.
+
+    The UserError names the path of the error, or `workdir` if the error has no path.
+    """
     while error is not None:
         os_error = _find_os_error(error)
         if os_error is not None:

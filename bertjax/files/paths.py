@@ -50,7 +50,7 @@ def display_path(path: pathlib.Path) -> str:
 
 
 def real_path(path: str) -> str:
-    """Returns the path without links, `~` and a final `/`, for comparisons. Links need a path that exists here."""
+    """Returns the real path, or the path without a final `/` if it does not exist on this machine; for comparisons."""
     local = os.path.expanduser(path)
     return os.path.realpath(local) if os.path.exists(local) else path.rstrip('/')
 

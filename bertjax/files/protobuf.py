@@ -1,6 +1,6 @@
 """Encodes and decodes protocol buffers (protobuf.dev, Encoding), for the few messages that bertjax reads and writes.
 
-`masked_crc32c` is the checksum that TensorFlow stores beside them. This module replaces the generated modules of other
+`masked_crc32c` is the checksum in TensorFlow's files. This module replaces the generated modules of other
 packages, which cannot be used together: several register the same name with protobuf, and some need a newer protobuf
 than others allow.
 """

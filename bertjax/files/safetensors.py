@@ -29,7 +29,7 @@ class Tensor(NamedTuple):
 def write_tensors(
     path: epath.PathLike, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Writes tensors atomically, in their order, with one part of a tensor in memory at a time.
+    """Writes a file atomically, in the order of `tensors`, with one part of a tensor in memory at a time.
 
     The format (README of safetensors) is the length of the header as a little-endian uint64, the header as JSON, and
     the bytes of the tensors. Unlike this function, the safetensors library sorts tensors of the same dtype by name.

@@ -97,13 +97,13 @@ def chunks(raw: io.BufferedIOBase, compression: str) -> Iterator[bytes]:
         return
     openers = {'gzip': lambda file: gzip.GzipFile(fileobj=file), 'bzip2': bz2.BZ2File, 'xz': lzma.LZMAFile}
     stream = openers[compression](raw) if compression else raw
-    # `read` would discard the bytes before the damage.
+    # Unlike `read1`, `read` would discard the bytes before the damage.
     while data := stream.read1(CHUNK):
         yield data
 
 
 class CountedFile(io.RawIOBase):
-    """The bytes [begin, end) of an open, seekable file. Without `end`, they go to the end of the file.
+    """The bytes [begin, end) of an open, seekable file. Without `end`, the range goes to the end of the file.
 
     At each read, `progress` is called with the number of bytes, and the hash object `digest` is updated with the bytes.
     If `progress` raises an OSError, the read raises a RuntimeError.

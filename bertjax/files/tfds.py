@@ -8,10 +8,10 @@ from bertjax.files.paths import is_remote
 
 
 class Dataset:
-    """A prepared dataset: a name such as 'glue/rte', or the directory of a prepared dataset.
+    """A prepared dataset. `name` is a name such as 'glue/rte', or the directory of the dataset.
 
-    In error messages, `where` is the config key of the dataset, `value` its value, `expected` describes the values that
-    it accepts, and `otherwise`, such as ', or give files', is appended to the fix.
+    In error messages, `where` is the config key of the dataset, `value` the value of the key, `expected` describes the
+    accepted values, and `otherwise`, such as ', or give files', is appended to the fix.
 
     Attributes:
       builder: The `tfds.core.DatasetBuilder`; `info.splits` is not empty.
@@ -43,7 +43,7 @@ class Dataset:
             raise UserError(where, f'{value!r}, not prepared', 'a prepared dataset', self._prepare)
 
     def string_features(self) -> dict[str, bool]:
-        """Returns {name: whether it is a `Text`} for the features with one string per record, sorted by name."""
+        """Returns {name: whether the feature is a `Text`}, sorted by name, for features with one string per record."""
         from tensorflow_datasets.core.features import Tensor, Text
 
         strings = {

@@ -135,12 +135,12 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
         make_directory(target.parent)
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(part.open('ab'))
-            if not lock_file(file.fileno()):  # others may write to this file, so use another one
+            if not lock_file(file.fileno()):  # other processes may write to this file, so use another
                 part.unlink(missing_ok=True)
                 part = part.with_name(f'{part.name}-{secrets.token_hex(4)}')
                 file = stack.enter_context(part.open('ab'))
                 stack.callback(part.unlink, missing_ok=True)
-            elif not is_at(part, file.fileno()):  # another process has completed it meanwhile
+            elif not is_at(part, file.fileno()):  # another process has completed the file meanwhile
                 return
             damage = _fill(folder, source, file, part) and _fill(folder, source, file, part)
             if damage:

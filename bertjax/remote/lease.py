@@ -24,7 +24,7 @@ class LostLeaseError(StoppedError):
 
 
 class Lease:
-    """A lease on a workdir. A thread renews it from `take` to `release`.
+    """A lease on a workdir. A thread renews the lease from `take` to `release`.
 
     The clocks of two machines are never compared: the lease of another process counts as expired if this process has
     watched it for EXPIRES_AFTER seconds without a change. Every write names the version that it replaces. On a server
@@ -41,7 +41,7 @@ class Lease:
         self._thread = threading.Thread(target=self._keep_renewing, name='lease', daemon=True)
 
     def take(self, log: Callable[[str], None]) -> None:
-        """Takes the lease: immediately if it is free or its holder has the same mirror, else when it expires.
+        """Takes the lease: immediately if no process with another mirror holds a lease, else when that lease expires.
 
         Before the process waits, `log` is called with a line about the holder.
 

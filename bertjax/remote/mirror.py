@@ -43,7 +43,7 @@ class MirrorRules:
         return next((match[0] + marker for match, marker in matches if match), None)
 
     def unit_of(self, name: str) -> str:
-        """Returns the folder of a file if the folder is one with a marker, else the file itself."""
+        """Returns the folder with a marker that contains the file, or the file itself if there is no such folder."""
         marker = self.marker_of(name)
         return marker.rpartition('/')[0] if marker else name
 
@@ -61,7 +61,7 @@ class Mirror:
     def __init__(self, folder: pathlib.Path, remote: RemoteFolder, rules: MirrorRules):
         self.folder, self.remote, self._rules = folder, remote, rules
         self._path, self._saved, self._saving = folder / RECORD, 0.0, threading.Lock()
-        self._incomplete: list[str] = []  # objects in folders that a killed process has left without a marker
+        self._incomplete: list[str] = []  # objects in folders whose marker is missing after a kill
         self._published: dict[str, tuple[int, int, str]] = read_json_or_none(self._path, _parse_record) or {}
 
     def pull(self) -> None:
@@ -142,7 +142,7 @@ class Mirror:
         return len(changed), sum(local[name][0] for name in changed)
 
     def _remove_deleted(self) -> None:
-        """Removes from the bucket the files that the folder no longer has, and the incomplete folders."""
+        """Removes from the bucket the files that the folder no longer has, and the folders without their marker."""
         lost = {name for name in self._published if not (self.folder / name).exists()}
         lost |= {self._rules.marker_of(name) for name in lost} & self._published.keys()
         for name in sorted(lost, key=lambda name: not self._is_marker(name)):

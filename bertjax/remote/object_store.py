@@ -39,7 +39,7 @@ class RemoteObject:
 
     name: str  # the name below the address; '' for the address itself
     size: int  # in bytes
-    version: str  # the generation or the ETag, which changes with the content
+    version: str  # the generation (gs) or the ETag (s3), which change with the content
     checksum: str  # the checksum of the content, 'crc32c:…' or 'md5:…'; '' if the bucket has none
 
 
@@ -172,8 +172,8 @@ class RemoteFolder(Requester):
     def upload(self, name: str, file: pathlib.Path, *, grows: bool = False) -> RemoteObject:
         """Writes the current content of a local file atomically.
 
-        With `grows`, data may be appended meanwhile, so the file is read into memory first. The upload of another large
-        file has parts, between which a failed check (see `with_check`) stops it.
+        With `grows`, data may be appended meanwhile, so the file is read into memory first. Any other large file is
+        uploaded in parts, and a failed check (see `with_check`) stops the upload between two parts.
 
         Raises:
           FileNotFoundError: The local file does not exist.
@@ -201,7 +201,7 @@ class RemoteFolder(Requester):
         return self.call(upload)
 
     def _written(self, name: str, size: int, content: bytes | pathlib.Path) -> RemoteObject:
-        """Returns the metadata of a written object; raises EOFError if its content differs, so that `call` retries."""
+        """Returns the metadata of a written object; raises EOFError if the content differs, so that `call` retries."""
         written = self.info(name)
         if written is None or written.size != size:
             raise EOFError(f'{written.size if written else 0:,} of {size:,} bytes are in the bucket after writing')
@@ -210,7 +210,7 @@ class RemoteFolder(Requester):
         return written
 
     def has_content(self, facts: RemoteObject, content: bytes | pathlib.Path) -> bool:
-        """Returns whether bytes or a local file match the checksum of an object; True if it has no usable checksum."""
+        """Returns whether the content matches the checksum of an object; True if the object has no usable checksum."""
         if not facts.checksum or content_checksum(content, facts.checksum.partition(':')[0]) == facts.checksum:
             return True
         # The ETag of an object that S3 encrypts with a key of the user looks like an MD5 checksum but is not one.

@@ -33,7 +33,7 @@ def open_file(path: epath.PathLike) -> BinaryIO:
 
 
 def data_directory(data: str, expected: str, fix: str = 'check the path') -> epath.Path:
-    """Returns the directory of config.data.
+    """Returns the local directory of `data`, the value of config.data. `expected` and `fix` are for messages.
 
     Raises:
       UserError: The value is empty, or the directory does not exist.

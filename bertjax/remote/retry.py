@@ -64,7 +64,7 @@ def _format_seconds(seconds: float) -> str:
 
 
 class Requester:
-    """Makes requests for the address `url`. `bucket` is its beginning, such as s3://name.
+    """Makes requests for the address `url`, which begins with `bucket`, such as s3://name.
 
     A request is retried for a limited time after its first failure. `where` is the config key, for messages.
     """
@@ -78,7 +78,7 @@ class Requester:
         """Returns a copy that calls `check(True)` before each attempt, and `check(False)` after each uploaded part.
 
         `check(False)` must not wait. If the check raises a UserError or StoppedError, the request ends. After any other
-        exception, it is retried.
+        exception, the request is retried.
         """
         other = copy.copy(self)
         other._checks = (*self._checks, check)
@@ -91,14 +91,14 @@ class Requester:
         return other
 
     def check(self, wait: bool) -> None:
-        """Runs the checks of `with_check`, which may raise."""
+        """Calls the checks of `with_check` with `wait`. A check may raise an exception."""
         for check in self._checks:
             check(wait)
 
     def run_parallel(self, work: Callable[[Self, Item], Value], items: Iterable[Item]) -> list[Value]:
         """Calls `work(requester, item)` for each item, several in parallel, and returns the results in order.
 
-        `requester` is a copy of this one. All its requests fail after an exception in a call, or after Ctrl-C.
+        `requester` is a copy of `self`. All its requests fail after an exception in a call, or after Ctrl-C.
         """
         failed = threading.Event()
 

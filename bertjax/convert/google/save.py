@@ -40,7 +40,7 @@ def check_google(
         if value != theirs:
             expected = f'{theirs}, because google-research/bert has no other'
             raise UserError(f'config.model.{name}', f'{value} with google in {_KEY}', expected, _FIX)
-    if config.num_segments < 2:  # with one, google-research/bert would add nothing to the tokens of a second text
+    if config.num_segments < 2:  # with one row, google-research/bert would add nothing to the tokens of a second text
         raise UserError('config.model.num_segments', f'{config.num_segments} with google in {_KEY}', 'at least 2', _FIX)
     if head is not None and head.architecture not in dict(HEADS.values()):
         expected = 'a model for classification or question answering, as in run_classifier.py and run_squad.py'

@@ -121,7 +121,7 @@ class Family:
 
     @property
     def encoder_only(self) -> bool:
-        """Whether the family has no decoders, and no keys for them and for other kinds of positions."""
+        """Whether the family has no decoders, and no keys in config.json for decoders or for kinds of positions."""
         return 'causal' in self.fixed
 
     def unused_positions(self, values: Mapping[str, Any], where: str) -> int:

@@ -79,7 +79,7 @@ def is_multi_vector(directory: epath.PathLike) -> bool:
 
 
 def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | None:
-    """Reads the settings of a directory. Returns None if `is_multi_vector` is False for it.
+    """Reads the settings of a directory. Returns None if `is_multi_vector` is False for the directory.
 
     `longest`, the model's number of positions, limits the lengths of texts. Raises a UserError if the model has modules
     or settings that bertjax lacks, or if a file is damaged.

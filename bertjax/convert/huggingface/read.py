@@ -18,7 +18,7 @@ from bertjax.files.small_files import read_json_object, read_json_or_none
 from bertjax.text.special import processor_steps
 
 CONFIG = 'config.json'
-# The tokenizer files, the model card and the files of the modules.
+# The tokenizer files, the model card and the files of sentence-transformers beside them.
 FURTHER_FILES = ('tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json')
 FURTHER_FILES += ('vocab.txt', 'vocab.json', 'merges.txt', 'tokenizer.model', 'spiece.model', 'sentencepiece.bpe.model')
 FURTHER_FILES += ('README.md', *FILES)
@@ -71,7 +71,7 @@ def gives_segments(settings: Mapping[str, Any]) -> bool:
 
 
 def read(directory: epath.Path) -> CheckpointSource:
-    """Reads the description of a model; see convert/load.py. The names of tensors and keys become those of BERT."""
+    """Reads the description of a model; see convert/load.py. The names of tensors and classes become those of BERT."""
     where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
     family = find_family(values.get('model_type', 'bert'))

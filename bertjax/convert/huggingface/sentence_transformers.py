@@ -141,7 +141,7 @@ def module_files(modules: SentenceModules, width: int, num_layers: int) -> dict[
 
 
 def json_files(modules: Sequence[tuple[str, str]], contents: Mapping[str, Any]) -> dict[str, bytes]:
-    """Encodes `contents`, {path: value}, as JSON files. Adds modules.json for `modules`: (folder, kind)."""
+    """Encodes `contents`, {path: value}, as JSON files. Adds modules.json, which lists `modules`, (folder, kind)."""
     listed = [
         {'idx': i, 'name': str(i), 'path': folder, 'type': f'sentence_transformers.{kind}'}
         for i, (folder, kind) in enumerate(modules)
