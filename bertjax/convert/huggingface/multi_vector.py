@@ -45,7 +45,7 @@ _MODULES = (
 _TOKENS = {'module_input_name': 'token_embeddings', 'module_output_name': 'token_embeddings'}
 _SIDES = ('query', 'document')
 _MARKERS = {'query': '[unused0]', 'doc': '[unused1]'}
-_FIX = 'give another model, or start from its encoder and train the projection'
+_FIX = 'give another model, or use only the encoder: a copy of the folder without modules.json'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +149,7 @@ def _read_metadata(folder: epath.Path, longest: int) -> MultiVector:
     given, where = read_settings(folder / METADATA), str(folder / METADATA)
     for name, expected in (('similarity', 'cosine'), ('interaction', 'colbert')):
         if given.get(name) not in (None, expected):
-            raise UserError(where, f'{name} {format_value(given[name])}', f"'{expected}'", _FIX)
+            raise UserError(where, f'{name} {format_value(given[name])}', f"'{expected}'", 'give another model')
 
     def length(name: str, default: int) -> int:
         return _parse_length(default if given.get(name) is None else given[name], name, where, longest)
@@ -180,9 +180,12 @@ def read_projection(directory: epath.PathLike, tensors: Mapping[str, StoredTenso
     if not (folder / MODULES).exists():
         projection = (read_tensors(folder) if tensors is None else tensors).get(STANFORD_PROJECTION)
         if projection is None or projection.values.ndim != 2:
-            raise UserError(str(folder), f'no matrix {STANFORD_PROJECTION}', f'the projection of {_STANFORD}', _FIX)
+            found, expected = f'no matrix {STANFORD_PROJECTION}', f'the projection of {_STANFORD}'
+            raise UserError(str(folder), found, expected, 'give another model')
         return projection.values
-    module = read_modules(folder)[1]
+    module = next((module for module in read_modules(folder) if module.kind == 'Dense'), None)
+    if module is None:
+        raise UserError(str(folder / MODULES), 'no Dense module', 'the projection of token vectors', _FIX)
     dense = read_dense(module.folder, module.settings, _FIX)
     if dense.config.activation != 'Identity' or (dense.bias is not None and dense.bias.any()):
         raise UserError(str(module.folder), 'an activation or a bias', 'a linear map', _FIX)

@@ -17,6 +17,7 @@ from bertjax.convert.huggingface.multi_vector import (
     MultiVector,
     multi_vector_files,
     read_multi_vector,
+    read_projection,
     settings_as_options,
 )
 from bertjax.errors import UserError
@@ -289,3 +290,6 @@ def test_settings_of_a_folder(tmp_path: pathlib.Path):
     assert read_multi_vector(tmp_path, 7) == dataclasses.replace(expected, query_len=7)
     with pytest.raises(UserError, match='found queries of 8 tokens, documents of up to 7'):
         settings_as_options(str(tmp_path), expected)
+    (tmp_path / 'modules.json').write_text(json.dumps([{'type': 'Transformer', 'path': ''}]))
+    with pytest.raises(UserError, match=r'found no Dense module.* copy of the folder without modules\.json'):
+        read_projection(tmp_path)
