@@ -171,12 +171,12 @@ def _weights(files: Collection[str]) -> list[str]:
 
 
 def _cached(repository: str, revision: str | None) -> str | None:
-    """Returns the local folder of a cached model; None if there is none, or if the download of its shards stopped."""
+    """Returns the local folder of a cached model; None if the weights or some of their shards are not cached."""
     from huggingface_hub import snapshot_download
 
     try:
         folder = snapshot_download(repository, revision=revision, local_files_only=True)
-    except Exception as error:  # the snapshot is incomplete, because `pull` skips some files
+    except Exception as error:  # also raised for a snapshot that lacks only files that `pull` skips
         folder = getattr(error, 'snapshot_path', None)
     weights = _weights(os.listdir(folder) if folder else [])
     shards = re.findall(r'-of-(\d+)\.', ' '.join(weights))

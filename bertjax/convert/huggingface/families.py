@@ -157,7 +157,7 @@ ROBERTA = Family(
         ('bert', 'roberta'),
     ),
     classifier=(('bert.pooler.dense', 'classifier.dense'), ('classifier', 'classifier.out_proj')),
-    activations={'gelu': 'gelu'},  # the MLM head has no other
+    activations={'gelu': 'gelu'},  # the MLM head has no other activation
     offset=True,
     one_segment=True,
 )

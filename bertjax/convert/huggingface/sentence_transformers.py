@@ -27,7 +27,7 @@ _ENCODERS = tuple(f'sentence_{x}_config.json' for x in ('bert', 'roberta', 'dist
 ENCODER = _ENCODERS[0]
 SETTINGS = 'config_sentence_transformers.json'
 FILES = (MODULES, *_ENCODERS, SETTINGS)  # The folders that modules.json names are not included.
-_PACKAGES = ('sentence_transformers.', 'pylate.models.')  # of the types in modules.json
+_PACKAGES = ('sentence_transformers.', 'pylate.models.')  # the packages of the types in modules.json
 _AGAIN = 'copy the directory again'
 _NAME_POOL = "encode the texts with a pooling such as pool='mean'"
 # {flag of a pooling mode in versions before 6: name of the mode}.
