@@ -132,10 +132,10 @@ def load_task_model(
 ) -> ImportedModel:
     """Loads a BERT as the start of a task's model.
 
-    The encoder is always read from the directory, and the pooler only if its shapes fit. A head that is a module of
-    sentence-transformers is always read. Any other head is read only if the directory's model has the same class and
-    the same number of outputs. If both models name their outputs, the names must also be equal, but outputs in another
-    order are reordered. Unnamed outputs are assumed to be in the order of `id2label`. `head_note` reports these cases.
+    The encoder is always read from the directory, and pooler and head only if their shapes fit. A head that is not a
+    module of sentence-transformers is read only if the directory's model also has the same class. If both models name
+    their outputs, the names must also be equal, but outputs in another order are reordered. Unnamed outputs are assumed
+    to be in the order of `id2label`. `head_note` reports these cases.
 
     `model` has the config that `read_config` returned for this directory, and `id2label` has the names of its outputs.
     For `seed` and the errors, see `load_pretraining_model`.
@@ -154,10 +154,11 @@ def load_task_model(
     misfits = set()
     for entry in names.entries(model.config, shapes, head.projection):
         part, tensor = entry.ours.split('/')[0], source.tensors.get(entry.theirs)
-        if part == 'encoder' or tensor is None or '/' in entry.theirs:  # a module of sentence-transformers must fit
+        if part == 'encoder' or tensor is None:
             continue
         their_shape = entry.their_shape(shapes[entry.ours], model.config.vocab_size)
-        if tensor.values.shape != their_shape or (part == 'head' and not same_head):
+        is_module = '/' in entry.theirs  # of sentence-transformers
+        if tensor.values.shape != their_shape or (part == 'head' and not same_head and not is_module):
             misfits.add(part)
     readable = {name: shape for name, shape in shapes.items() if name.split('/')[0] not in misfits}
     imported = _assemble(source, model, readable, head.projection, seed)

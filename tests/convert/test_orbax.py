@@ -18,6 +18,7 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTokens
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding
+from bertjax.tasks.late_interaction.task import LATE_INTERACTION, LateInteractionTask
 from bertjax.text.tokenizer import load_tokenizer
 
 READER = """
@@ -73,6 +74,15 @@ def test_a_task_model_that_transformers_lacks_is_read_back(
     np.testing.assert_array_equal(turned.params['head']['kernel'], params['head']['kernel'][:, ::-1])
     other = load_task_model(tmp_path / 'model', model, TOKEN_CLASSIFICATION, id2label={0: 'O', 1: 'I'})
     assert other.missing == ['head/bias', 'head/kernel']
+
+
+def test_a_projection_of_another_width_is_initialized(tokenizer, small_config, make_params, tmp_path):
+    narrow, wide = (LateInteractionTask('', 16, query_len=8, dim=dim).build_module(small_config()) for dim in (4, 6))
+    params = make_params(narrow)
+    export_orbax(ExportContent(narrow, params, tokenizer, head=LATE_INTERACTION), tmp_path / 'model')
+    imported = load_task_model(tmp_path / 'model', narrow, LATE_INTERACTION)
+    np.testing.assert_array_equal(imported.params['head']['kernel'], params['head']['kernel'])
+    assert load_task_model(tmp_path / 'model', wide, LATE_INTERACTION).missing == ['head/kernel']
 
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # From tensorstore's threads.
