@@ -3,7 +3,7 @@
 #
 #   launch/slurm.sh --nodes=2 --gpus=8 [options] -- --config=configs/pretrain_large.py --workdir=/shared/run
 #
-#   --time=HH:MM:SS    the time limit; two minutes before it, the job saves a checkpoint and is requeued
+#   --time=HH:MM:SS    the time limit (24:00:00); two minutes before it, the job saves a checkpoint and is requeued
 #   --restarts=N       the maximum number of requeues (100)
 #   --cpus=N           the CPU cores per GPU; most clusters give one by default, which is few for loading and compiling
 #   --partition=NAME --account=NAME

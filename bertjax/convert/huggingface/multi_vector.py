@@ -45,7 +45,7 @@ _MODULES = (
 _TOKENS = {'module_input_name': 'token_embeddings', 'module_output_name': 'token_embeddings'}
 _SIDES = ('query', 'document')
 _MARKERS = {'query': '[unused0]', 'doc': '[unused1]'}
-_FIX = 'give another model, or use only the encoder: a copy of the folder without modules.json'
+_FIX = 'give another model, or copy the folder without modules.json to use only its encoder'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -291,5 +291,5 @@ def test_settings_of_a_folder(tmp_path: pathlib.Path):
     with pytest.raises(UserError, match='found queries of 8 tokens, documents of up to 7'):
         settings_as_options(str(tmp_path), expected)
     (tmp_path / 'modules.json').write_text(json.dumps([{'type': 'Transformer', 'path': ''}]))
-    with pytest.raises(UserError, match=r'found no Dense module.* copy of the folder without modules\.json'):
+    with pytest.raises(UserError, match=r'found no Dense module.* copy the folder without modules\.json'):
         read_projection(tmp_path)
