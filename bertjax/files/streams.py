@@ -146,7 +146,9 @@ def read_range(path: str, file, begin: int, end: int, progress=None, digest=None
 
 
 class Lines:
-    """An iterable of the lines in `source`, an iterator of chunks of bytes. The lines have no line ends.
+    """An iterable of the lines in `source`, an iterator of chunks of bytes.
+
+    A line feed ends a line. Line feeds, and a byte order mark at the start of the source, are removed.
 
     Args:
       cut: Whether to cut a line of more than MAX_LINE bytes into parts, and to yield the parts that are not blank. The

@@ -23,7 +23,7 @@ from bertjax.remote.object_store import RemoteFolder
 RECORD = '.published.json'
 LARGE = 8 << 20  # bytes; a larger file outside folders with markers is published only together with a marker
 _SAVE_RECORD_EVERY = 5.0  # seconds
-_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # hidden names, except .unfinished/ (checkpoints of trials)
+_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # hidden names, except .unfinished/ (checkpoints of a sweep)
 _STEP = re.compile(r'(?:.*/)?checkpoints/(\d+)')
 
 FileState = tuple[int, int]  # size, and modification time in ns
