@@ -24,7 +24,7 @@ from bertjax.files.paths import SYSTEM_FILES
 from bertjax.files.small_files import read_json_or_none
 from bertjax.text.splitters import UNKNOWN
 
-# Patterns of the names in a store or a mixture of stores, and in its folder `partial`.
+# Patterns of the names in a store or in a folder of several stores, and in a store's folder `partial`.
 _NAMES = re.compile(
     rf'(train|heldout).*\.(tokens|sentences|documents|segments)|manifest\.json|{re.escape(identity.RECORD)}'
     r'|partial|plans|\d+'
@@ -40,7 +40,7 @@ class BuildPlan:
     sources: Sequence[TextSource]
     shards: Shards  # the parts of the sources that each shard reads
     strict: bool
-    readings: Sequence[str] = ()  # how the sources are read; not part of plan.json
+    readings: Sequence[str] = ()  # lines about how the sources are read; not part of plan.json
 
     def facts(self) -> dict:
         """Returns the content of plan.json."""
@@ -84,7 +84,7 @@ def find_finished_store(
     and `log`, see `build.build_store`.
 
     Raises:
-      UserError: `replace` is False and the store has other text or settings, or its manifest is invalid.
+      UserError: The manifest is invalid. Or the store has other text or settings, and `replace` is False.
     """
     if not (directory / 'manifest.json').exists():
         return None

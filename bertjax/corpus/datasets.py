@@ -97,8 +97,8 @@ def _tfds_open(spec: str, text_key: str) -> tuple[Sequence[dict[str, Any]], str,
 def dataset_facts(spec: str, text_key: str) -> tuple[str, int, str]:
     """Returns the name of a dataset in reports, the number of its records, and a string that identifies its version.
 
-    `spec` is 'pydoc:', whose text depends on the version of Python, or 'tfds:NAME@split#feature'. The name has an
-    explicit split. If NAME is a path, only its last two components are kept.
+    `spec` is 'pydoc:', whose text depends on the version of Python, or 'tfds:NAME@split#feature'. The returned name of
+    a tfds dataset always contains the split, and only the last two components of a NAME that is a path.
     """
     if spec == 'pydoc:':
         topics = sorted(_topics().items())
@@ -114,7 +114,7 @@ def dataset_facts(spec: str, text_key: str) -> tuple[str, int, str]:
 
 
 def dataset_documents(spec: str, text_key: str, begin: int, end: int) -> Iterator[list[str | Broken]]:
-    """Yields the paragraphs of each record in [begin, end), or [`Broken`]. The topics of 'pydoc:' are sorted."""
+    """Yields the paragraphs, or [`Broken`], of each record in [begin, end). The topics of 'pydoc:' are sorted."""
     if spec == 'pydoc:':
         yield from (pydoc_paragraphs(text) for _, text in sorted(_topics().items())[begin:end])
         return

@@ -98,7 +98,7 @@ def _is_json(text: bytes) -> bool:
         return True  # the reader drops the document and reports the reason
 
 
-# The documents of a file before their lines are decoded: `Document`, lines, and `Broken` for wrong boundaries.
+# An event before lines are decoded: `Document`, the bytes of a line, or `Broken` for a wrong boundary of a document.
 _RawEvent = Document | Broken | bytes
 
 
@@ -211,7 +211,7 @@ def _file_events(part: TextPart, options: CorpusOptions, progress: OnProgress, d
         yield Broken('unreadable file', 0, kind) if kind else Broken('empty file', 0, 'a file of 0 bytes')
         return
     lines, lines_before = streams.Lines(iter(())), functools.cache(lambda: _count_lines_before(part))
-    # A part has the documents n with n % of == stride. Only the part of stride 0 reports the text between documents.
+    # A part has the documents n with n % `of` == `stride`. Only the part of stride 0 reports text between documents.
     documents, inside, selected = 0, False, part.stride == 0
     try:
         with open_file(part.path) as file:

@@ -1,4 +1,4 @@
-"""Decides whether a text still has the content that was read earlier. Its paths and dates may differ.
+"""Decides whether a text still has the content that was read earlier. The paths and dates of the files may differ.
 
 The record of the text that was read is a list of `KnownText`, stored in `inputs.json` beside the manifest of a store. A
 file has changed if its size differs. If only its modification time or inode differs, the file is read again to compare
@@ -72,8 +72,8 @@ def read_record(directory: pathlib.Path, content: str) -> dict[str, Any] | None:
     """Reads the inputs.json of a store. `content` is the content hash in the store's manifest.
 
     Returns:
-      {'files': a list of `KnownText`, 'readings': a list of lines}; None if the file is absent or damaged, or if it
-      describes other content.
+      {'files': a list of `KnownText`, 'readings': lines about how the text was read}; None if inputs.json is absent or
+      damaged, or describes other content.
     """
 
     def parse(record: dict) -> dict[str, Any] | None:
@@ -122,7 +122,7 @@ def describe_difference(known: Sequence[KnownText], sources: Sequence[TextSource
     return f'{changed[0].name} has changed' if changed else None
 
 
-@functools.lru_cache(maxsize=1 << 16)  # a run compares the text of its vocabulary and that of its store
+@functools.lru_cache(maxsize=1 << 16)  # a run compares the same text for its vocabulary and its store
 def digest_range(path: str, facts: tuple[int, str, int], begin: int, end: int) -> str:
     """Returns the hash that `formats.read_events` computes for a range of a file. Reading stops at any damage."""
     del facts  # part of the cache key

@@ -1,4 +1,4 @@
-"""Merges finished shards into one store: finds copies, splits documents, and writes the files of the store.
+"""Merges finished shards into one store: finds copies, assigns documents to splits, and writes the store's files.
 
 Memory holds two bytes per document, the tables of one shard, and about BUCKET hashes.
 """
@@ -53,7 +53,7 @@ def count_distinct_lines(shards: list[Shard]) -> int:
     runs, total = [], 0
     for shard in shards:
         lines, ends = shard.array('lines'), itertools.accumulate(shard.record['runs'], initial=0)
-        runs += [lines[begin:end] for begin, end in itertools.pairwise(ends)]  # each is sorted
+        runs += [lines[begin:end] for begin, end in itertools.pairwise(ends)]  # a run is sorted
     for low, high in itertools.pairwise(_bucket_edges(sum(map(len, runs)))):
         first, last = np.uint64(low), np.uint64(high - 1)
         hashes = [run[np.searchsorted(run, first) : np.searchsorted(run, last, 'right')] for run in runs]
@@ -85,7 +85,7 @@ def heldout_threshold(shards: list[Shard], heldout: float) -> int:
     pair needs two. With only two or three distinct documents, a split may have only one. No document is held out if
     there is only one distinct document, or if `heldout` is 0.
     """
-    # Among the two smallest and the two largest hashes of each shard are those of all documents.
+    # The two smallest and two largest hashes of all documents are among the two smallest and two largest of each shard.
     distinct = (np.unique(shard.array('documents')['hash']) for shard in shards)
     extremes = np.unique(np.concatenate([np.append(hashes[:2], hashes[-2:]) for hashes in distinct])).tolist()
     if not heldout or len(extremes) < 2:
@@ -111,7 +111,7 @@ def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int
 
 
 def _copy_documents(shard: Shard, destination: int, itemsize: int, target: AtomicFile) -> None:
-    """Appends the tokens of the documents with a destination to `target`."""
+    """Appends to `target` the tokens of the documents whose destination is `destination`."""
     table, mask = np.array(shard.array('documents')), shard.destination == destination
     begins = np.empty(len(table), np.int64)
     for flag in (0, 1):  # each document is in either the train file or the held-out file of its shard
@@ -175,7 +175,7 @@ class _Split:
 
 
 def merge_shards(shards: list[Shard], directory: pathlib.Path, itemsize: int) -> dict:
-    """Writes the held-out file, the offset and segment files, and the changed train files.
+    """Writes the held-out file, offset files, segment files, and new train files of shards that lose or gain documents.
 
     Returns:
       The entry 'splits' of the manifest, {'train': …, 'heldout': …}.

@@ -139,7 +139,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
 
 
 def warn_long_documents(store: TokenStore) -> list[str]:
-    """Returns [warning] if any document has at least MANY_SENTENCES sentences, else []. The manifest omits it."""
+    """Returns [warning], which the manifest lacks, if any document has MANY_SENTENCES sentences or more; else []."""
     count = longest = 0
     for name in ('train', 'heldout'):
         sizes = np.diff(store.split(name).document_offsets)
@@ -182,8 +182,8 @@ def coherence(split: StoreSplit) -> tuple[float | None, float | None]:
     Wikipedia has (0.9, 1.0), and Wikipedia shuffled within each document (20, 1.0).
 
     Returns:
-      The overlap of neighbors divided by the overlap of sentences of different documents, and divided by the overlap of
-      distant sentences of the same document. The second ratio, or both, are None with too few pairs.
+      Two ratios: the overlap of neighbors divided by that of sentences of different documents, and by that of distant
+      sentences of the same document. The second ratio, or both, are None if there are too few pairs.
     """
     documents = [[set(ids.tolist()) for ids in document] for document in _sample(split)]
     counts = collections.Counter(token for document in documents for ids in document for token in ids)

@@ -2,7 +2,7 @@
 
 The name of a file does not show this: 'texts/*.txt' may be in BERT's format (one sentence or paragraph on each line, a
 blank line between documents), or each file may be a book. So some files of each component are inspected, and the
-majority decides how all files of the component are read. Files that the corpus names one by one form one component.
+majority decides how all files of the component are read. A component is a directory, a glob, or all single files.
 """
 
 import dataclasses

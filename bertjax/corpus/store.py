@@ -80,7 +80,7 @@ class StoreSplit:
             raise IndexError(f'tokens [{start}, {start + length}) cross the end of a document')
         shard = self._shards[index]
         if shard is None:
-            _check_file(self._directory, self._files[index], verify=False)  # it may have shrunk since `open_store`
+            _check_file(self._directory, self._files[index], verify=False)  # the file may have shrunk
             shard = self._shards[index] = map_array(self._directory / self._files[index]['file'], self._dtype)
         return shard[begin : begin + length]
 

@@ -72,6 +72,6 @@ def iter_part_texts(
 
 
 def no_text_error(spec: str | Sequence[str], broken: str) -> UserError:
-    """Returns the error for a corpus without text. `broken` describes its first broken input."""
+    """Returns the error for a corpus without text. `broken` describes the first broken input, or is ''."""
     fix = 'check the files, config.corpus_options.format and config.corpus_options.text_key'
     return UserError('config.corpus', f'no text at all in {spec!r}{broken}', 'at least one document', fix)

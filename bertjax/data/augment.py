@@ -22,7 +22,7 @@ def repeat_rows(features: Features, times: int, mark: str) -> Features:
 
 
 def find_single_piece_words(features: Features, special: np.ndarray, continues_word: np.ndarray) -> np.ndarray:
-    """Returns whether each token is a whole word, bool [T]. Special tokens do not count as words.
+    """Returns whether each of the T tokens is a whole word, bool [T]. Special tokens do not count as words.
 
     `special` contains the ids of the special tokens. `continues_word`, bool [V], marks pieces that continue a word.
     """

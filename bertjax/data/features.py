@@ -132,7 +132,7 @@ class Features:
         )
 
     def save(self, path: pathlib.Path) -> None:
-        """Writes an .npz atomically."""
+        """Writes the features to an .npz file atomically."""
         buffer = io.BytesIO()
         notes = np.array(self.notes, np.str_)
         np.savez(buffer, choices=np.int32(self.choices), notes=notes, **self._arrays())

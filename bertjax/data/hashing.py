@@ -92,7 +92,7 @@ def uniform(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 
 
 def randint(bound: npt.ArrayLike, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
     """Draws an int64 in 0..bound-1 for each (seed, stream, n, position). `bound` (positive, below 2**53) broadcasts."""
-    return (uniform(seed, stream, n, position) * np.asarray(bound)).astype(np.int64)  # a product is below its bound
+    return (uniform(seed, stream, n, position) * np.asarray(bound)).astype(np.int64)  # always below `bound`
 
 
 def permute(index: npt.ArrayLike, size: npt.ArrayLike, key: npt.ArrayLike) -> np.ndarray:

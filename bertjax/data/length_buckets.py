@@ -52,7 +52,8 @@ def choose_lengths(lengths: np.ndarray, *, count: int, max_length: int, multiple
     rows = np.bincount(-(-np.asarray(lengths) // multiple))  # rows[i]: the number of rows of i steps
     shorter = np.concatenate([[0], np.cumsum(rows)])  # shorter[i]: the number of rows of fewer than i steps
     steps = np.arange(len(rows))
-    # best[i]: the minimum total padded length (in steps) of the rows of up to i steps, with the buckets so far.
+    # best[i]: the minimum total padded length (in steps) of the rows of up to i steps, first with one padded length.
+    # Each pass of the loop allows one more padded length.
     best, choice = steps * shorter[1:], [np.full(len(rows), -1)]
     last_bucket = steps * (shorter[1:] - shorter[1:, None])  # [j, i]: the total padded length of rows of j+1 to i steps
     last_bucket[np.tril_indices(len(rows))] = np.iinfo(np.int64).max // 2
@@ -83,7 +84,7 @@ class EpochExamples(abc.ABC):
     """An endless sequence of examples, epoch after epoch. All rows of a batch have the same padded length.
 
     Example n has index n % B in batch n // B. The seed determines the order of the rows. An epoch has every row once.
-    If its batches have more rows than the features, the other rows are empty and have weight 0.
+    If the batches of an epoch have more rows than the features, the surplus rows are empty and have weight 0.
     """
 
     def __init__(self, features: Features, *, batch_size: int, shapes: tuple[int, ...], seed: int, pad_id: int):

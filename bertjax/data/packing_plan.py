@@ -113,7 +113,7 @@ def plan_packed_rows(
 def choose_plan(
     lengths: np.ndarray, shapes: tuple[int, ...], size: int, sizes: Callable[[int], tuple[int, ...]], cost: Cost
 ) -> PackingPlan:
-    """Returns the cheapest plan. A packed plan must cost less than _MAX_COST times the plan with single rows.
+    """Returns the cheapest plan. A packed plan must cost less than _MAX_COST times the cost of single rows.
 
     Args:
       lengths: int64 [N], the lengths of the sequences; N > 0.

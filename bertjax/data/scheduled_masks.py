@@ -16,7 +16,7 @@ class ScheduledMasks:
     The rate of example n depends only on n and the attributes, so a resumed run has the same rates.
 
     Attributes:
-      examples: The examples. Their own mask rate is the higher of `first` and `last`.
+      examples: The examples. The mask rate in their options is the higher of `first` and `last`.
       first, last: The mask rates of the first and of the last example.
       count: The number of examples in the phase.
     """

@@ -1,7 +1,7 @@
 """Chooses the words to mask for the units "word" and "span" of masking.py. Processes all rows of a batch together.
 
-Spans are considered in random order, the next span of every row in one step. A span is shortened to the words that fit
-in the unused budget of its row. It is rejected if it overlaps a span that was selected before.
+The spans of a row are considered in random order, and a step considers the next span of every row. A span is shortened
+to the words that fit in the unused budget of its row. It is rejected if it overlaps a span that was selected before.
 """
 
 import dataclasses

@@ -12,7 +12,7 @@ def check_beam(flags: str) -> None:
       UserError: Apache Beam or the package of a runner is not installed, a flag is unknown, or a Dask scheduler does
         not answer.
     """
-    # The warnings of Beam, such as of missing packages for BigQuery, do not matter to users.
+    # The warnings of Beam, such as those about missing packages for BigQuery, do not matter to users.
     logging.getLogger('apache_beam').setLevel(logging.ERROR)
     logging.getLogger('distributed.client').setLevel(logging.CRITICAL)
     try:

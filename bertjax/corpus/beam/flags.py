@@ -24,7 +24,7 @@ _DASK_PARTITIONS = 1024
 
 
 def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, PipelineOptions]:
-    """Creates the runner and the options of a pipeline that starts with a number of `elements`.
+    """Creates the runner and the options of a pipeline whose first collection has `elements` elements.
 
     Raises:
       UserError: The flags cannot be parsed, the runner cannot be imported, or a flag or an argument is unknown.

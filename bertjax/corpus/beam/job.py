@@ -84,7 +84,7 @@ def missing_results_error(folder: pathlib.Path, missing: int, total: int) -> Use
 def run_pipeline(
     flags: str, folder: pathlib.Path, numbers: Iterable[int], fill: Callable[[beam.PCollection], object]
 ) -> None:
-    """Runs a pipeline to its end. `fill` adds its steps to the collection of `numbers`, the units of work.
+    """Runs a pipeline to its end. `fill` applies the steps to the collection of `numbers`, the units of work.
 
     Raises:
       UserError: The flags are invalid, a step raised a UserError, or the pipeline failed.
