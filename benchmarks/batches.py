@@ -13,8 +13,8 @@ def random_batch(
     Args:
       rows, seq_len, predictions: B, S and P.
       vocab_size: The number of pieces.
-      sequences: The number of sequences per row. If it is above 1, a row is packed: it is split at random into
-        sequences of at least 16 positions.
+      sequences: The number of sequences per row. If there are several, the rows are packed: each row is split at random
+        into sequences of at least 16 positions.
       shortest: The fraction of real positions in the first row. The fraction grows linearly to 1 in the last row.
     """
     rng = np.random.default_rng(0)

@@ -8,7 +8,7 @@ each kind. Learning rates, batch sizes and epochs are those of the teacher:
     labels          starts from blocks 0, 3 and 5 of the pre-trained model, and learns from labels only
     labels, copied  starts from the same blocks of the teacher, and learns from labels only
     soft            starts like `labels, copied`, and learns from labels and the teacher's outputs at temperature 2
-    layers, soft    like `soft`, but the first half of the steps learns only from the teacher's embeddings, hidden
+    layers, soft    like `soft`, but in the first half of the steps, learns only from the teacher's embeddings, hidden
                     states and attention
 
 Each run is a process `python -m bertjax.main`. A finished run writes KEPT/NAME.json and is not repeated. The table at

@@ -4,8 +4,8 @@
     python benchmarks/embedding_precision.py --data=glue/STS-B --init=out/stsb --dims=384,192,96,48
 
 The script embeds the sentences of dev.tsv. The ranges of int8 vectors come from the first 2,000 sentences of train.tsv.
-The cosines of int8 vectors are computed from the dequantized values, or from the integers. `bytes` is the size of a
-vector. Without --init, the model is all-MiniLM-L6-v2, which was not trained to be truncated
+The cosines of int8 vectors are computed both from the dequantized values and from the integers. The column `bytes` has
+the size of a vector. Without --init, the model is all-MiniLM-L6-v2, which was not trained to be truncated
 (config.task.matryoshka_dims). --init can also be the workdir of configs/embed.py:stsb.
 """
 

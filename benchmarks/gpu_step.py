@@ -8,9 +8,9 @@ rows, the most important first, and prints and writes each row when it is finish
 
     BERT-large at S=128 and S=512; packed rows of 512 (of --corpus, else random ids); BERT-base at S=128
 
-A row has the median step time, sequences per second with a goal, MFU, the sequences per second of transformers, and the
-ratio of both rates. Both sides run in turn. If transformers cannot run, its column is empty, and a line gives the
-reason. After --seconds, no further row starts.
+A row has the median step time, the sequences per second and their goal, MFU, the sequences per second of transformers,
+and the ratio of both rates. bertjax and transformers run in turn. If transformers cannot run, its column is empty, and
+a line gives the reason. After --seconds, no further row starts.
 
     python benchmarks/gpu_step.py --try_out
 
@@ -94,8 +94,8 @@ def measure(row: Row, unpacked: Mapping[str, Any] | None) -> dict[str, Any]:
 
     Args:
       row: The row.
-      unpacked: The figures of the unpacked row of the same shape, if they were measured. A packed row is compared with
-        the transformers figures of this row.
+      unpacked: The figures of the unpacked row of the same shape, or None if they were not measured. A packed row is
+        compared with transformers on the unpacked row.
     """
     ours = Ours(
         row,

@@ -61,7 +61,7 @@ def ours(directory: str) -> Callable[[Sequence[str]], np.ndarray]:
 
 
 def torch_encoder(directory: str, *, sort: bool) -> Callable[[Sequence[str]], np.ndarray]:
-    """Returns the same function in PyTorch."""
+    """Returns a function of PyTorch that maps N texts to float32 [N, D]."""
     import torch
     import transformers
 

@@ -64,7 +64,7 @@ class SlowExamples:
 
 
 def waiting_share(threads: int) -> float:
-    """Returns the fraction of its time that a loop waits for slow batches; checks the order of the batches."""
+    """Returns the fraction of the time for which a loop waits for slow batches; checks the order of the batches."""
     sharding = batch_sharding(make_mesh({'data': -1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1]))
     loader = Loader(SlowExamples(), first=0, batch_size=8, sharding=sharding, threads=threads)
     waited, began = 0.0, time.perf_counter()

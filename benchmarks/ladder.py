@@ -2,10 +2,10 @@
 
     python benchmarks/ladder.py --corpus='TEXTS/*.txt.gz' --heldout=FILE.txt --pairs=pairs.jsonl --minutes=20
 
-A rung keeps the changes of the rungs below it, except those of side steps. Every rung is a run of `python -m
+A rung keeps the changes of the rungs below it, except rungs with `kept=False`. Every rung is a run of `python -m
 bertjax.main`, and its number of steps follows from the processor time. A short run measures the time of a step once and
 writes it to KEPT/speeds. Later runs use this time, also on other machines, so they have the same number of steps. A
-rung whose arrays have the same shapes as those of a measured rung may use a copy of its file in KEPT/speeds. A finished
+rung with arrays of the same shapes as a measured rung may use a copy of that rung's file in KEPT/speeds. A finished
 run writes KEPT/NAME-SEED-MINUTESm.json and is not repeated. Small models waste less processor time on one core than on
 two: start the program with `taskset -c 0`, and a second one with `taskset -c 1`.
 
@@ -82,8 +82,8 @@ class Run:
     def seconds_per_step(self) -> float:
         """Returns the processor time of a step, which is measured once for all seeds and lengths of runs.
 
-        It is the number of cores times the shortest wall time of a step (each value is a mean over two steps), because
-        other programs on the machine lengthen the processor time.
+        The result is the number of cores times the shortest wall time of a step (each value is a mean over two steps),
+        because other programs on the machine lengthen the processor time.
         """
         if not self.speed.exists():
             cores = schedulable_cores()
@@ -107,7 +107,7 @@ class Run:
         return self.train(self.folder, steps)
 
     def finish(self) -> dict[str, Any]:
-        """Trains for the given processor time, measures, and writes the result."""
+        """Trains for --minutes of processor time, measures, and writes the result."""
         steps = round(60 * _MINUTES.value / self.seconds_per_step())
         seconds = self.fit(steps)
         rows = [json.loads(line) for line in (self.folder / 'metrics.jsonl').read_text().splitlines()]

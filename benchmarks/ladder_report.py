@@ -1,9 +1,9 @@
-"""Prints the table of the runs of benchmarks/ladder.py and a fit of their losses, and draws them.
+"""Prints the table of the runs of benchmarks/ladder.py and a fit of their losses, and draws their bits per byte.
 
     python benchmarks/ladder_report.py --picture=docs/budget.png
 
 The fit is the loss as a function of size and tokens, for config.budget (bertjax/pretrain/budget_choice.py). The picture
-shows the losses over the processor time.
+shows the bits per byte over the processor time.
 """
 
 import json

@@ -96,9 +96,10 @@ LADDER = (
     Rung(
         'next sentence', {'pairs.mode': 'nsp', 'model.num_segments': 2, 'masking.final_rate': 0.15}, kept=False
     ),
-    # The next two have as many steps as 'weight decay 0.1'. Their `mlm_loss` is on their own rows. The results also
-    # have the loss on rows of whole sentences. To measure it, start a pre-training with pairs.mode=full_sentences from
-    # the exported model, and read the loss at step 0. Packed sentences are not better on BLiMP.
+    # The next two have as many steps as 'weight decay 0.1'. Their `mlm_loss` is on rows like those of the training. The
+    # results also have the loss on rows of whole sentences. To measure this loss, start a pre-training with
+    # pairs.mode=full_sentences from the exported model, and read the loss at step 0. Packed sentences are not better on
+    # BLiMP.
     Rung('packed sentences with decay 0.1', _PACKED_SENTENCES, kept=False),
     # With whole sentences, 22 % of the positions in rows of 64 are padding.
     Rung('full rows', {'pairs.mode': 'full_rows'}),

@@ -73,7 +73,7 @@ def average_ancestors(codes: list[str], width: int) -> np.ndarray:
     for code in codes:
         above = ['.'.join(code.split('.')[: i + 1]) for i in range(3)]
         line = [vectors.setdefault(name, rng.normal(0, 0.02, width)) for name in (code[0], *above)]
-        rows.append(np.mean(line, axis=0) * 2)  # restores the standard deviation of the four independent vectors
+        rows.append(np.mean(line, axis=0) * 2)  # restores the standard deviation of one vector
     return np.asarray(rows, np.float32)
 
 

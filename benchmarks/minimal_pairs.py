@@ -62,7 +62,7 @@ def our_scorer(model: LoadedModel, sequences: list[np.ndarray]) -> Scorer:
 
 
 def torch_scorer(directory: str, sequences: list[np.ndarray], mask_id: int) -> Scorer:
-    """Returns the same function in PyTorch."""
+    """Returns a function that computes the scores with PyTorch, float64 [N, 2]."""
     torch.set_num_threads(_THREADS.value or schedulable_cores())
     model = transformers.AutoModelForMaskedLM.from_pretrained(directory).eval()
     copies = [(row, position) for row, ids in enumerate(sequences) for position in range(1, len(ids) - 1)]

@@ -2,8 +2,9 @@
 
     OMP_WAIT_POLICY=passive python benchmarks/modern.py --threads=2
 
-The batch has sequences of mixed lengths. transformers pads each to the longest. bertjax packs the sequences into rows
-of this length ('packed'), or also pads them ('padded'). Two computations are timed, in float32 and without dropout:
+The batch has sequences of mixed lengths. transformers pads each sequence to the length of the longest. bertjax packs
+the sequences into rows of this length ('packed'), or also pads them ('padded'). Two computations are timed, in float32
+and without dropout:
 
 * a training step of Ettin's 17M (arXiv 2507.11412): 30 % masks, forward, backward, clipping, AdamW. transformers
   computes the logits of all positions, or only those of masked positions in modes that end in `-sparse`;

@@ -37,7 +37,7 @@ _DTYPE = flags.DEFINE_enum('dtype', 'float32', ['float32', 'bfloat16'], 'The dty
 _LENGTH = flags.DEFINE_integer('seq_len', 512, 'S; 15.6 % of the positions are predicted.')
 _BATCH = flags.DEFINE_integer('batch_size', 4, 'The number of rows per step.')
 _STEPS = flags.DEFINE_integer('steps', 8, 'The number of timed steps.')
-_ROWS = 256  # the number of rows per batch when making rows is timed
+_ROWS = 256  # the number of rows per batch in the timing of making rows
 
 
 class Side:

@@ -162,7 +162,7 @@ class Comparison:
             for begin in range(0, _STEPS.value, _BLOCK.value):
                 firsts = [step * batch for step in range(begin, begin + _BLOCK.value)]
                 rows = [(first, examples.batch(first + np.arange(batch))) for first in firsts]
-                # The two sides also alternate in which one trains first.
+                # From block to block, the sides swap which of them trains first.
                 for name in SIDES if begin // _BLOCK.value % 2 else SIDES[::-1]:
                     times[name].append(timed_block(sides[name], rows))
                 if (begin + _BLOCK.value) % _EVERY.value == 0:

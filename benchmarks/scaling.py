@@ -91,7 +91,7 @@ class Model:
         self.rows = rows[-1]
         self.seq_len = last['seq_len']
         self._flops = last['mfu_estimate'] * last['estimated_step_s'] / self.rows  # seconds of a row at peak
-        # Pairs: a function that returns the sent share, and the bytes, which do not depend on the number of chips.
+        # Pairs: the function from the number of chips to the sent share, and bytes that do not depend on this number.
         self._sent = [
             (SENT_SHARES[row['kind']], row['bytes'] / SENT_SHARES[row['kind']](row['chips'])) for row in last['sent']
         ]

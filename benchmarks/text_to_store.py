@@ -3,10 +3,10 @@
     python benchmarks/text_to_store.py --corpus='texts/*.txt' --tokenizer=vocab.txt --google=bert
 
 bertjax reads the text, splits sentences, encodes, finds duplicates and writes the store. google-research/bert
-(`create_training_instances` of create_pretraining_data.py, from a checkout) reads split sentences of the first
---google_megabytes of the same text. It encodes them, makes pairs and masks once, and writes nothing. The builds run in
-turn, each in a new process. The script measures the CPU time of all processes, because other work on the machine hardly
-affects it, and also prints the wall time. The figures in the documentation need the extra `fast`.
+(`create_training_instances` of create_pretraining_data.py, from a checkout) reads the first --google_megabytes of the
+same text, already split into sentences. It encodes them, makes pairs and masks once, and writes nothing. The builds run
+in turn, each in a new process. The script measures the CPU time of all processes, because other work on the machine
+hardly affects it, and also prints the wall time. The figures in the documentation need the extra `fast`.
 """
 
 import glob
@@ -81,7 +81,8 @@ def _theirs() -> dict[str, float]:
         size = 0
         for number, paragraph in enumerate(iter_texts(_CORPUS.value)):
             size += len(paragraph.encode()) + 1
-            file.write('\n'.join(split_sentences(paragraph)) + '\n' + '\n' * (number % 15 == 14))  # 15 paragraphs each
+            # Every 15 paragraphs form a document.
+            file.write('\n'.join(split_sentences(paragraph)) + '\n' + '\n' * (number % 15 == 14))
             if size > _GOOGLE_MB.value * 1e6:
                 break
         file.flush()
