@@ -167,13 +167,13 @@ def _walk_full_rows(split: StoreSplit, seq_len: int, seed: int, plan: int) -> np
     The length of the first chunk is random, so rows break at different tokens in each plan.
     """
     capacity, tokens_before = seq_len - 2, split.sentence_offsets[split.document_offsets]
-    # A place is a token, or the separator before a further document.
-    first_places = tokens_before[:-1] + np.arange(split.num_documents)
-    places = int(tokens_before[-1]) + split.num_documents - 1
-    breaks = np.arange(1 + int(randint(capacity, seed, Stream.FIRST, plan)), places, capacity)
-    breaks = np.concatenate([[0], breaks, [places]])
+    # The positions are those of all tokens and of a separator before each document except the first.
+    first_positions = tokens_before[:-1] + np.arange(split.num_documents)
+    positions = int(tokens_before[-1]) + split.num_documents - 1
+    breaks = np.arange(1 + int(randint(capacity, seed, Stream.FIRST, plan)), positions, capacity)
+    breaks = np.concatenate([[0], breaks, [positions]])
     # A row begins with the token after a separator, not with the separator. `unique` drops rows that would be empty.
-    starts = np.unique(breaks + 1 - np.searchsorted(first_places, breaks, 'right'))
+    starts = np.unique(breaks + 1 - np.searchsorted(first_positions, breaks, 'right'))
     chunks = np.empty(len(starts) - 1, CHUNK)
     chunks['start'], chunks['a'] = starts[:-1], np.diff(starts)
     chunks['b'] = np.searchsorted(tokens_before, starts[1:]) - np.searchsorted(tokens_before, starts[:-1], 'right') + 1
