@@ -63,9 +63,9 @@ def parse_sentences(
         )
         return
     sentences = value if value and all(isinstance(item, list) for item in value) else [value]
-    invalid = next((item for sentence in sentences for item in sentence if not fits(item)), None)
-    if invalid is not None:
-        yield Broken('wrong sequence', number, f'{printable(repr(invalid)[:60])} in a list of {kind}')
+    invalid = [item for sentence in sentences for item in sentence if not fits(item)]
+    if invalid:
+        yield Broken('wrong sequence', number, f'{printable(repr(invalid[0])[:60])} in a list of {kind}')
         return
     types = record.get(SEGMENTS) if segments and value else None
     if types is None:

@@ -114,6 +114,8 @@ def test_rows_have_the_segments_of_the_corpus(mode: str, tmp_path: pathlib.Path)
         ({'codes': [['c1'], ['c2']], 'segments': [1]}, {'segments': 3, 'strict': True}, r'l:4: found wrong segments'),
         ({'codes': [['c1', 5]]}, {'strict': True}, r'data\.jsonl:4: found wrong sequence \(5 in a list of symbols'),
         ({'codes': [['c 1']]}, {'strict': True}, r'data\.jsonl:4: found wrong sequence'),
+        ({'codes': [['c1', None]]}, {'strict': True}, r'data\.jsonl:4: found wrong sequence \(None in a list'),
+        ({'codes': [[5, None]]}, {'format': 'ids', 'strict': True}, r'data\.jsonl:4: found wrong sequence'),
         ({'code': [['c1']]}, {'strict': True}, r'data\.jsonl:4: found missing sequence .* there are: code'),
         ({'codes': [[True]]}, {'format': 'ids', 'strict': True}, r'data\.jsonl:4: found wrong sequence'),
     ],
