@@ -183,7 +183,7 @@ def coherence(split: StoreSplit) -> tuple[float | None, float | None]:
 
     Returns:
       Two ratios: the overlap of neighbors divided by that of sentences of different documents, and by that of distant
-      sentences of the same document. The second ratio, or both, are None if there are too few pairs.
+      sentences of the same document. A ratio is None if there are too few pairs, or only one document for the first.
     """
     documents = [[set(ids.tolist()) for ids in document] for document in _sample(split)]
     counts = collections.Counter(token for document in documents for ids in document for token in ids)
@@ -203,5 +203,6 @@ def coherence(split: StoreSplit) -> tuple[float | None, float | None]:
     if len(near) < MIN_PAIRS:
         return None, None
     likeness = float(np.mean(near))
+    across = likeness / max(float(np.mean(other_document)), 1e-6) if len(documents) > 1 else None
     within = likeness / max(float(np.mean(far)), 1e-6) if len(far) >= MIN_FAR else None
-    return likeness / max(float(np.mean(other_document)), 1e-6), within
+    return across, within

@@ -58,6 +58,7 @@ def test_only_shuffled_novels_give_a_warning(shared, tmp_path):
     sentences = [sentence for line in text.split('\n') for sentence in split_sentences(line)]
     chapters = [sentences[index : index + 200] for index in range(0, len(sentences), 200)]
     assert not _shuffle_warnings(_report(chapters, tmp_path, shared))
+    assert not _shuffle_warnings(_report([sentences], tmp_path, shared))  # there is no other document
     random.Random(0).shuffle(sentences)
     shuffled = [sentences[index : index + 200] for index in range(0, len(sentences), 200)]
     assert _shuffle_warnings(_report(shuffled, tmp_path, shared)) == ['The text looks shuffled by sentence']
