@@ -135,7 +135,7 @@ def test_other_text_is_refused_by_name(corpus, build, tmp_path, caplog, vocabula
 
 @pytest.fixture
 def half_build(build, monkeypatch, tmp_path):
-    """half_build(spec) stops a build before the merge; returns a list to which later builds append each shard's files.
+    """half_build(spec, **options) stops before the merge; returns a list to which later builds append a shard's files.
 
     A shard is a list of the names of its parts.
     """
@@ -152,10 +152,10 @@ def half_build(build, monkeypatch, tmp_path):
 
     monkeypatch.setattr(workers, 'encode_shard', record_and_encode)
 
-    def call(spec) -> list[list[str]]:
+    def call(spec, **options) -> list[list[str]]:
         with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
             patch.setattr(builder.merge, 'heldout_threshold', lambda *arguments: 1 / 0)
-            build(spec, workers=1)
+            build(spec, workers=1, **options)
         read.clear()
         return read
 
@@ -172,6 +172,13 @@ def test_a_half_built_store_of_the_same_text_is_continued(change, corpus, build,
     whole, after = (directory_bytes(tmp_path / name) for name in ('whole', 'store'))
     assert {**whole, identity.RECORD: b''} == {**after, identity.RECORD: b''}
     assert build(str(folder))[1] == []
+
+
+@pytest.mark.parametrize(('before', 'after'), [(True, False), (False, True)])
+def test_only_a_strict_half_built_store_is_continued_with_the_other_value(before, after, corpus, build, half_build):
+    read = half_build(str(corpus), strict=before)
+    build(str(corpus), workers=1, strict=after)
+    assert (read == []) == before
 
 
 def test_changed_files_of_a_half_built_store_are_read_again(corpus, build, half_build, tmp_path):
