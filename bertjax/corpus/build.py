@@ -50,7 +50,7 @@ def build_store(
       tokenizer: A tokenizer, or the path of a tokenizer.
       options: See `CorpusOptions`.
       progress: Whether to report progress: with a bar on a terminal, with occasional lines elsewhere.
-      replace: Whether to replace a finished store of other text or settings. If False, such a store raises an error.
+      replace: Whether to replace a finished store of other text or settings, instead of raising an error.
       other_fix: If `replace` is False, the text that follows 'restore …' in the fix of the error, such as ', or …'.
       log: A function that logs a line, for example about how files are read.
       beam: The flags of Apache Beam, which builds the same store; '' for a build on this machine.

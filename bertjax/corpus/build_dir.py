@@ -184,7 +184,7 @@ def prepare_partial(directory: pathlib.Path, plan: BuildPlan) -> set[int]:
 
 
 def _work(facts: dict) -> tuple:
-    """Returns the part of a plan.json that determines the content of shards. It omits paths and dates."""
+    """Returns the part of a plan.json that determines the content of shards: all but paths and dates."""
     units = [[[kind, *part] for kind, _, *part in parts] for parts in facts['units']]
     return facts['identity'], units, facts['strict']
 

@@ -1,7 +1,7 @@
 """Problems of a corpus and their fixes: broken input, the warnings of the report, and shuffled sentences.
 
-In running text, neighboring sentences share far more rare words than sentences of different documents do. If they do
-not, the sentences were shuffled, and sentence pairs teach a model nothing. `coherence` measures this overlap.
+In running text, neighboring sentences share far more rare words than sentences of different documents do. Otherwise,
+the sentences were shuffled, and sentence pairs teach a model nothing. `coherence` measures this overlap.
 """
 
 import collections
@@ -183,7 +183,7 @@ def coherence(split: StoreSplit) -> tuple[float | None, float | None]:
 
     Returns:
       Two ratios: the overlap of neighbors divided by that of sentences of different documents, and by that of distant
-      sentences of the same document. A ratio is None if there are too few pairs, or only one document for the first.
+      sentences of the same document. A ratio is None if there are too few pairs. With one document, the first is None.
     """
     documents = [[set(ids.tolist()) for ids in document] for document in _sample(split)]
     counts = collections.Counter(token for document in documents for ids in document for token in ids)

@@ -79,7 +79,7 @@ def text_bytes(parts: Iterable[TextPart | TextSource]) -> float:
 def _without_main() -> Iterator[None]:
     """Hides the main module, so that processes started in the block do not import it.
 
-    They do not need the main module, which may import JAX, or may be a script that would start the same work again.
+    The processes do not need the main module, which may import JAX, or may be a script that would start the work again.
     """
     main = sys.modules['__main__']
     sys.modules['__main__'] = types.ModuleType('__main__')

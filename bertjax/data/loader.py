@@ -72,7 +72,7 @@ class Loader:
     another thread works.
 
     Args:
-      examples: The source of the examples. Several threads may call it at the same time.
+      examples: The source of the examples. Several threads may call `batch` of the source at the same time.
       first: The number of the first example.
       batch_size: The rows of a batch over all processes.
       sharding: The sharding of the rows.

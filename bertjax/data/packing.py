@@ -80,7 +80,7 @@ def _sizes(examples: PretrainingExamples, tokens: np.ndarray, maskable: np.ndarr
     """Returns the size of each example, int64 [N], at most S.
 
     A row may have S tokens, P predictions and E = `max_examples(S)` examples. The size of an example is the maximum of
-    its tokens, S/P times its predictions, and S/E. So a row obeys all limits if the sizes in it sum to at most S.
+    its tokens, S/P times its predictions, and S/E. A row obeys all limits if its examples' sizes sum to at most S.
     """
     S, P = examples.seq_len, examples.max_predictions
     for_predictions = -(-prediction_budgets(maskable, examples.masking, P) * S // P)

@@ -99,7 +99,7 @@ def check_scheduler(runner: PipelineRunner, options: PipelineOptions) -> None:
     """Checks that the Dask scheduler of a runner answers, if one is configured. Warns if it has no workers.
 
     Raises:
-      UserError: The scheduler does not answer, or its file is missing or has no address.
+      UserError: The scheduler does not answer, or the scheduler file is missing or has no address.
     """
     if not is_dask(runner):
         return

@@ -1,7 +1,7 @@
 """Encodes the shards of a store with Apache Beam.
 
-Workers read the text, and the plan and the tokenizer in the store's folder `partial`. They write the files of shards
-(see `shard_writer`).
+Workers read the text, and the plan and the tokenizer in the store's folder `partial`. The workers write the files of
+shards (see `shard_writer`).
 """
 
 import contextlib

@@ -99,7 +99,7 @@ class BeamTextStatistics:
     Args:
       corpora: For each corpus, a list of specifications (see `spec` of `build.build_store`).
       flags: The value of config.beam.
-      folder: The folder of the job. `counts` and `sentences` remove it at their start and at their end.
+      folder: The folder of the job. `counts` and `sentences` remove the folder at their start and at their end.
 
     Raises:
       UserError: A specification has weights, or a source is invalid (see `resolve_sources`).
