@@ -4,11 +4,11 @@
     python benchmarks/inference.py --data=dev-v2.0.json
 
 The script compares three implementations, all from text to the mean of the last layer's tokens: bertjax; PyTorch with
-batches in the order of the texts, padded to their longest text, as by a data collator; PyTorch with texts sorted by
-length. Each is called once, because bertjax compiles in the first call. Then they run in turn. The script prints texts
-per second, the ratios of wall time and CPU time, the time of the first call, and the largest difference of a feature.
-On a shared machine, compare CPU times, with OMP_WAIT_POLICY=passive so that PyTorch's threads do not spin. Needs the
-extra `bench`.
+batches in the order of the texts, padded to the longest of the batch, as by a data collator; PyTorch with texts sorted
+by length. Each is called once, because bertjax compiles in the first call. Then they run in turn. The script prints
+texts per second, the ratios of wall time and CPU time, the time of the first call, and the largest difference of a
+feature. On a shared machine, compare CPU times, with OMP_WAIT_POLICY=passive so that PyTorch's threads do not spin.
+Needs the extra `bench`.
 
 On 23 November 2026 (one core with AVX-512, jax 0.10.2) the forward pass of MiniLM took 184 us of CPU time per position
 with 2 rows of 384 per batch, 198 with 4, 204 with 8, and 218 with 16 (the activations exceed the cache). Packed rows

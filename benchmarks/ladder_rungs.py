@@ -52,7 +52,7 @@ LADDER = (
     Rung('stable adamw', {'optimizer.name': 'stable_adamw'}, kept=False),
     Rung('muon', {'optimizer.name': 'muon', 'learning_rate': 2e-2}),
     Rung('masks 40 %', {'masking.rate': 0.4, 'max_predictions': 26}),
-    # These two have as many steps as 'masks 40 %'.
+    # The next two have as many steps as 'masks 40 %'.
     Rung('adam with masks 40 %', {'optimizer.name': 'bert_adam', 'learning_rate': 3e-3}, kept=False),
     Rung('[MASK] only', {'masking.mask': 1.0, 'masking.random': 0.0}, kept=False),
     Rung('bfloat16', {'model.dtype': 'bfloat16'}),

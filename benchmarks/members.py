@@ -2,8 +2,8 @@
 
     python benchmarks/members.py --config=configs/glue.py:rte --config.init=DIR --config.data=DIR --members=4
 
-Both train on the same rows with the programs of `config.sweep`: `sweep.together=1` and `sweep.together=MEMBERS`. The
-script prints the compile times, the steps of all seeds per second, and the ratio of these rates.
+Both ways train on the same rows with the programs of `config.sweep`: `sweep.together=1` and `sweep.together=MEMBERS`.
+The script prints the compile times, the steps of all seeds per second, and the ratio of these rates.
 """
 
 import contextlib

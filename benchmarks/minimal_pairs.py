@@ -4,10 +4,10 @@
 
 The script selects pairs at equal distances in the file, and scores both sentences of each pair with bertjax and with a
 plain loop in PyTorch. The loop sorts the masked copies of all sentences by length, and pads each batch to its longest
-copy. Both are called once, because bertjax compiles in the first call, and then in turn. The script prints masked
-copies per second of wall time and of CPU time, the ratios, the largest difference of a score, and the number of pairs
-that the two decide differently. On a shared machine, compare CPU times, with OMP_WAIT_POLICY=passive so that PyTorch's
-threads do not spin. Needs the extra `bench`.
+copy. Both programs are called once, because bertjax compiles in the first call, and then in turn. The script prints
+masked copies per second of wall time and of CPU time, the ratios, the largest difference of a score, and the number of
+pairs that the two decide differently. On a shared machine, compare CPU times, with OMP_WAIT_POLICY=passive so that
+PyTorch's threads do not spin. Needs the extra `bench`.
 
 Without --model, the model is a BERT-mini (4 layers, width 256, 30,522 pieces) with random weights.
 """

@@ -10,8 +10,8 @@ and without dropout:
   computes the logits of all positions, or only those of masked positions in modes that end in `-sparse`;
 * the last hidden states of ModernBERT-base (arXiv 2412.13663).
 
-Both start from the same random weights. The script first checks that losses and states are equal. Then it runs the
-modes in turn, and prints the median CPU time of each mode and the median ratio to the first mode. Set
+Both libraries start from the same random weights. The script first checks that losses and states are equal. Then it
+runs the modes in turn, and prints the median CPU time of each mode and the median ratio to the first mode. Set
 OMP_WAIT_POLICY=passive, so that PyTorch's threads do not spin and add to the CPU time. Needs the extra `bench`.
 
 On 25 November 2026 (two busy cores with AVX-512, jax 0.10.2, torch 2.13.0, transformers 5.24.0), packed rows computed
@@ -158,7 +158,7 @@ def our_step(folder: str, batch: Mapping[str, np.ndarray]) -> Callable[[], float
 
 
 def their_step(folder: str, mode: str, sequences: Tokens, masks: list[np.ndarray], mask_id: int) -> Callable[[], float]:
-    """Returns the same function for transformers."""
+    """Returns a function that does the same with transformers."""
     attention, _, sparse = mode.partition('-')
     model = transformers.ModernBertForMaskedLM.from_pretrained(
         folder, attn_implementation=attention, sparse_prediction=bool(sparse)
@@ -206,7 +206,7 @@ def our_forward(folder: str, mode: str, sequences: Tokens) -> Callable[[], np.nd
 
 
 def their_forward(folder: str, mode: str, sequences: Tokens) -> Callable[[], np.ndarray]:
-    """Returns the same function for transformers."""
+    """Returns a function that does the same with transformers."""
     model = transformers.ModernBertModel.from_pretrained(folder, attn_implementation=mode).eval()
     inputs = pad(sequences)
     ids, attended = (torch.from_numpy(inputs[name]) for name in ('input_ids', 'attention_mask'))

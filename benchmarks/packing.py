@@ -2,8 +2,8 @@
 
     python benchmarks/packing.py --corpus='texts/*.txt' --tokenizer=vocab.txt --size=mini --batch_size=4
 
-Both train the same model with dropout on consecutive batches of the same text, in turn. The script prints the medians,
-the fraction of real positions, the ratio of real tokens per second, and the rows per second from the store.
+Two trainings of the same model with dropout run in turn, on consecutive batches of the same text. The script prints the
+medians, the fraction of real positions, the ratio of real tokens per second, and the rows per second from the store.
 """
 
 import os

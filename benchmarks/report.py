@@ -98,7 +98,7 @@ def pooled_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) 
 
 
 def _pooled(results: Sequence[tuple[Experiment, Results]]) -> str:
-    """Returns a line about the first metric of each task that both have run; '' if no task has several seeds."""
+    """Returns a line about the first metric of each task that both frameworks ran; '' if no task has several seeds."""
     pairs = []
     for experiment, each in results:
         first = next(iter(experiment.figures))

@@ -136,7 +136,7 @@ class Theirs:
 def both(
     phase: Phase, settings: Any, tokenizer: Tokenizer, folder: pathlib.Path, *, mode: str, seed: int
 ) -> dict[str, Ours | Theirs]:
-    """Returns {'bertjax': …, 'transformers': …} with equal random weights, which it writes to `folder`."""
+    """Returns {'bertjax': …, 'transformers': …} with equal random weights; writes the model to `folder`."""
     setup = phase.setup
     with mesh_context(setup.mesh):
         state = setup.create(seed)

@@ -3,10 +3,10 @@
     python benchmarks/start.py --recipe=configs/glue.py:rte --init=CHECKPOINT --data=RTE --records=768
 
 A round runs four commands in turn, each timed from the start of the interpreter to its end: `python -m bertjax.main`
-with an empty compilation cache; the same in another workdir with the cache of the first; benchmarks/trainer.py with
-rows grouped by length; and benchmarks/trainer.py with rows padded to the maximum length. Each evaluates after the last
-step, and none saves a model. The script prints wall times, CPU times and their ratios, as medians over the rounds. For
-bertjax, it also prints the time until the end of the first step.
+with an empty compilation cache; the same in another workdir with the cache of the first command; benchmarks/trainer.py
+with rows grouped by length; and benchmarks/trainer.py with rows padded to the maximum length. Each evaluates after the
+last step, and none saves a model. The script prints wall times, CPU times and their ratios, as medians over the rounds.
+For bertjax, it also prints the time until the end of the first step.
 
 Other work on the machine affects the wall times. CPU times on one core (`taskset -c 0`) are the most reliable. Spinning
 threads would add to the CPU time, so PyTorch's threads are set to sleep. Needs the extra `bench`. A round of RTE takes

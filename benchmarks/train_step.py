@@ -124,7 +124,7 @@ def ours(config: ConfigDict, dtype: str, rows: list[Batch]) -> Callable[[int], N
 
 
 def theirs(mode: str, rows: list[Batch]) -> Callable[[int], None]:
-    """Returns the same function for transformers."""
+    """Returns a function that does the same with transformers."""
     kind, *options = mode.split('-')
     attention = 'eager' if kind == 'eager' else 'sdpa'
     step = peer.make_step(
