@@ -14,7 +14,7 @@ from bertjax.model.dropout import Dropout
 
 
 def check_attention() -> list[str]:
-    """Compares each attention implementation of this device with plain attention on the CPU in float32.
+    """Compares each attention implementation that this device supports with plain attention on the CPU in float32.
 
     Returns:
       One line for each comparison.

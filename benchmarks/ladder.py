@@ -2,12 +2,12 @@
 
     python benchmarks/ladder.py --corpus='TEXTS/*.txt.gz' --heldout=FILE.txt --pairs=pairs.jsonl --minutes=20
 
-A rung keeps the changes of the rungs below it, except rungs with `kept=False`. Every rung is a run of `python -m
+A rung keeps the changes of the rungs below it that have `kept=True`. Every rung of bertjax is a run of `python -m
 bertjax.main`, and its number of steps follows from the processor time. A short run measures the time of a step once and
 writes it to KEPT/speeds. Later runs use this time, also on other machines, so they have the same number of steps. A
-rung with arrays of the same shapes as a measured rung may use a copy of that rung's file in KEPT/speeds. A finished
-run writes KEPT/NAME-SEED-MINUTESm.json and is not repeated. Small models waste less processor time on one core than on
-two: start the program with `taskset -c 0`, and a second one with `taskset -c 1`.
+rung with arrays of the same shapes as a measured rung may use a copy of that rung's file in KEPT/speeds. A finished run
+writes KEPT/NAME-SEED-MINUTESm.json and is not repeated. Small models waste less processor time on one core than on two:
+start the program with `taskset -c 0`, and a second one with `taskset -c 1`.
 
 The measures are the masked-LM loss on the held-out text with 15 % masks, in nats per piece and in bits per byte (which
 are comparable across vocabularies), and the accuracy on the minimal pairs. A tenth of BLiMP is enough:
