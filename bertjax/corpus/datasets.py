@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.files.paths import is_remote
 from bertjax.files.streams import Broken, decode
 from bertjax.files.tfds import Dataset
 
@@ -108,8 +107,7 @@ def dataset_facts(spec: str, text_key: str) -> tuple[str, int, str]:
     sizes = [builder.info.splits[name].num_bytes for name in builder.info.splits]
     version = f'{builder.info.full_name}#{text_feature}:{len(source)}:{sizes}'
     name, split, feature = _parse_tfds(spec)
-    if name.startswith('/') or is_remote(name):
-        name = '/'.join(name.rstrip('/').split('/')[-2:])
+    name = '/'.join(name.rstrip('/').split('/')[-2:])  # the name and config of a dataset, or the end of a path
     return f'tfds:{name}@{split}' + (f'#{feature}' if feature else ''), len(source), version
 
 

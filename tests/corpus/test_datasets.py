@@ -1,5 +1,7 @@
 """Tests reading a dataset of tensorflow-datasets, prepared as array_record without TensorFlow."""
 
+import os
+
 import pytest
 from corpus_text import documents, ids_of, stored
 from etils import epath
@@ -47,7 +49,10 @@ def test_the_spec_names_the_feature(dataset, tmp_path, vocabulary, tokenizer):
     report = build_store(f'tfds:{dataset}@train#body', tmp_path / 'store', str(vocabulary), progress=False)
     assert stored(open_store(tmp_path / 'store')) == sorted(ids_of(DOCS, tokenizer))
     assert report['documents'] == len(DOCS)
-    assert dataset not in (tmp_path / 'store' / 'manifest.json').read_text()
+    manifest = (tmp_path / 'store' / 'manifest.json').read_text()
+    assert dataset not in manifest
+    build_store(f'tfds:{os.path.relpath(dataset)}#body', tmp_path / 'other', str(vocabulary), progress=False)
+    assert (tmp_path / 'other' / 'manifest.json').read_text() == manifest
     assert set(iter_texts(f'tfds:{dataset}#body')) == {sentence for doc in DOCS for sentence in doc}
 
 
