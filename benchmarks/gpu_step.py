@@ -90,7 +90,7 @@ def timed(steps: Mapping[str, Callable[[], Any]], count: int) -> dict[str, list[
 
 
 def measure(row: Row, unpacked: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns the figures of a row.
+    """Times the steps of a row, and returns the figures.
 
     Args:
       row: The row.

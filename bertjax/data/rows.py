@@ -109,7 +109,7 @@ def count_heads(coins: np.ndarray, seed: int, stream: int, n: np.ndarray) -> np.
 
 @dataclasses.dataclass(frozen=True)
 class TokenRanges:
-    """The ranges of tokens that fill B rows, [CLS] first and a [SEP] after each range.
+    """The ranges of tokens that fill B rows. [CLS] comes first, and one or two [SEP] follow each range.
 
     Attributes:
       row, column: int64 [R], the row and the first column of each range. Each row has at least one range.

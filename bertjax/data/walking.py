@@ -29,7 +29,7 @@ _BLOCK = 1 << 20
 def walk(
     split: StoreSplit, options: PairOptions, seq_len: int, seed: int, plan: int, next_probability: float = 0.5
 ) -> PairPlan:
-    """Makes plan number `plan`. For `next_probability`, see `calibrate`."""
+    """Makes plan number `plan` of a split. `next_probability` is the result of `calibrate`."""
     if options.mode == 'full_rows':
         return PairPlan(_walk_full_rows(split, seq_len, seed, plan), 0, next_probability)
     if not options.paired:
