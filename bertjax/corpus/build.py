@@ -62,7 +62,7 @@ def build_store(
       UserError: The corpus matches no file, has no usable document, or has broken input (if strict). The directory is
         remote, contains other files, or overlaps the corpus. Another process builds the store. `replace` is False, and
         the store has other text or settings. The flags of Beam are invalid, or a pipeline failed.
-      RuntimeError: A worker process died.
+      StoppedError: A worker process died.
     """
     if beam:
         check_beam(beam)

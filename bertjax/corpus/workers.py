@@ -17,6 +17,7 @@ from bertjax.cores import available_cores
 from bertjax.corpus.shard_writer import encode_shard
 from bertjax.corpus.shards import EXPANSION
 from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource
+from bertjax.errors import StoppedError
 from bertjax.files.streams import has_compression_suffix
 from bertjax.progress import Advance
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -100,7 +101,7 @@ def encode_shards(
 
     Raises:
       UserError: See `shard_writer.encode_shard`.
-      RuntimeError: A worker died.
+      StoppedError: A worker died.
     """
     size = text_bytes(itertools.chain.from_iterable(shards.values()))
     number = min(options.workers or (1 if size < SMALL else available_cores()), len(shards))
@@ -125,7 +126,7 @@ def encode_shards(
                 future.result()
     except concurrent.futures.process.BrokenProcessPool as error:
         fix = 'memory may be too small; run the same command again, if necessary with config.corpus_options.workers=1'
-        raise RuntimeError(f'a worker process died; {fix}') from error
+        raise StoppedError(f'stopped: a worker process died; {fix}') from error
     finally:
         counters[1] = 1
         pool.shutdown(wait=True, cancel_futures=True)

@@ -18,7 +18,7 @@ from bertjax.corpus import formats, shards, workers
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions, resolve_sources
 from bertjax.corpus.store import open_store
-from bertjax.errors import UserError
+from bertjax.errors import StoppedError, UserError
 
 DOCS = documents(4000)
 
@@ -54,13 +54,16 @@ def test_the_number_of_workers_changes_no_byte(corpus, small_shards, tmp_path, v
     assert stored(open_store(tmp_path / 'store1')) == sorted(ids_of(DOCS, tokenizer))
 
 
-def test_an_error_of_a_worker_ends_the_build(small_shards, tmp_path, vocabulary):
+def test_an_error_of_a_worker_ends_the_build(small_shards, tmp_path, vocabulary, monkeypatch):
     for name, end in (('a', b''), ('b', b'\n\n\xff broken\n')):  # One shard each.
         (tmp_path / f'{name}.txt').write_bytes(as_text(DOCS[:200]) + end)
     assert len(shards.cut_shards(resolve_sources(f'{tmp_path}/?.txt'), 'auto')) == 2
     options = CorpusOptions(workers=2, strict=True)
     with pytest.raises(UserError, match='invalid UTF-8'):
         build_store(f'{tmp_path}/?.txt', tmp_path / 'store', str(vocabulary), options, progress=False)
+    monkeypatch.setattr(workers, '_start_worker', os._exit)  # fails because of its arguments
+    with pytest.raises(StoppedError, match='a worker process died; memory may be too small'):
+        build_store(f'{tmp_path}/?.txt', tmp_path / 'other', str(vocabulary), options, progress=False)
 
 
 def test_the_other_workers_stop_after_an_error(tmp_path, monkeypatch):
