@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from bertjax.corpus.sequences import FORMATS
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import StoreSplit, TokenStore
 from bertjax.errors import UserError
@@ -67,13 +68,18 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
 
     The manifest contains the warnings, so any change of their wording changes the bytes of a store.
     """
-    warnings = []
+    warnings, is_text = [], options.format not in FORMATS
     single = facts['one_sentence_documents'] / facts['documents']
     if single > ONE_SENTENCE:
+        fix = (
+            'Put blank lines only between documents, read each file as one document (name its directory, or set '
+            'config.corpus_options.format=files)'
+            if is_text
+            else 'Give each document as a list of sentences'
+        )
         warnings.append(
             f'{single:.0%} of the documents have one sentence: they give no true next sentence, so NSP and SOP learn '
-            'little. Put blank lines only between documents, read each file as one document (name its directory, or '
-            'set config.corpus_options.format=files), or train without pairs (config.pairs.mode=full_sentences).'
+            f'little. {fix}, or train without pairs (config.pairs.mode=full_sentences).'
         )
     copies = facts['duplicate_documents'] / max(1, facts['documents_read'])
     if copies > DUPLICATE_DOCUMENTS:
@@ -113,7 +119,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
             'The sentences within documents look shuffled: neighbors are no more alike than sentences further apart '
             f'({within:.2f} times; running text: 1.4 and more). Sentence order (SOP) will teach nothing.'
         )
-    if facts['tokens_per_sentence'] > LONG_SENTENCE:
+    if is_text and facts['tokens_per_sentence'] > LONG_SENTENCE:
         warnings.append(
             f'A sentence has {facts["tokens_per_sentence"]:.0f} tokens on average: the text has no full stops that the '
             'splitter knows, or its lines are not paragraphs.'

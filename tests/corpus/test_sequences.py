@@ -137,6 +137,13 @@ def test_unknown_symbols_are_counted_and_broken_lines_are_dropped(tmp_path: path
     assert report['unknown_tokens'] == 1 and report['dropped'] == {'missing sequence': 1}
 
 
+def test_warnings_about_flat_lists_do_not_advise_on_text(tmp_path: pathlib.Path):
+    rows = [{'codes': [5 + (i + j) % 40 for j in range(200)]} for i in range(30)]
+    report = build_store(write_jsonl(tmp_path, rows), tmp_path / 'store', SYMBOLS, options(format='ids'))
+    assert 'Give each document as a list of sentences' in report['warnings'][0]
+    assert not any('blank lines' in warning or 'full stops' in warning for warning in report['warnings'])
+
+
 def test_the_segments_field_is_ignored_unless_segments_are_requested(tmp_path: pathlib.Path):
     path = write_jsonl(tmp_path, [{'codes': [['c1', 'c2'], ['c3']], 'segments': 'x'}])
     assert list(iter_texts(path, options(heldout=0))) == ['c1 c2', 'c3']
