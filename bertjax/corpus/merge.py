@@ -53,7 +53,7 @@ def count_distinct_lines(shards: list[Shard]) -> int:
     runs, total = [], 0
     for shard in shards:
         lines, ends = shard.array('lines'), itertools.accumulate(shard.record['runs'], initial=0)
-        runs += [lines[begin:end] for begin, end in itertools.pairwise(ends)]  # a run is sorted
+        runs += [lines[begin:end] for begin, end in itertools.pairwise(ends)]  # each run is sorted
     for low, high in itertools.pairwise(_bucket_edges(sum(map(len, runs)))):
         first, last = np.uint64(low), np.uint64(high - 1)
         hashes = [run[np.searchsorted(run, first) : np.searchsorted(run, last, 'right')] for run in runs]

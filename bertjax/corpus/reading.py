@@ -50,7 +50,7 @@ def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], li
         sampled = [members[i * (len(members) - 1) // max(1, count - 1)] for i in range(count)]
         inspected = [_inspect(source) for source in sampled]
         labels = [label for _, label in inspected]
-        # The only file of a component is never read as one document, because this could not be paired or held out.
+        # The only file of a component is never read as one document, which could be neither paired nor held out.
         single = len(members) > 1 and (labels.count('files') > labels.count('text') or not any(labels))
         by_path |= {source.path: dataclasses.replace(source, single=single) for source in members}
         known = [format for format, _ in inspected if format]

@@ -29,7 +29,7 @@ _BLOCK = 1 << 20
 def walk(
     split: StoreSplit, options: PairOptions, seq_len: int, seed: int, plan: int, next_probability: float = 0.5
 ) -> PairPlan:
-    """Makes plan number `plan` of a split. `next_probability` is the result of `calibrate`."""
+    """Makes plan number `plan` of a split. `next_probability` is that of IsNext; see `calibrate`."""
     if options.mode == 'full_rows':
         return PairPlan(_walk_full_rows(split, seq_len, seed, plan), 0, next_probability)
     if not options.paired:
@@ -167,7 +167,7 @@ def _walk_full_rows(split: StoreSplit, seq_len: int, seed: int, plan: int) -> np
     The length of the first chunk is random, so rows break at different tokens in each plan.
     """
     capacity, tokens_before = seq_len - 2, split.sentence_offsets[split.document_offsets]
-    # The positions are those of all tokens and of a separator before each document except the first.
+    # Every token, and the separator before every further document, has a position. `positions` is their number.
     first_positions = tokens_before[:-1] + np.arange(split.num_documents)
     positions = int(tokens_before[-1]) + split.num_documents - 1
     breaks = np.arange(1 + int(randint(capacity, seed, Stream.FIRST, plan)), positions, capacity)
