@@ -1,4 +1,4 @@
-"""Flags that any process may raise."""
+"""Boolean flags that are combined over all processes."""
 
 import collections
 
@@ -8,15 +8,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.parallel.distributed import is_multiprocess
 
-DELAY = 2  # flags are read this many steps later, so that no step waits for them
+DELAY = 2  # the combined flags are read this many steps later, so that no step waits for them
 
 
 class AnyProcessFlags:
     """Combines the flags of all processes: a combined flag is True if the flag of any process is True.
 
     Call the object once per step with the flags of this process. A call returns the combined flags of DELAY steps
-    earlier, which are the same in all processes. These flags are False in the first DELAY steps and in as many
-    steps after `clear`. If there is only one process, a call returns the current flags.
+    earlier, which are the same in all processes. In the first DELAY steps, and in the first DELAY steps after `clear`,
+    a call returns only False. If there is only one process, a call returns the current flags.
     """
 
     def __init__(self):

@@ -26,8 +26,8 @@ class StepLowering:
     """Lowers the train step of a phase, as one program or as two programs for gradients and update.
 
     Args:
-      members: If > 0, the number of runs (members) that the step trains together. The members are along the first axis
-        of states, schedules and seeds, and along the second axis of the arrays of a batch.
+      members: The number of runs (members) that the step trains together, along the first axis of states, schedules and
+        seeds, and along the second axis of the arrays of a batch. 0 stands for one run without these axes.
     """
 
     def __init__(self, setup: Setup, phase: PhaseSettings, members: int = 0):
@@ -56,7 +56,7 @@ class StepLowering:
         return self._lower_update(make_update(self._setup), (0, 0, 0), arguments)
 
     def _abstract(self, tree: Any) -> Any:
-        """Returns the abstract arrays of a replicated tree."""
+        """Returns replicated abstract arrays with the shapes and dtypes of a tree."""
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._replicated), tree)
 
     def _lower_update(self, function: Callable[..., Any], axes: Any, arguments: Any) -> jax.stages.Lowered:
@@ -65,7 +65,7 @@ class StepLowering:
         return self._lower(function, axes, arguments, donate_argnums=0, out_shardings=shardings)
 
     def _lower(self, function: Callable[..., Any], axes: Any, arguments: Any, **options: Any) -> jax.stages.Lowered:
-        """Lowers a function. `axes` are the axes of the members in the arguments."""
+        """Lowers a function. With members, `axes` are the `in_axes` of `jax.vmap`."""
         function = jax.vmap(function, in_axes=axes) if self._members else function
         with mesh_context(self._setup.mesh):
             return jax.jit(function, **options).lower(*arguments)
@@ -79,11 +79,11 @@ class StepLowering:
 
 
 def lower_in_two(lowering: StepLowering, batches: Mapping[int, BatchSpec]) -> Callable[[int], Callable[[], Program]]:
-    """Returns `lower` of `CompiledSteps` for steps of two programs. All lengths share the second one, the update.
+    """Returns `lower` of `CompiledSteps` for steps of two programs: gradients and update. All lengths share the update.
 
     On CPU, the update takes nearly half of the compile time of a step.
     """
-    updates: list[Any] = []  # has the compiled update after the first use
+    updates: list[Any] = []  # contains the compiled update after the first use
 
     def lower(length: int) -> Callable[[], Program]:
         lowered = lowering.gradients(batches[length])
@@ -138,14 +138,14 @@ class CompiledSteps:
     def _submit(self, lengths: Iterable[int]) -> None:
         for length in lengths:
             if length not in self._futures:
-                # Accelerators lower here: errors of all lengths come first, and the caller's JAX contexts apply.
+                # For accelerators, this thread lowers: errors are raised early, and the caller's JAX contexts apply.
                 job = self._lower(length) if self._in_parallel else lambda length=length: self._lower(length)()
-                # XLA releases the GIL.
+                # Threads run in parallel, because XLA releases the GIL.
                 self._pool = self._pool or concurrent.futures.ThreadPoolExecutor(None if self._in_parallel else 1)
                 self._futures[length] = self._pool.submit(job)
 
     def stop(self) -> None:
-        """Cancels the compilations of `compile_ahead` that have not started."""
+        """Cancels the compilations that have not started."""
         self._postponed = []
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)

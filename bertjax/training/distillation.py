@@ -11,7 +11,7 @@ from bertjax.losses import Objective
 class DistillationStage:
     """A part of the training with a separate objective and learning rate."""
 
-    # the objective of a run without a teacher -> that of this stage
+    # the objective of a run without a teacher -> the objective of this stage
     objective: Callable[[Objective], Objective] = lambda student: student
     learning_rate: float | None = None  # the peak; None for the run's peak
 

@@ -21,10 +21,10 @@ from bertjax.training.time_limit import PhaseTimeError, TimeLimit
 
 
 class Loop:
-    """Trains one run, or several runs together, and evaluates and saves in between and at the end.
+    """Trains one run, or several runs together. Evaluates and saves at the intervals of the settings and at the end.
 
-    With `early_stopping`, which applies to the last phase, each new best state is also saved. A save in between is left
-    out if the last step was not finite. `time_limit` can end a phase; None for no limit.
+    If `early_stopping` has a limit, each new best state of the last phase is also saved. A save is skipped if the last
+    step was not finite, unless the loop stops or ends there. `time_limit` can end a phase; None for no limit.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class Loop:
             return
         self._recorder.drain()  # The wait for the devices counts as training time.
         cost = self._evaluate(phase) if must_evaluate else None
-        # An earlier phase need not improve the score.
+        # Earlier phases do not count, because they need not improve the score.
         if must_evaluate and self._early_stopping.limit and phase is self._phases[-1]:
             may_save |= self._early_stopping.note(cost)
             last |= self._early_stopping.should_stop
-        # A non-finite step makes the parameters suspect. A periodic checkpoint of them could replace a better one.
+        # After a non-finite step, the parameters are suspect, and their checkpoint could replace a better checkpoint.
         if last or stop or over or (may_save and not self._recorder.suspect):
             self._save(cost if phase.may_be_best else None, last=last, stop=stop or over)
         if stop and not last:
@@ -115,7 +115,7 @@ class Loop:
             raise PhaseTimeError(step)
 
     def _evaluate(self, phase: Phase) -> float | None:
-        """Runs all evaluators of a phase. Returns the cost from `phase.evaluator`, if any."""
+        """Runs all evaluators of a phase. Returns the cost from `phase.evaluator`; None without this evaluator."""
         cost = None if phase.evaluator is None else self._run_evaluator(phase.evaluator)
         for evaluator in phase.other_evaluators:
             self._run_evaluator(evaluator)

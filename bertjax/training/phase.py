@@ -41,7 +41,7 @@ class EvaluatorProtocol(Protocol):
 class TrainStep:
     """The compiled train step, (state, batch) -> (state, metrics). It donates the state.
 
-    `schedule` is on the devices, and `seed`, the dropout seed of the phase, is a uint32 scalar or one per member.
+    `schedule` is on the devices. `seed` is the dropout seed of the phase, uint32 [], or [M] for M stacked members.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class TrainStep:
         return result
 
     def prepare(self) -> None:
-        """Compiles the step for all lengths now, so that a benchmark does not measure it."""
+        """Compiles the step for all lengths now, so that a benchmark does not measure the compilation."""
         for length in self._programs.lengths:
             self._programs.program(length, self._on_compile)
 
@@ -76,7 +76,7 @@ class Phase:
     batches: Mapping[int, BatchSpec]  # {padded length: shapes and dtypes of a batch of one member}
     stacked: bool = False  # whether state and batches have an axis for the members
     evaluator: EvaluatorProtocol | None = None  # selects the best checkpoint; None without held-out examples
-    other_evaluators: Sequence[EvaluatorProtocol] = ()  # they do not affect the best checkpoint
+    other_evaluators: Sequence[EvaluatorProtocol] = ()  # do not affect the choice of the best checkpoint
     flops_per_row: float = 0.0  # FLOPs of a training step per row, summed over all members; 0 if unknown
     may_be_best: bool = True  # whether a checkpoint may be the best; False if the phase does not train the head
     teacher: tuple[Any, ...] = ()  # (teacher parameters,) on the mesh if the objective has a `teacher_fn`
@@ -115,7 +115,7 @@ class Phase:
         member_examples = [member.examples for member in self.members]
         examples = StackedExamples(member_examples) if self.stacked else member_examples[0]
         # This call makes the pairing plans before the throughput is measured. In a shared workdir, the primary process
-        # makes them and the others read its files.
+        # makes the plans, and the other processes read its files.
         with contextlib.nullcontext() if has_separate_workdirs() else primary_first(sync_workdirs=False):
             examples.batch(np.asarray([first]))
         if is_multiprocess():

@@ -28,7 +28,7 @@ _AHEAD = 1  # the number of batches that the devices compute while the host fetc
 
 
 def no_op(rows: int) -> None:
-    """Ignores progress."""
+    """Ignores the number of finished rows."""
 
 
 def make_token_scores(module: nn.Module) -> Forward:

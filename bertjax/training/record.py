@@ -33,7 +33,7 @@ from bertjax.writers.writer import Callback, Writers
 # finished the step when the call returns, because `devices.claim_devices` turns off asynchronous dispatch.
 READ_BEHIND, CPU_READ_BEHIND = 2, 0
 STOP_AFTER_SKIPPED = 3  # non-finite steps in a row
-_MIN_REPORTED = 1.0  # seconds: the duration of a longer compilation is printed
+_MIN_REPORTED = 1.0  # seconds; the durations of longer compilations are printed
 
 
 class Recorder:
@@ -41,13 +41,14 @@ class Recorder:
 
     A writer that fails is dropped with a warning. A ledger that fails stops the training, because it must be complete.
 
-    A training row has the weighted means of the losses since the previous row, without non-finite steps, and the norms,
-    learning rate and counters of its step. Three non-finite steps in a row end a single run. If several runs are
-    trained together, they mark their run as failed, and the training continues.
+    A training row has the weighted means of the losses since the previous row, and the norms, learning rate and
+    counters of its step. The means exclude steps with a non-finite loss, gradient or update. Three of these steps in a
+    row end the training of a single run. If several runs are trained together, the three steps mark their run as
+    failed, and the training continues.
 
     Args:
       stacked: Whether the leaves of the metrics have the runs along the first axis.
-      failed: Whether each run had failed at the checkpoint; all False by default.
+      failed: Whether each run had failed before the checkpoint from which the training resumes; () if none had.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Recorder:
         self._read_behind = CPU_READ_BEHIND if jax.default_backend() == 'cpu' else READ_BEHIND
         self._sums: list[dict[str, tuple[float, float]]] = [{} for _ in folders]
         self._tokens, self._sequences = [0.0 for _ in folders], [0.0 for _ in folders]
-        # The position and the scalars of the last step that was read; None if a row contains them.
+        # The position and the scalars of the last step that was read; None if a row already contains them.
         self._pending: tuple[Position, list[dict[str, float]]] | None = None
         self._skipped_in_row = [0 for _ in folders]  # as of the last step that was read
         self.failed = list(failed) or [False for _ in folders]
@@ -102,7 +103,7 @@ class Recorder:
         """Syncs the files to disk. Call this before a checkpoint is written."""
         for lines in (*self._ledgers, *self._writers):
             lines.sync()
-        self.run_clock.write()  # so that repeated work can be attributed to exact steps
+        self.run_clock.write()  # so that `read_goodput` knows the exact steps that a restarted run repeats
 
     def begin_phase(self, flops_per_row: float) -> None:
         """Starts to measure the throughput of a phase. See `Phase` for `flops_per_row`."""

@@ -65,14 +65,14 @@ def check_memory(
 ) -> None:
     """Raises a UserError if a run does not fit the memory of the devices, before anything is allocated.
 
-    The estimate is a lower bound. It counts the parameters except those of heads, the moments and the batch. For one
-    part of the batch, it also counts the logits of the vocabulary and the input of each block (of one block if
+    The estimate is a lower bound: the batch, the parameters without those of heads, and the `moments`. For one part of
+    the batch, the estimate also contains the logits of the vocabulary and the input of each block (of one block if
     `moments` is 0).
 
     Args:
       rows, parts: The number of rows and the number of parts of a batch.
       predictions: The number of predictions per row.
-      moments: The number of optimizer arrays for each parameter; 0 if the encoder is not trained.
+      moments: `RunKeys.moments`, the number of further arrays per parameter; 0 if the encoder is not trained.
       zero1: One of `parallel.zero1.ZERO1`.
       key: The config key of `rows`, for the message.
     """

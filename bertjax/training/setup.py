@@ -34,7 +34,7 @@ class PhaseSettings:
       batch_size: Rows per update, over all devices.
       grad_accum_steps: The number of parts of a batch, which are processed one after the other.
       schedule, warmup_fraction, power, decay, decay_fraction: See `optim.schedules.make_schedule`.
-      reset_optimizer: Whether the phase begins with a fresh optimizer.
+      reset_optimizer: Whether the phase begins with a fresh optimizer state.
       layout: The layout of packed sequences if it is the same in every batch, else None.
       schedule_steps: The steps of the run at which the schedule begins and ends, if these settings describe only a part
         of a phase; None for `first_step` and `last_step`.
@@ -65,7 +65,7 @@ class PhaseSettings:
 
 @dataclasses.dataclass(eq=False)
 class Setup:
-    """The parts of a training that phases with the same objective share. It has no arrays.
+    """The parts of a training that phases with the same objective share. A setup has no arrays.
 
     Attributes:
       module: The Flax module of the model, which takes `objective.inputs`.
@@ -93,7 +93,7 @@ class Setup:
 
     def __post_init__(self):
         self.compiled: dict[tuple, Any] = {}
-        # `abstract_state` and `create` both use `init`. A jitted function is traced only once.
+        # `abstract_state` and `create` both use `init`, which is traced only once because it is jitted.
         self.init = jax.jit(self._init, inline=True)
         with mesh_context(self.mesh):
             self.state = abstract_state(self.init, self.mesh)

@@ -51,7 +51,7 @@ class EmaTrainState(TrainState):
 
     @property
     def eval_params(self) -> Any:
-        """The average."""
+        """The moving average `ema`, which is evaluated and exported instead of `params`."""
         return self.ema
 
     def with_params(self, params: Any) -> 'EmaTrainState':
@@ -93,7 +93,7 @@ def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> Train
 
 
 def put_params(params: Mapping[str, Any], abstract: TrainState) -> Any:
-    """Puts model parameters (host arrays) on the devices, with the dtypes and shardings of the state `abstract`."""
+    """Puts model parameters (host or device arrays) on the devices, with the dtypes and shardings of `abstract`."""
     return put_like(dict(params), without_aux(abstract.params))
 
 
@@ -103,7 +103,7 @@ def put_like(tree: Any, abstract: Any) -> Any:
 
 
 def without_aux(params: dict[str, Any]) -> dict[str, Any]:
-    """Returns the parameters of the model without those of the objective: `params` itself if there are none."""
+    """Returns the parameters of the model without those of the objective: `params` itself if it has none."""
     return {name: value for name, value in params.items() if name != AUX} if AUX in params else params
 
 

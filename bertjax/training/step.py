@@ -34,7 +34,7 @@ class Gradients(struct.PyTreeNode):
       grads: The gradients, in the tree of the trained parameters.
       loss: float32 scalar, the minimized loss.
       sums: {name: (sum, weight)} of the losses and accuracies; sum / weight is the mean.
-      counts: {name: int32 scalar}: `tokens`, and `sequences` for packed rows.
+      counts: {name: int32 scalar}: `tokens` without padding and, for packed rows, `sequences`.
     """
 
     grads: Any
@@ -81,9 +81,10 @@ def make_gradients(
     def local_gradients(
         params: Any, batch: Batch, seed: jax.Array, weights: Mapping[str, jax.Array], *teacher: Any
     ) -> LossAndGradients:
-        """Computes the contribution of `batch` to loss and gradients, which have the dtypes of the parameters.
+        """Computes the contribution of `batch` to the loss and to the gradients.
 
-        `weights` are the weights of the losses in the whole batch, float32 scalars.
+        The gradients have the dtypes of the parameters. `weights` are float32 scalars, the weights of the losses in the
+        whole batch.
         """
         stored, _ = partition(params, trained)
         trained_params, frozen = partition(exchange.gather(params) if exchange else params, trained)

@@ -16,7 +16,7 @@ TIMED_STEPS = 3
 
 
 def time_steps(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Iterable[Any]) -> float:
-    """Runs `1 + TIMED_STEPS` steps, and returns the seconds of the fastest. The first step does not count."""
+    """Runs `1 + TIMED_STEPS` steps, and returns the seconds of the fastest step except the first."""
     seconds = []
     for _, batch in zip(range(1 + TIMED_STEPS), batches, strict=False):
         start = time.perf_counter()

@@ -11,7 +11,7 @@ from bertjax.training.health.goodput_clock import recorded_until
 
 
 class TimeLimit:
-    """The wall time budget of a run. It can end one phase, but not the run.
+    """The wall time budget of a run. This limit can end one phase, but not the run.
 
     The time counts from `recorded_until`, and includes the preparation of the text. It excludes the time between a kill
     and the next start, and steps that a kill has lost.

@@ -48,9 +48,9 @@ def whole_batch_gradients(
     Args:
       forward: (parameters, rows) -> outputs of these rows.
       loss: (outputs of all rows, `compared` of all rows) -> (loss, sums).
-      rows, compared: The arrays of the batch that `forward` and `loss` read.
+      rows, compared: The arrays of the batch that `forward` reads, and the arrays that `loss` reads.
       parts: The number of parts in which the rows are computed.
-      over_devices: Whether the arrays have only the rows of this device, inside `jax.shard_map`.
+      over_devices: Whether the caller is in `jax.shard_map`, where the arrays have only the rows of this device.
     """
     if parts == 1:
         outputs, pull = jax.vjp(lambda params: forward(params, rows), params)

@@ -20,9 +20,9 @@ _DESCRIPTIONS = {**{kind: kind for kind in KINDS}, LOST: 'steps done again', 'da
 class Goodput:
     """The wall time of all processes of a run. The time of a process ends with its last row in time.jsonl."""
 
-    seconds: Mapping[str, float]  # {kind: seconds}: `goodput_clock.KINDS`, without lost steps, and LOST
+    seconds: Mapping[str, float]  # {kind: seconds} for the KINDS of goodput_clock.py and for LOST; STEP excludes LOST
     processes: int  # the number of processes, which ran one after the other
-    slow: Sequence[Mapping[str, Any]] = ()  # the log rows about slow steps
+    slow: Sequence[Mapping[str, Any]] = ()  # the rows of time.jsonl about slow steps
 
     @property
     def total(self) -> float:
@@ -35,7 +35,7 @@ class Goodput:
         return self.seconds.get(STEP, 0.0) / self.total
 
     def rest(self) -> list[tuple[str, float]]:
-        """Returns (description, share) of each kind except STEP that took time. The largest share is first."""
+        """Returns (description, share) of each kind that took time, except STEP. The largest share is first."""
         kinds = [kind for kind, each in self.seconds.items() if kind != STEP and each > 0]
         shares = [(_DESCRIPTIONS[kind], self.seconds[kind] / self.total) for kind in kinds]
         return sorted(shares, key=lambda item: -item[1])
@@ -58,7 +58,7 @@ def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | No
     If only some steps of a row are lost, the row's step seconds are divided equally among its steps.
     """
     rows = _read_rows(folder / TIMES)
-    limit = math.inf if until is None else until  # the state contains the steps of a row up to this step
+    limit = math.inf if until is None else until  # later steps are lost
     seconds: collections.Counter[str] = collections.Counter()
     processes = 0
     for row in reversed(rows):

@@ -29,7 +29,7 @@ KINDS = {
 SLOW = 5  # a slow step takes at least this many times the median
 _REPORTED = (COMPILE, EVALUATION)  # kinds with separate lines on the console
 _MIN_REPORTED = 0.5  # seconds; slow steps below this limit get a row in the log, but no line on the console
-_ROW_INTERVAL = 10.0  # seconds; a step writes a row if the last row is older; a kill loses the record since that row
+_ROW_INTERVAL = 10.0  # seconds; a step writes a row if the last row is older, and a kill loses the times since that row
 _MIN_STEPS, _MAX_STEPS = 10, 100  # the minimum and the maximum number of steps of one shape for a median
 
 # See `recorded_until`; None for the start of the process. Each thread has its own value.
@@ -41,7 +41,8 @@ _recorded_folder: contextvars.ContextVar[pathlib.Path | None] = contextvars.Cont
 def recorded_until() -> float:
     """Returns the value of `time.perf_counter()` at the start of the record of the current training.
 
-    It is the end of the previous training or the last call of `begin_recording`, else the start of the process.
+    The record starts at the end of the previous training or at the last call of `begin_recording`, or else at the start
+    of the process.
     """
     if (recorded := _recorded_until.get()) is not None:
         return recorded
@@ -58,12 +59,12 @@ class GoodputClock:
     """Measures the wall time of each activity of a run. The current activity is one of KINDS, at first START.
 
     An ordinary row of time.jsonl has the `seconds` of each kind from step `after` to `step`. The first row of a process
-    also has `began`, the start of its record in seconds since 1970. Each slow step has a separate row with its
+    also has `began`, the start of the record in seconds since 1970. Each slow step has a separate row with its
     duration `slow`, its `seconds` by kind, and the `median` duration of earlier steps of the same shape. If a write
     fails, the clock warns and writes no more rows.
 
     Attributes:
-      doing: The current kind.
+      doing: The kind of the current activity.
       moves: A counter that increases whenever the training thread uses the clock, as a sign of progress.
     """
 

@@ -21,8 +21,8 @@ class Interrupt:
 
     If the third signal ends the process, the exit status is 128 + the number of the signal. A separate thread answers
     signals, even while the main thread runs compiled code or waits for a disk. Outside the main thread, the context
-    records nothing, because only the main thread can set signal handlers. Within another `Interrupt`, such as that of a
-    benchmark, the context is the outer one.
+    records nothing, because only the main thread can set signal handlers. Within the context of another `Interrupt`,
+    such as that of a benchmark, `__enter__` returns the other `Interrupt`.
 
     Attributes:
       doing: A description of the current activity, for the answer to the second signal.
@@ -31,7 +31,7 @@ class Interrupt:
     def __init__(self):
         self.doing = 'the run is being prepared'
         self._requested = False
-        # Python handles several equal signals in the main thread once if they arrive during a single C call.
+        # If several equal signals arrive during a C call, Python calls `_note` once, so `_answer` counts them too.
         self._noted = self._arrived = 0
         self._ends_process = CALLER.get().ends_process
         self._handles_signals = threading.current_thread() is threading.main_thread()

@@ -15,7 +15,7 @@ _MAX_RANGES = 5
 def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
     """Describes unreadable lines, and damage in the rows up to `position`, with line or step numbers."""
     unreadable, missing, out_of_order = [], [], []
-    # The expected step, and the next example of each phase. A run that returns to a phase continues with this example.
+    # The expected step and, for each phase, the example with which a run that returns to the phase continues.
     expected, next_examples = 1, collections.Counter[int]()
     last = (0, 0)  # (phase, next example)
     with path.open('rb') if path.exists() else contextlib.nullcontext(()) as lines:

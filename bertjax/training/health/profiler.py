@@ -10,7 +10,7 @@ from absl import logging
 from bertjax.errors import UserError
 from bertjax.parallel.distributed import is_primary
 
-PROFILE = 'profile'  # the folder in a workdir
+PROFILE = 'profile'  # the folder of traces in a workdir
 
 # Traces do not record calls of Python functions. With these calls, about one trace in 150 ends in a segmentation fault
 # if the run also writes checkpoints (JAX 0.10.2, Python 3.11, CPU).
@@ -19,7 +19,7 @@ _OPTIONS.python_tracer_level = 0
 
 
 def profiled_steps(profile: str) -> range:
-    """Parses config.profile: '100:105' to the steps 100 to 104, and '' to no steps.
+    """Returns the steps in config.profile: the steps 100 to 104 for '100:105', and no steps for ''.
 
     Raises:
       UserError: The first step is below 1, or the end is not above the first step.

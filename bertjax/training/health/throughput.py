@@ -53,7 +53,7 @@ class Throughput:
     def lap(self, tokens: Sequence[float], sequences: Sequence[float]) -> list[dict[str, float | None]]:
         """Computes the rates of each run since the last lap and starts a new interval.
 
-        `tokens` (without padding) and `sequences` are the numbers of each run since the last lap. In the result,
+        `tokens` (without padding) and `sequences` are the counts of each run since the last lap. In the result,
         data_wait is the fraction of the counted time in which the loop waited for data, and mfu is None if the peak or
         the FLOPs are unknown.
         """
