@@ -77,7 +77,7 @@ class Checkpoints:
         self._stack = contextlib.ExitStack()
         # The path must not have wildcards, because Orbax finds its files by a glob pattern that begins with the path.
         self._orbax_directory = self._stack.enter_context(without_wildcards(self.directory))
-        # The stack leaves the thread first, so the path exists until the thread has finished a save.
+        # At the end, the stack closes the thread before the path, so the path exists until the last save has finished.
         self._thread = self._stack.enter_context(futures.ThreadPoolExecutor(1, 'checkpoint'))
         if not read_only and is_primary():
             self._prepare()
@@ -114,7 +114,7 @@ class Checkpoints:
     def select(self, step: int, *, best: bool = False) -> SavedCheckpoint | None:
         """Returns the checkpoint of a step. Raises a UserError if there is no undamaged checkpoint of this step.
 
-        Step 0 stands for the newest checkpoint, see `latest`, or with `best` for the best one if a cost was measured.
+        Step 0 stands for the result of `latest` or, if `best` is True and a cost was measured, for the best checkpoint.
         """
         if not step:
             latest = self.latest()
@@ -216,13 +216,13 @@ class Checkpoints:
     def wait(self) -> None:
         """Waits for the end of the running save in all processes. If the save failed, raises its error.
 
-        If it failed in another process, raises OtherStoppedError.
+        If the save failed only in other processes, raises OtherStoppedError.
         """
         if self._saving is not None or has_separate_workdirs():  # with separate workdirs, only the primary saves
             raise_together(self._wait_for_save())
 
     def _wait_for_save(self) -> BaseException | None:
-        """Waits for the running save and returns its error, or None."""
+        """Waits for the running save, if any, and returns its error, or None without an error."""
         failure = None if self._saving is None else self._saving.exception()
         self._saving = None  # only now, because Ctrl-C may interrupt the wait
         return failure
@@ -230,7 +230,7 @@ class Checkpoints:
     def close(self) -> None:
         """Waits for this process's part of the running save. If the save failed, raises its error.
 
-        It does not wait for other processes, because they or this process may have failed.
+        This method does not wait for other processes, because any process may have failed.
         """
         with self._stack:
             if (failure := self._wait_for_save()) is not None:

@@ -36,7 +36,8 @@ def finished_steps(directory: pathlib.Path) -> list[int]:
 def any_checkpoint(directory: pathlib.Path) -> bool:
     """Returns whether a folder has, or may have had, a checkpoint.
 
-    Damaged, renamed and unsealed checkpoints count. Unfinished checkpoints of a killed process do not count.
+    A checkpoint counts even if it is damaged, renamed or without a `seal.json`. Unfinished checkpoints of a killed
+    process do not count.
     """
     if not directory.is_dir():
         return False
@@ -45,7 +46,7 @@ def any_checkpoint(directory: pathlib.Path) -> bool:
 
 
 def unknown_folders(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the sorted folders, except finished steps, `damaged/` and the folders that this program may remove."""
+    """Returns all folders, sorted, except finished steps, `damaged/` and the folders that this program may remove."""
     return sorted(
         path
         for path in directory.iterdir()
@@ -58,7 +59,7 @@ def unknown_folders(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def may_be_checkpoint(path: pathlib.Path) -> bool:
-    """Returns whether an unknown folder may be a checkpoint, because it has the name or the seal of a step."""
+    """Returns whether an unknown folder may be a checkpoint, because it has the name or the `seal.json` of a step."""
     return step_of(path) is not None or checksums.is_finished(path)
 
 
@@ -84,7 +85,7 @@ class Steps:
                 self._remove_if_possible(path)
             elif mark and path.is_file():
                 step = self._directory / mark[1]
-                # A sealed, undamaged step is kept: the process died after it wrote the seal or before any removal.
+                # An undamaged step is kept: the process died after it wrote `seal.json`, or before it removed a file.
                 if step.is_dir() and checksums.find_damage(step) is not None:
                     self._log(f'checkpoint {step.name} is incomplete: it is removed')
                     if not self._remove_if_possible(step):
@@ -94,7 +95,7 @@ class Steps:
             self._log(f'{path} is not a finished checkpoint of this run: it is ignored')
 
     def begin(self, step: int) -> bool:
-        """Marks a step that is about to be written, and sets aside any old folder. Returns False if it is finished."""
+        """Marks a step that is about to be written, and sets aside an old folder. Returns False for a finished step."""
         if step in self.finished():
             return False
         if (self._directory / str(step)).exists():
@@ -123,7 +124,7 @@ class Steps:
         sync_directory(self._directory)
 
     def _remove_if_possible(self, path: pathlib.Path) -> bool:
-        """Removes a folder. Returns False if this fails, for example because a program reads a file of it over NFS."""
+        """Removes a folder. Returns False if this fails, for example because a program reads its files over NFS."""
         try:
             shutil.rmtree(path)
         except OSError as error:
@@ -132,7 +133,7 @@ class Steps:
         return True
 
     def finished(self) -> list[int]:
-        """Returns the finished steps, ascending, without the damaged steps that were skipped."""
+        """Returns the finished steps, ascending, without the damaged steps that `is_undamaged` has skipped."""
         return [step for step in finished_steps(self._directory) if step not in self._damaged]
 
     def newest(self) -> int:

@@ -42,7 +42,7 @@ from bertjax.workdir.resolve_path import PathKind, classify_path, huggingface_di
 
 _RESTORE = 'restore the file from a copy'
 _MAX_LABELS, _MAX_UNUSED = 12, 3  # the maximum numbers of names in a description of a model
-_DATA_MESH = {'data': -1, 'fsdp': 1, 'tensor': 1}  # Each device has all parameters and a part of the rows.
+_DATA_MESH = {'data': -1, 'fsdp': 1, 'tensor': 1}  # each device has all parameters and a part of the rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +213,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
     task, task_text = _read_task(pathlib.Path(directory), config)
     if task is None:
         imported = load_pretraining_model(directory, dtype=dtype)
-        # In a Hugging Face folder, a name with a slash is a tensor of a module, which `encode` uses.
+        # In a Hugging Face folder, a name with a slash is a tensor of a sentence-transformers module. `encode` uses it.
         unused = [name for name in imported.unused if not (is_huggingface and '/' in name)]
         imported = dataclasses.replace(imported, unused=unused)
         module = BertForPreTraining(imported.config)
@@ -228,7 +228,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
     files = huggingface.read_further_files(epath.Path(directory))
     if is_huggingface:
         values = read_json_object(epath.Path(directory, CONFIG), _RESTORE)
-    else:  # an export to another format, with the modules
+    else:  # another format, whose directory may have the modules of a sentence-transformers model
         values, files = {}, huggingface.select_module_files(files)
     hub = hub_name(where)[0] if classify_path(where) is PathKind.HUB else ''
     origin = Origin(imported.dtype, task_text, values, files, hub)
@@ -242,9 +242,9 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
 
 
 def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None, str]:
-    """Returns the task of a directory and the text of its task.json. A model without a task has None and ''.
+    """Returns the task of a directory and the text of its task.json; (None, '') for a model without a task.
 
-    Without task.json, both are derived from config.json or from the files of sentence-transformers.
+    Without task.json, task and text are derived from config.json or from the files of sentence-transformers.
     """
     path, longest = directory / TASK_FILE, config.max_positions
     if not path.is_file():
@@ -254,7 +254,7 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
         )
         return task, '' if task is None else make_task_json(options_with_kind(task), task, config, task.seq_len)
     facts = read_json_object(path, _RESTORE)
-    seq_len = facts.get('seq_len')  # The length in training.
+    seq_len = facts.get('seq_len')  # the length in tokens during the fine-tuning
     if type(seq_len) is not int or seq_len > longest:
         expected = f"at most {longest}, the model's number of positions"
         raise UserError(f'{path}: seq_len', repr(seq_len), expected, _RESTORE)
@@ -264,7 +264,7 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
 
 
 def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedModel:
-    # Orbax and the training code take as long to import as JAX, and loading an export does not need them.
+    # These modules are imported here, because they take as long to import as JAX, and loading an export needs none.
     from bertjax.finetune.restore import load_task
     from bertjax.finetune.settings import finetuning_settings
     from bertjax.pretrain.restore import load_pretraining

@@ -46,7 +46,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
 
     Parts that were initialized at random, such as an untrained head, are omitted. The other parts keep the dtype of the
     model's files if the format supports it, else they become float32. The values do not change. Raises a UserError if
-    one of the formats cannot represent the model. `where` names the key or argument of the formats for its message.
+    one of the formats cannot represent the model; its message names `where`, the key or argument of the formats.
     """
     task, origin = model.task, model.origin
     head = None if task is None else task.head
@@ -67,7 +67,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     extra_files = {TASK_FILE: origin.task_json.encode()} if origin.task_json else {}
     if task is None and modules is not None:
         lost = [format for format in formats if format in ('stablehlo', 'onnx') and embeddings is None]
-        # Only Hugging Face's config.json enables layers before the last.
+        # Modules that use layers before the last need `output_hidden_states` in Hugging Face's config.json.
         without_layers = [format for format in formats if format in ('orbax', 'google') and modules.layers != (-1,)]
         if not without_layers:
             extra_files |= select_module_files(origin.files)
@@ -108,8 +108,8 @@ def _new_directory(path: Any) -> pathlib.Path:
 def _labels(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the task's fields for config.json.
 
-    The label names in the model's original config.json are used if their number is right. For a regression, that file
-    is the only source of a name.
+    The label names in the model's original config.json are used if their number is right. For a regression, the name
+    exists only in that config.json.
     """
     names = values.get('id2label')
     if not isinstance(names, dict) or len(names) != len(fields.get('id2label', ())):

@@ -89,7 +89,7 @@ def pearson(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
 
 
 def spearman(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
-    """Returns the Spearman correlation of two float arrays [N], the `pearson` correlation of their ranks."""
+    """Returns the Spearman correlation of two arrays [N], the `pearson` of their `ranks`; None if one is not finite."""
     return pearson(ranks(x), ranks(y)) if np.isfinite([x, y]).all() else None
 
 
@@ -130,9 +130,10 @@ def multi_label_figures(true: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[s
 def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float]:
     """Returns micro_f1, precision, recall, macro_f1 and accuracy, in [0, 1].
 
-    With a negative label, micro_f1, precision and recall are computed as in TACRED's scorer (utils/scorer.py in
-    yuhaozhang/tacred-relation): of the other, positive labels, with precision 1 if none is predicted. Without a
-    negative label, all three metrics equal the accuracy. macro_f1 is the `macro_f1` of the positive labels.
+    With a negative label, the other labels are positive. micro_f1, precision and recall are those of the positive
+    labels, as in TACRED's scorer (utils/scorer.py in yuhaozhang/tacred-relation), and precision is 1 if no positive
+    label is predicted. Without a negative label, these three metrics equal the accuracy. macro_f1 is the `macro_f1` of
+    all labels except the negative label.
 
     Args:
       table: The confusion table, int64 [C, C], see `confusion`.

@@ -19,7 +19,7 @@ class EntitySpan(NamedTuple):
 LETTERS = {'iob2': 'BIIB', 'iob1': 'BIIB', 'bioes': 'BIES', 'bilou': 'BILU', 'bmes': 'BMES'}
 LETTERS |= {'ioe2': 'IIEE', 'ioe1': 'IIEE'}  # mirror images of IOB2 and IOB1
 WITH_ENDS = ('bioes', 'bilou', 'bmes')  # the schemes that mark both the start and the end of an entity
-ENDS = 'ESLUM'  # letters that do not occur in IOB
+ENDS = 'ESLUM'  # the letters that occur only in WITH_ENDS, IOE1 and IOE2
 _SYNONYMS = {'M': 'I', 'L': 'E', 'U': 'S'}
 
 

@@ -50,7 +50,7 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
 def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any], set_keys: Collection[str] = ()) -> dict[str, Any]:
     """Returns `config` with durations in steps.
 
-    Keys that a run chooses get the values of `run`, the saved config, unless they are in `set_keys`.
+    Keys that a run chooses itself get the values of `run`, the saved config of a run, unless they are in `set_keys`.
     """
     resolved, is_task = dict(config), 'task' in config
     # The saved config of a sweep has unresolved durations.
@@ -66,13 +66,13 @@ def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any], set_keys: Co
         resolved['steps'] = in_steps(config['steps'], 'steps')  # also from text, such as '2000'
     total = resolved['steps'] if isinstance(resolved['steps'], int) and resolved['steps'] else None
     for key in ('eval_every', 'checkpoint_every'):
-        with contextlib.suppress(UserError):  # the duration is relative to an unknown number of steps
+        with contextlib.suppress(UserError):  # raised if the duration is relative to an unknown number of steps
             if isinstance(run[key], int):
                 resolved[key] = in_steps(config[key], key, total=total, steps_per_epoch=per_epoch, minimum=1)
     if not is_task:
         resolved |= _chosen_in_pretraining(config, run, set_keys)
     if is_task and run.get('max_padded_lengths') and not resolved['max_padded_lengths']:
-        resolved['max_padded_lengths'] = run['max_padded_lengths']  # 0 lets the run choose a value.
+        resolved['max_padded_lengths'] = run['max_padded_lengths']  # 0 lets the run choose a value
     if is_task and resolved.get('packing') == 'auto':
         resolved['packing'] = run.get('packing', 'off')
     return resolved
@@ -97,7 +97,7 @@ def _chosen_in_pretraining(
 
 
 def align_columns(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Returns lines with aligned columns."""
+    """Returns a line of text per row, with the cells of each column aligned."""
     table = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ['  '.join(f'{cell:{width}}' for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]

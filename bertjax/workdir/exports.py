@@ -16,7 +16,7 @@ from bertjax.parallel.distributed import decide_on_primary, fetch_to_all_hosts, 
 from bertjax.text.tokenizer import Tokenizer
 
 FORMATS = ('hf', 'orbax', 'google', 'stablehlo', 'onnx')
-LOADABLE = ('hf', 'orbax', 'google')  # the formats that bertjax loads, best first
+LOADABLE = ('hf', 'orbax', 'google')  # the formats that bertjax loads, in the order of preference
 # {folder in the workdir: its description in the summary of a run}.
 EXPORT_FOLDERS = {
     'export/hf': 'for transformers: from_pretrained(...)',
@@ -128,6 +128,6 @@ def push_export(folder: pathlib.Path, name: str, *, private: bool) -> None:
 
 
 def exported_model(folder: pathlib.Path) -> pathlib.Path | None:
-    """Returns the export folder that a workdir's model is loaded from: the first of LOADABLE, else None."""
+    """Returns the export from which a workdir's model is loaded: the first of LOADABLE that exists, or None."""
     paths = (folder / 'export' / name for name in LOADABLE)
     return next((path for path in paths if path.is_dir()), None)

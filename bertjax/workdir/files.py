@@ -17,7 +17,7 @@ _RESTORE = 'restore the file from a copy, or train again in another --workdir'
 
 
 def read_recorded_config(path: pathlib.Path, kind: str | None = None) -> dict[str, Any]:
-    """Reads config.json of a run. The rows of a Python program are found also in a workdir that was moved.
+    """Reads config.json of a run. If the workdir was moved, the path to the rows of a Python program is corrected.
 
     Args:
       kind: The kind of task that the run must have; '' for pre-training, None for any run.
@@ -72,8 +72,8 @@ def check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
 def read_recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
     """Reads task.json, and restores 'learned' into `task`.
 
-    The keys are 'task' (the options of the task), 'learned' (the result of `Task.learned_state`), 'encoder' (the config
-    of the encoder) and 'seq_len'.
+    The result has the keys 'task' (the options of the task), 'learned' (the result of `Task.learned_state`), 'encoder'
+    (the config of the encoder) and 'seq_len'.
 
     Raises:
       UserError: The file is damaged, or an option of `task` does not fit the learned state.

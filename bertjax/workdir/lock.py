@@ -23,8 +23,8 @@ def lock_workdir(*workdirs: pathlib.Path, results_only: bool = False) -> Iterato
     Args:
       workdirs: The workdirs. Duplicates are allowed.
       results_only: Whether the command (config.run) only adds results. If so, existing workdirs may be read-only,
-        because the results may go to standard output or to another workdir, and new workdirs that are still empty after
-        a UserError are removed.
+        because the results may go to standard output or to another workdir. New workdirs that are still empty after a
+        UserError are then removed.
 
     Raises:
       UserError: Another process works in a workdir, a workdir cannot be written to (unless `results_only`), or the

@@ -73,7 +73,7 @@ class TrainingConsole(Writer):
         self._progress.update(self._task, completed=step)
 
     def write(self, row: MetricRow) -> None:
-        """Shows a training row in the bar, or prints it if there is no terminal. Other rows are always printed."""
+        """Shows a training row in the bar, or prints the row if there is no terminal. Other rows are always printed."""
         if row['split'] == 'train':
             speed, loss = f'{row["sequences_per_s"]:,.0f} seq/s', format_value(row['loss'])
             time = '' if self._describe_time is None else f'  {self._describe_time()}'

@@ -15,7 +15,7 @@ from bertjax.files.disk import annotate_write_errors
 
 
 class JsonLines:
-    """An append-only file with one JSON object on each line. Each has a `step`, ascending except in time.jsonl."""
+    """An append-only file with a JSON object on each line. Each object has a `step`, ascending except in time.jsonl."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = pathlib.Path(path)
@@ -42,7 +42,7 @@ class JsonLines:
     def sync(self) -> None:
         """Flushes the file to disk, so that its lines survive a loss of power.
 
-        If the file was removed or moved, the next line starts a new file. If its folder was too, raises an OSError.
+        If the file was removed or moved, the next line starts a new file. If its folder is gone too, raises an OSError.
         """
         if self._file is None:
             return

@@ -30,7 +30,7 @@ class Writer:
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Makes the written rows survive a loss of power. It is called before each checkpoint."""
+        """Flushes the written rows, if possible to disk. This method is called before each checkpoint."""
 
     def close(self) -> None:
         """Flushes and closes the writer. No row follows."""
