@@ -131,8 +131,8 @@ class Checkpoints:
     def restore(self, step: int, template: Any, *, partial: bool = False) -> Any:
         """Restores the state of a finished step with the shapes and shardings of the abstract `template`.
 
-        If `partial`, the saved state may have further parts. Only a few arrays are read at a time. If devices share the
-        host's memory, an array exists twice during its transfer.
+        If `partial`, the saved state may have parts that the template lacks. Only a few arrays are read at a time. If
+        devices share the host's memory, an array exists twice during its transfer.
         """
         largest = max(x.size * max(x.dtype.itemsize, 4) for x in jax.tree.leaves(template))
         handler = ocp.PyTreeCheckpointHandler(

@@ -45,7 +45,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     """Makes the export content of a loaded model.
 
     Parts that were initialized at random, such as an untrained head, are omitted. The other parts keep the dtype of the
-    model's files if the format supports it, else they become float32. The values do not change. Raises a UserError if
+    model's files if the format supports it, else they become float32, with the same values. Raises a UserError if
     one of the formats cannot represent the model; its message names `where`, the key or argument of the formats.
     """
     task, origin = model.task, model.origin

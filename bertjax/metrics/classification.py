@@ -60,7 +60,7 @@ def binary_f1(table: np.ndarray) -> float:
 def macro_f1(table: np.ndarray, classes: np.ndarray | bool = True) -> float:
     """Returns the mean F1 of the classes that occur or were predicted, as in scikit-learn without `labels`.
 
-    `classes`, bool [C], selects the classes to average. If none of them is seen, the result is 0.
+    `classes`, bool [C], selects the classes to average. If none of them occurs or was predicted, the result is 0.
     """
     scores = class_scores(table)
     seen = classes & ((scores.true + scores.predicted) > 0)
@@ -70,7 +70,7 @@ def macro_f1(table: np.ndarray, classes: np.ndarray | bool = True) -> float:
 def matthews(table: np.ndarray) -> float:
     """Returns the Matthews correlation coefficient. For more than two classes, it is R_K of Gorodkin (2004).
 
-    It is 0 if all records have the same class, or if all predictions are equal.
+    The result is 0 if all records have the same class, or if all predictions are equal.
     """
     table = table.astype(np.float64)  # with 1e5 records or more, a product of four counts could overflow int64
     total, true, predicted = table.sum(), table.sum(1), table.sum(0)

@@ -24,7 +24,7 @@ _SYNONYMS = {'M': 'I', 'L': 'E', 'U': 'S'}
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Splits a tag such as 'B-PER' into ('B', 'PER'). The type may contain hyphens. For 'B' it is ''."""
+    """Splits a tag such as 'B-PER' into ('B', 'PER'). The type may contain hyphens. The type of 'B' is ''."""
     prefix, _, type = tag.partition('-')
     return prefix, type
 
@@ -110,7 +110,7 @@ def total_score(scores: dict[str, ClassScores]) -> ClassScores:
 
 
 def tag_accuracy(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> float:
-    """Returns the fraction of one or more words with the correct tag."""
+    """Returns the fraction of words with the correct tag. There must be at least one word."""
     right = words = 0
     for true, guessed in zip(gold, predicted, strict=True):
         right += sum(a == b for a, b in zip(true, guessed, strict=True))

@@ -31,7 +31,7 @@ OFFICIAL = {
 PAPER = {'mnli': 'accuracy', 'qqp': 'f1', 'qnli': 'accuracy', 'sst2': 'accuracy', 'cola': 'matthews'}
 PAPER |= {'stsb': 'spearman', 'mrpc': 'f1', 'rte': 'accuracy'}
 SPLITS = {'mnli': ('dev', 'dev_mismatched')}  # the splits that the score of a task covers; 'dev' for all other tasks
-PAPER_COLUMNS = len(PAPER) + 1  # MNLI has two
+PAPER_COLUMNS = len(PAPER) + 1  # MNLI has two columns
 
 
 def task_figures(figures: Figures, task: str) -> dict[str, tuple[float | None, ...]]:
@@ -46,7 +46,7 @@ def task_score(figures: Figures, task: str) -> float | None:
 
 
 def official_average(figures: Figures, *, without: tuple[str, ...] = ()) -> float | None:
-    """Returns the mean `task_score` of all tasks but `without`; None if there are none, or if one is None."""
+    """Returns the mean `task_score` of all tasks except `without`; None if there are none, or if a score is None."""
     return _mean([task_score(figures, task) for task in OFFICIAL if task in figures and task not in without])
 
 

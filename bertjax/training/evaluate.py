@@ -28,7 +28,7 @@ class Evaluator:
     count: int
     batch_size: int  # rows of a batch; the last batch is padded with rows of weight 0
     mesh: Mesh
-    values: Callable[[WeightedSums], dict[str, float | None]] = pretraining_values  # -> values of a metrics row
+    values: Callable[[WeightedSums], dict[str, float | None]] = pretraining_values  # sums -> values of a metrics row
     split: str = 'heldout'  # the name of the examples in metrics rows
     _is_compiled: bool = dataclasses.field(default=False, init=False)
 

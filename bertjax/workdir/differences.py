@@ -85,7 +85,7 @@ def _chosen_in_pretraining(
     source = config['architecture_from']
     names = {'init': fields_of(FieldKind.ARCHITECTURE), 'budget': BUDGET_CHOICES}.get(source, ())
     keys = _BUDGET_KEYS if config['budget'] and config['budget'] == run['budget'] else ()
-    # The run has resolved relative intervals with the steps of its plan.
+    # Relative intervals count as chosen even if they are set, because the run resolves them with the steps of its plan.
     relative = [key for key in ('eval_every', 'checkpoint_every') if isinstance(config[key], str)]
     chosen = {key: run[key] for key in keys if key not in set_keys or key in relative}
     if run['architecture_from'] == source:

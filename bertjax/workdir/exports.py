@@ -77,7 +77,7 @@ def write_exports(
 ) -> list[pathlib.Path]:
     """Writes WORKDIR/export/FORMAT for each format, and returns these folders.
 
-    `is_converted` says that the content was read from another export of the workdir.
+    `is_converted` says whether the content was read from another export of the workdir.
     """
     content = dataclasses.replace(content, params=fetch_to_all_hosts(content.params))
     directories = {name: folder / 'export' / name for name in formats}

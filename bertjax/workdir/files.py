@@ -46,7 +46,7 @@ def task_options(facts: Mapping[str, Any], path: pathlib.Path, kind: str | None 
     """Returns the kind and the options of the task in a task.json or config.json.
 
     Raises:
-      UserError: There is no valid task, it has an unknown option, or its kind is not `kind` (if given).
+      UserError: The task is missing or invalid, has an unknown option, or is not of the kind `kind` (if given).
     """
     if 'task' not in facts:
         fix = _RESTORE if kind is None else 'give the recipe of this workdir'

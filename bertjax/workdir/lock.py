@@ -49,7 +49,7 @@ def lock_workdir(*workdirs: pathlib.Path, results_only: bool = False) -> Iterato
 
 
 def check_workdir_kind(workdir: pathlib.Path, kind: str) -> None:
-    """Raises a UserError if the workdir has a run of another kind, because both would write the same files.
+    """Raises a UserError if the workdir has a run of another kind, because the two runs would write the same files.
 
     `kind` is 'a pre-training', 'a fine-tuning', 'a sweep' or 'a benchmark'. A pre-training run and a benchmark may
     share a workdir. Call the function before any computation.

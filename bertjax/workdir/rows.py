@@ -146,7 +146,7 @@ def _records(name: str, rows: Any) -> Iterable[Any]:
 
 
 def _to_json(value: Any, where: str) -> Any:
-    """Converts a value to JSON as tasks/reading/arrow.py does. NaN marks a missing value and becomes null."""
+    """Converts a value to the same JSON value as tasks/reading/arrow.py. NaN marks a missing value and becomes null."""
     if isinstance(value, Mapping):
         return {str(key): _to_json(item, where) for key, item in value.items()}
     if isinstance(value, list | tuple):

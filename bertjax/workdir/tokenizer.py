@@ -142,7 +142,7 @@ def check_replaceable(workdir: pathlib.Path) -> None:
 
 
 def set_workdir_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, source: str = '') -> None:
-    """Saves `tokenizer` to WORKDIR/tokenizer, unless it is already there. Prints `source` if it replaces a tokenizer.
+    """Saves `tokenizer` to WORKDIR/tokenizer, unless it is there already. Prints `source` if another one is replaced.
 
     For errors, see `load_workdir_tokenizer` and `check_replaceable`.
     """

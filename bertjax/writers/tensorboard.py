@@ -12,15 +12,15 @@ from bertjax.files.protobuf import bytes_field, fixed_field, masked_crc32c, vari
 from bertjax.writers.writer import MetricRow, Writer, row_numbers
 
 _FLUSH_SECONDS = 30
-# Field numbers of Event in tensorflow/core/util/event.proto. The next two lines have a field and a value of SessionLog,
-# and the fields of Summary and Summary.Value.
+# Field numbers of Event in tensorflow/core/util/event.proto. The second line has a field of SessionLog and its value
+# START, the third line has fields of Summary and Summary.Value.
 _TIME, _STEP, _VERSION, _SUMMARY, _SESSION_LOG = 1, 2, 3, 5, 7
 _STATUS, _START = 1, 1
 _VALUE, _TAG, _SIMPLE_VALUE = 1, 1, 2
 
 
 class TensorBoard(Writer):
-    """A writer of scalars `SPLIT/NAME`."""
+    """A writer of the numbers of each row, as TensorBoard scalars with the names `SPLIT/NAME`."""
 
     def __init__(self, directory: str | os.PathLike):
         self.directory = pathlib.Path(directory)

@@ -18,7 +18,7 @@ from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.writers.writer import MetricRow, Writer, row_numbers
 
-FILE = 'tracker.json'  # in the workdir; identifies the tracker and its run
+FILE = 'tracker.json'  # the file in a workdir that records the tracker and the id of the run in the tracker
 _CLOSE_SECONDS = 60.0  # the longest wait for unsent rows at the end of a run
 _NETWORK_SECONDS = 50.0  # the longest wait of wandb for the network; less than _CLOSE_SECONDS
 _MAX_QUEUED = 100_000  # the maximum number of rows that wait while a tracker does not answer
@@ -172,7 +172,7 @@ SERVICES: dict[str, type[Service]] = {'wandb': WandB, 'mlflow': MLflow, 'trackio
 
 
 def check_tracker(name: str) -> None:
-    """Raises a UserError if the package of the tracker config.tracker is not installed, or if it needs a login."""
+    """Raises a UserError if the package of the tracker `name` is not installed, or if the tracker needs a login."""
     if not name:
         return
     spec = importlib.util.find_spec(name)
@@ -206,7 +206,7 @@ class Tracker(Writer):
         return f'the tracker {self._identity["tracker"]}'
 
     def truncate_after(self, step: int) -> None:
-        """Removes nothing, because trackers can only append. If `step` is below 0, the next row starts a new run."""
+        """Removes nothing, because trackers can only append. If `step` is below 0, the next row starts another run."""
         self._fresh = step < 0
 
     def write(self, row: MetricRow) -> None:
@@ -218,7 +218,7 @@ class Tracker(Writer):
         self._rows.put_nowait(row)
 
     def close(self) -> None:
-        """Ends the tracker's run. Raises any error of the tracker, or TimeoutError if it does not accept all rows."""
+        """Ends the tracker's run. Raises any error of the tracker, or TimeoutError if it is too slow."""
         if self._thread is None:
             return
         with contextlib.suppress(queue.Full):
