@@ -93,8 +93,7 @@ def _read_complete(directory: pathlib.Path) -> dict[str, Any]:
 def load_workdir_tokenizer(workdir: pathlib.Path) -> Tokenizer:
     """Loads the tokenizer of the workdir. Raises a UserError if a file is missing or has changed."""
     directory = workdir / FOLDER
-    if directory.exists():
-        _check_files(directory, _read_complete(directory)['files'])
+    _check_files(directory, _read_complete(directory)['files'])
     return load_tokenizer(str(directory))
 
 
