@@ -259,7 +259,7 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
         expected = f"at most {longest}, the model's number of positions"
         raise UserError(f'{path}: seq_len', repr(seq_len), expected, _RESTORE)
     task = build_recorded_task(task_options(facts, path), seq_len)
-    task.restore(read_recorded_task(path, task)['learned'])
+    read_recorded_task(path, task)  # also restores the learned state, such as labels
     return task, path.read_text(encoding='utf-8')
 
 
