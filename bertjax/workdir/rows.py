@@ -133,7 +133,10 @@ def _records(name: str, rows: Any) -> Iterable[Any]:
     if hasattr(rows, 'isna') and hasattr(rows, 'columns'):  # a DataFrame of pandas
         if len(twice := rows.columns[rows.columns.duplicated()]):
             raise UserError(name, f'two columns {format_value(twice[0])}', 'different names', 'rename one of them')
-        columns = [zip(rows[column].to_numpy(), rows[column].isna(), strict=True) for column in rows.columns]
+        series = [rows[column] for column in rows.columns]
+        # `to_numpy` of an extension array, such as Int64, would make integers with missing values floats.
+        arrays = [x.to_numpy() if isinstance(x.dtype, np.dtype) else x.array for x in series]
+        columns = [zip(array, x.isna(), strict=True) for array, x in zip(arrays, series, strict=True)]
         return (
             {column: None if missing else value for column, (value, missing) in zip(rows.columns, row, strict=True)}
             for row in zip(*columns, strict=True)

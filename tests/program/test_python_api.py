@@ -210,6 +210,8 @@ def test_rows_of_pandas_and_datasets_give_the_same_file(tmp_path):
     pd = pytest.importorskip('pandas', reason="needs pandas of the extra 'test-all'")
     frame = pd.DataFrame(RECORDS).astype({'x': 'float32'})
     assert write_training_rows(tmp_path / 'frame', frame) == written
+    numbers = write_training_rows(tmp_path / 'numbers', frame.assign(n=pd.array([3, None], 'Int64')))
+    assert '"n": 3}' in str(numbers) and '"n": null}' in str(numbers)
     with pytest.raises(bertjax.UserError, match="train: found two columns 'text'"):
         write_training_rows(tmp_path / 'columns', frame.rename(columns={'x': 'text'}))
     datasets = pytest.importorskip('datasets', reason='needs the package datasets, which is large')
