@@ -25,10 +25,13 @@ class TensorBoard(Writer):
     def __init__(self, directory: str | os.PathLike):
         self.directory = pathlib.Path(directory)
         self._file: BinaryIO | None = None
-        self._flushed = 0.0
+        self._flushed, self._first_step = 0.0, 0
 
     def __str__(self) -> str:
         return str(self.directory)
+
+    def truncate_after(self, step: int) -> None:
+        self._first_step = step + 1
 
     def write(self, row: MetricRow) -> None:
         """Writes the numbers of a row at its step."""
@@ -38,7 +41,7 @@ class TensorBoard(Writer):
             self._file = (self.directory / name).open('wb')
             self._write_event(0, bytes_field(_VERSION, b'brain.Event:2'))
             # A session start makes TensorBoard hide the rows of earlier processes at this step and later steps.
-            self._write_event(row['step'], bytes_field(_SESSION_LOG, varint_field(_STATUS, _START)))
+            self._write_event(self._first_step, bytes_field(_SESSION_LOG, varint_field(_STATUS, _START)))
         for name, value in row_numbers(row).items():
             with np.errstate(over='ignore'):  # a large perplexity becomes infinite
                 number = np.float32(value).tobytes()

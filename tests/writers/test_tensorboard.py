@@ -4,6 +4,7 @@ import base64
 import pathlib
 import time
 
+from bertjax.files.protobuf import bytes_field, varint_field
 from bertjax.writers.tensorboard import TensorBoard
 
 # tensorboardX 2.6.5 wrote these bytes with the same events.
@@ -17,6 +18,7 @@ EVENTS = (
 def test_events_have_the_bytes_of_tensorboardx(tmp_path: pathlib.Path, monkeypatch):
     monkeypatch.setattr(time, 'time', lambda: 1234567890.25)
     board = TensorBoard(tmp_path)
+    board.truncate_after(6)
     board.write({'step': 7, 'split': 'heldout', 'phase': 0, 'mlm_loss': 2.5, 'perplexity': 1e300, 'nsp_loss': None})
     board.write({'step': 300, 'split': 'train', 'loss': 0.1})
     board.close()
@@ -24,9 +26,12 @@ def test_events_have_the_bytes_of_tensorboardx(tmp_path: pathlib.Path, monkeypat
     assert file.read_bytes() == base64.b85decode(EVENTS)
 
 
-def test_the_split_of_another_text_is_part_of_the_tag(tmp_path: pathlib.Path):
+def test_another_text_of_a_finished_run_has_a_tag_and_hides_no_row(tmp_path: pathlib.Path):
     board = TensorBoard(tmp_path)
-    board.write({'step': 1, 'split': 'heldout:bio', 'mlm_loss': 2.5})
+    board.truncate_after(6)
+    board.write({'step': 6, 'split': 'heldout:bio', 'mlm_loss': 2.5})
     board.close()
     (file,) = tmp_path.iterdir()
     assert b'heldout:bio/mlm_loss' in file.read_bytes()
+    session_start = varint_field(2, 7) + bytes_field(7, varint_field(1, 1))  # rows of step 6 stay visible
+    assert session_start in file.read_bytes()
