@@ -82,7 +82,7 @@ def check_memory(
     logits = predictions * model.vocab_size * 4
     batch = (rows * seq_len * 12 + rows // parts * (hidden + logits)) // mesh.size
     memory = device_memory(mesh)
-    batch_fix = f'{key} or seq_len, or raise grad_accum_steps'
+    batch_fix = f'{key} or seq_len' + ('' if key == 'eval_batch_size' else ', or raise grad_accum_steps')
     for where, what, needed, fix in (
         ('model', f'{parameter_count(model):,} parameters', weights, 'num_layers, width, mlp_dim, max_positions'),
         (key, f'{rows:,} x {seq_len:,} in {parts:,} part(s)', weights + batch, batch_fix),

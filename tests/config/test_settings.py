@@ -9,6 +9,7 @@ import pytest
 from bertjax.config.recipes import finetuning_config, phase, pretraining_config
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
+from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.warm_start import with_architecture
@@ -79,6 +80,10 @@ def test_a_state_over_the_data_axis_needs_less_memory(monkeypatch: pytest.Monkey
         return
     with pytest.raises(UserError, match=r'config\.model: .* at least 1.2 GiB per device'):
         check(mesh)
+    config = finetuning_config('glue', task='rte')
+    config.eval_batch_size = 2**24
+    with pytest.raises(UserError, match=r'config\.eval_batch_size: .*; lower eval_batch_size or seq_len$'):
+        finetuning_settings(config).check_memory(BertConfig(), mesh, training=False)
 
 
 def ramped(start: int, ramp: float = 0.4, **keys) -> PretrainingSettings:
