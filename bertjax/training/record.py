@@ -179,7 +179,7 @@ class Recorder:
         if skipped and not self.failed[m]:
             self.failed[m] = self._stacked and skipped >= STOP_AFTER_SKIPPED
             prefix = f'run {m + 1}, ' if self._stacked else ''
-            outcome = 'it has failed' if self.failed[m] else 'the update is skipped'
+            outcome = 'the run has failed' if self.failed[m] else 'the update is skipped'
             self._console.log(f'{prefix}step {position.step}: loss, gradient or update not finite, {outcome}')
         return scalars
 
