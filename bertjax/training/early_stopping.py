@@ -21,7 +21,7 @@ class EarlyStopping:
         self.limit, self._best, self._waited = limit, state['best'], state['waited']
 
     def note(self, cost: float | None) -> bool:
-        """Records a cost (lower is better), and returns whether it is the lowest so far. None and NaN never are."""
+        """Records a cost (lower is better), and returns whether it is the lowest so far; False for None and NaN."""
         better = cost is not None and not math.isnan(cost) and (self._best is None or cost < self._best)
         self._best, self._waited = (cost, 0) if better else (self._best, self._waited + 1)
         return better

@@ -75,8 +75,8 @@ class Phase:
     members: Sequence[VmappedRun]  # the runs that are trained together; often only one
     batches: Mapping[int, BatchSpec]  # {padded length: shapes and dtypes of a batch of one member}
     stacked: bool = False  # whether state and batches have an axis for the members
-    evaluator: EvaluatorProtocol | None = None  # selects the best checkpoint; None without held-out examples
-    other_evaluators: Sequence[EvaluatorProtocol] = ()  # do not affect the choice of the best checkpoint
+    evaluator: EvaluatorProtocol | None = None  # the evaluator for the best checkpoint; None without held-out examples
+    other_evaluators: Sequence[EvaluatorProtocol] = ()  # evaluators that do not affect the best checkpoint
     flops_per_row: float = 0.0  # FLOPs of a training step per row, summed over all members; 0 if unknown
     may_be_best: bool = True  # whether a checkpoint may be the best; False if the phase does not train the head
     teacher: tuple[Any, ...] = ()  # (teacher parameters,) on the mesh if the objective has a `teacher_fn`

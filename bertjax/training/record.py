@@ -144,7 +144,7 @@ class Recorder:
             self._console.log(slow)
 
     def drain(self) -> None:
-        """Waits for the devices, and reads all metrics that are not read yet."""
+        """Waits for the devices, and reads all metrics that have not been read yet."""
         while self._unread:
             self._read()
 

@@ -18,7 +18,7 @@ HANG = 'hang.log'  # in a workdir; not .txt, which a glob for corpus files may m
 LONG_FACTOR = 10  # the factor for other activities, which take longer than a step
 # {kind: its limit as a multiple of config.hang_minutes}. START has no limit, because pairing a large corpus takes time.
 LIMIT_FACTORS = {STEP: 1, DATA: 1, START: math.inf}
-_WRITE_TIMEOUT = 10.0  # seconds to wait for the write of the file, because the disk may hang
+_WRITE_TIMEOUT = 10.0  # seconds to wait until the file is written, because the disk may hang
 
 
 @contextlib.contextmanager
