@@ -137,10 +137,9 @@ class Loop:
     def _save(self, cost: float | None, *, last: bool, stop: bool) -> None:
         if stop or last:
             self._interrupt.doing = f'checkpoint {self._position.step} is being written'
+            self._recorder.write_pending()  # a later process would not write this row
         failed = {'failed': self._recorder.failed} if any(self._recorder.failed) else {}  # only with several runs
         config = {**self._config, **failed, **self._early_stopping.state}
-        if stop:
-            self._recorder.write_pending()
         with self._clock.during(SAVE):
             self._recorder.sync()  # The rows up to the checkpoint must be on disk before the checkpoint.
             self._checkpoints.save(self._state, self._position, config, cost)
