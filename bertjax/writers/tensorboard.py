@@ -13,7 +13,7 @@ from bertjax.writers.writer import MetricRow, Writer, row_numbers
 
 _FLUSH_SECONDS = 30
 # Field numbers of Event in tensorflow/core/util/event.proto. The second line has a field of SessionLog and its value
-# START, the third line has fields of Summary and Summary.Value.
+# START. The third line has fields of Summary and Summary.Value.
 _TIME, _STEP, _VERSION, _SUMMARY, _SESSION_LOG = 1, 2, 3, 5, 7
 _STATUS, _START = 1, 1
 _VALUE, _TAG, _SIMPLE_VALUE = 1, 1, 2
