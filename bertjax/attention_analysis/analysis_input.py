@@ -39,7 +39,7 @@ def inspect_input(source: InputSource) -> tuple[list[str], int | None]:
 
     Returns:
       (relations, count): the sorted relations of a treebank, and the number of texts or sentences. Texts have no
-      relations. Texts from standard input or a pipe can be read only once, so their number is None.
+      relations. Texts from standard input or a pipe are not read, because they can be read only once; `count` is None.
 
     Raises:
       UserError: The file does not exist, is malformed, or has no text.

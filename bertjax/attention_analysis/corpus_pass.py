@@ -58,7 +58,7 @@ def measure(
 ) -> Findings | None:
     """Measures the heads of a model on all chunks of texts or trees. Returns None if all trees are too long.
 
-    Texts of more than `runner.max_length` tokens are truncated, and such trees are skipped.
+    Texts with more than `runner.max_length` tokens are truncated. Trees with more tokens are skipped.
 
     Args:
       unit: The unit of the positions, 'piece' or 'word'.
@@ -80,7 +80,7 @@ def measure(
             rel.count_offsets(offsets, trees)
             if features is None:
                 continue
-        elif features.notes:  # some texts are truncated: with one more token allowed, these have too many
+        elif features.notes:  # some texts are truncated, but not those of exactly max_length tokens
             cut += int((make_features(model.tokenizer, chunk, (), max_length + 1).lengths > max_length).sum())
         part = runner.sum(forward, features, inputs=inputs, max_rows=max_rows, params=params, advance=advance)
         part = jax.tree.map(lambda x: x.astype(np.int64 if x.dtype.kind == 'i' else np.float64), part)

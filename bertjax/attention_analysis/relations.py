@@ -19,7 +19,7 @@ from bertjax.attention_analysis.analysis_input import Tree
 DIRECTIONS = ('dependent to head', 'head to dependent')
 PUNCTUATION = 'punct'
 ALL, WORDS = 'all', 'all but punct'
-MIN_WORDS = 100  # for a frequent relation; Clark et al. list only frequent relations
+MIN_WORDS = 100  # a relation with fewer words is rare; Clark et al. list only frequent relations
 
 
 def predict_heads(weights: jax.Array, words: jax.Array) -> jax.Array:

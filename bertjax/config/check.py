@@ -21,7 +21,7 @@ COMPUTED_KEYS = ('fingerprints', 'model.vocab_size')
 
 
 def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
-    """Returns {name: key} for all keys that `config` should have. They depend on its verb, its task and its phases.
+    """Returns {name: key} for all keys of the verb, the task and the phases of `config`.
 
     Raises:
       UserError: The kind of task is unknown.
@@ -115,7 +115,7 @@ def _check_used_by_a_phase(name: str, values: Mapping[str, Any], flag_keys: Coll
 
 
 def check_key(key: str, known: Collection[str], found: str = 'a value for a group of keys') -> None:
-    """Raises a UserError unless `key` is one of `known`, the keys of a recipe. `found` describes a value of a group.
+    """Raises a UserError unless `key` is in `known`, the keys of a recipe. `found` is for errors about groups of keys.
 
     A ConfigDict would accept keys such as `items`, one of its attributes, and `corpus[0]`, a letter of a string.
     """

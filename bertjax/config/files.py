@@ -108,7 +108,7 @@ class Recipe:
 
 
 def _use_epochs(config: ConfigDict, set_keys: Collection[str]) -> None:
-    """Lets the epochs of a fine-tuning replace the steps of its recipe if the user sets them."""
+    """Sets the steps of a fine-tuning to 0 if the user sets its epochs, which then decide the length of the run."""
     if 'task' in config and ('epochs' in set_keys or ('sweep.epochs' in set_keys and config.sweep.epochs)):
         config.steps = 0
 

@@ -95,7 +95,7 @@ def special(value: Any, why: str) -> Range:
     return Range(f'{value!r} for {why}', lambda other: type(other) in types and other == value)
 
 
-_DURATIONS = {'': 'a number of steps', '%': 'a percentage like 10%', 'epochs': 'epochs like 2epochs'}  # {unit: example}
+_DURATIONS = {'': 'a number of steps', '%': 'a percentage like 10%', 'epochs': 'epochs like 2epochs'}  # {unit: words}
 
 
 def duration(*relative: str) -> Range:

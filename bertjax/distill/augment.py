@@ -111,13 +111,13 @@ def augment_split(
 
     Args:
       fixed: bool [T], the tokens that are never replaced; see `Task.fixed_tokens`.
-      masked_lm: A masked language model with the same vocabulary, which gets batches of `batch_size` sequences.
+      masked_lm: A masked language model with the vocabulary of `tokenizer`. Its batches have `batch_size` sequences.
       times: The number of rows for each original row, including the original row.
       probability: The probability that a word of one piece is replaced.
       count: The number of candidates for a replacement, the most likely words other than the original word.
     """
     words = find_single_piece_words(features, tokenizer.special_ids, tokenizer.continues_word) & ~fixed
-    boundaries = features.offsets[features.choices : -1 : features.choices]  # of rows, which may have several sequences
+    boundaries = features.offsets[features.choices : -1 : features.choices]  # the starts of the rows after the first
     words = np.concatenate([np.tile(row, times) for row in np.split(words, boundaries)])
     rows = repeat_rows(features, times, HAS_LABEL)
     chosen = choose_words(rows, words, seed=seed, probability=probability, mark=HAS_LABEL)

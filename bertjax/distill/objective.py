@@ -159,9 +159,10 @@ def _mask_augmented(batch: Arrays) -> Arrays:
 
 
 def _pairs(batch: Arrays, student: BertConfig) -> jax.Array:
-    """Returns float32 [L, B, Q, S], 1 where token q attends to token s in a block, else 0. L is 1 without a window.
+    """Returns float32 [L, B, Q, S], 1 where token q attends to token s in a block, else 0.
 
-    The attention mask of `batch` is [B, S], or [rows, C, S] with rows·C = B.
+    L is 1 if the student has no attention window. The attention mask of `batch` is [B, S], or [rows, C, S] with
+    rows·C = B.
     """
     mask = batch['attention_mask']
     mask = mask.reshape(-1, mask.shape[-1])

@@ -44,7 +44,7 @@ def _load_teacher(
     changes = {'seed': settings.run_seeds.init, 'nsp': student.nsp, **teacher_config_changes(student.dtype)}
     imported = load_pretraining_model(directory, **changes)
     # A teacher with a padded embedding table has more outputs than pieces. Its probabilities include pieces that do not
-    # exist, so the student must have as many outputs. A student that copies the table has them.
+    # exist, so the student must have as many outputs. This holds for a student that copies the table.
     if imported.config.vocab_size != student.vocab_size:
         found = f'a model with {imported.config.vocab_size:,} token embeddings in {directory}'
         expected = f'{student.vocab_size:,}, the number of pieces of its tokenizer'

@@ -62,7 +62,7 @@ class DistillationSettings(TaskDistillationKeys):
         return parse_duration(self.intermediate)[0] > 0
 
     def student_layers(self, teacher: BertConfig, count: int = 0) -> tuple[int, ...] | None:
-        """Returns the indices of the teacher blocks that initialize the student, or None if there are none.
+        """Returns the indices of the teacher blocks that initialize the student, or None if no block does.
 
         `count` is the number of the student's blocks; 0 if config.distill determines it. Raises a UserError if the
         teacher does not have these blocks, or if their number is not that of the student.

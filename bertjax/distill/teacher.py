@@ -30,7 +30,7 @@ def teacher_config_changes(dtype: str) -> dict[str, Any]:
 def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None:
     """Raises a UserError, which names the config key `key`, if teacher and student have different vocabularies.
 
-    They must be the same, because both models get the same token ids.
+    The vocabularies must be equal, because both models get the same token ids.
     """
     teacher = load_tokenizer(directory)
     if teacher.fingerprint != student.fingerprint:

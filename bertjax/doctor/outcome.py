@@ -82,9 +82,9 @@ def progress(run: Run, *, at_work: bool) -> Iterator[Check]:
 
 
 def with_set_keys(run: Run, config: Mapping[str, Any], set_keys: Collection[str]) -> dict[str, Any]:
-    """Returns the config of a run, in plain form, with the keys that a command with `config` sets to continue it."""
+    """Returns the recorded config of a run, in plain form, with the values of `config` for the keys in `set_keys`."""
     names = {*set_keys, *(['steps'] if 'epochs' in set_keys else [])}  # the epochs decide the steps
-    if 'batch_size' not in set_keys:  # the steps of an epoch depend on it
+    if 'batch_size' not in set_keys:  # the steps of an epoch depend on the batch size
         config = {**config, 'batch_size': run.config['batch_size']}
     resolved, merged = flatten(resolve_like(config, run.config, set_keys)), copy.deepcopy(dict(run.config))
     for name in names & resolved.keys() & flatten(run.config).keys():
@@ -96,7 +96,7 @@ def with_set_keys(run: Run, config: Mapping[str, Any], set_keys: Collection[str]
 
 @check('resume')
 def resume(run: Run, done: int, config: Mapping[str, Any]) -> Iterator[Check]:
-    """Fails if the run cannot continue after the step `done` with `config`; see `with_set_keys`."""
+    """Fails if the run cannot continue after the step `done` with `config`, the result of `with_set_keys`."""
     changes = check_resume(run.config, config, str(run.folder), finished=done == config['steps'])
     if not changes:
         return
@@ -128,7 +128,7 @@ def not_finite(run: Run) -> Iterator[Check]:
 
 
 def _peak_rate(config: Mapping[str, Any]) -> tuple[str, float]:
-    """Returns the key and the value of the peak learning rate: those of the first phase if every phase has its own."""
+    """Returns the key and the value of the peak learning rate, of the first phase if every phase has its own rate."""
     rates = [phase['learning_rate'] for phase in config.get('phases') or ()]
     return ('phases[0].learning_rate', rates[0]) if rates and all(rates) else ('learning_rate', config['learning_rate'])
 
@@ -142,7 +142,7 @@ def _examples_until(config: Mapping[str, Any], step: int) -> int:
 
 @check('MLM loss')
 def mlm_loss(run: Run) -> Iterator[Check]:
-    """Compares the held-out loss with the unigram entropy. If it is not clearly lower, looks for the reasons."""
+    """Compares the held-out loss with the unigram entropy. If the loss is not clearly lower, looks for reasons."""
     rows = [row for row in run.rows_of('heldout') if row.get('mlm_loss') is not None]
     if not rows or not rows[-1]['step'] or not run.trains_outputs:
         return

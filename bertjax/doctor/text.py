@@ -32,7 +32,7 @@ def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[C
     """Loads the vocabulary, or says that the run will train one. Fails if config.data is set without a vocabulary."""
     existing = load_existing_tokenizer(settings, folder)
     if existing is not None:
-        embedding_rows(settings, folder, existing)  # raises if config.init has another number of pieces
+        embedding_rows(settings, folder, existing)  # raises if the number of pieces does not match the model
         case = 'lower-case' if existing.lowercase else 'cased'
         yield Check('tokenizer', OK, f'{existing.family}, {existing.vocab_size:,} pieces, {case}')
     elif settings.data:
@@ -79,7 +79,7 @@ def _check_sample(spec: str, settings: PretrainingSettings, existing: Tokenizer 
     with tempfile.TemporaryDirectory() as scratch, quiet():
         path, sample = pathlib.Path(scratch, 'sample.txt'), ''.join(_sample(sources, options))
         path.write_text(sample, encoding='utf-8', errors='replace')
-        # WordPiece cannot be trained on a text without words.
+        # Byte-level BPE, unlike WordPiece, can be trained on a text without words.
         train = train_wordpiece if settings.vocab.family == WordPieceTokenizer.family else train_byte_bpe
         sample_tokenizer = existing or train(sample.splitlines(), vocab_size=_PIECES, lowercase=True)
         plain = dataclasses.replace(options, format='text', workers=1)

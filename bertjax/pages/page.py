@@ -31,7 +31,7 @@ class Section:
       title: The heading, and the entry in the navigation.
       data: The argument of the macro.
       about: A sentence under the heading.
-      note: The reason for missing data, shown in their place.
+      note: The reason why `data` is missing, which the page then shows.
     """
 
     name: str

@@ -24,10 +24,10 @@ def find_plan(settings: PretrainingSettings, folder: pathlib.Path) -> BudgetPlan
     """Returns the plan of a run with checkpoints in `folder`, else the plan of the run in config.replay, else None.
 
     Raises:
-      UserError: The run in config.replay has no complete plan, or its plan differs from that of the workdir. Or the
-        workdir has checkpoints, but neither a readable plan nor config.replay.
+      UserError: The run in config.replay has no complete plan, or its plan differs from the plan of the workdir. Or the
+        workdir has checkpoints but no readable plan, and config.replay is not set.
     """
-    # The primary process has saved a new plan before the others read it.
+    # Without checkpoints, the primary process ignores a saved plan, and saves a new plan that other processes read.
     is_saved = settings.budget and (has_checkpoints(folder) or not is_primary())
     saved = _read_saved(folder, settings) if is_saved else None
     replayed = _read_replayed(settings.replay, required=saved is None) if settings.replay else None
@@ -45,8 +45,7 @@ def make_plan(
     The plan is saved to the workdir. A saved plan without a checkpoint is replaced, because nothing depends on it.
 
     Raises:
-      UserError: The budget allows too many steps, or the plan is for another budget, model or batch. Or see
-        `find_plan`.
+      UserError: The plan is for another budget, model or batch. Or see `find_plan` and `choose_budget_plan`.
     """
     plan = find_plan(settings, folder) or choose_budget_plan(settings, mesh, flag_keys)
     path = folder / FILE

@@ -1,7 +1,8 @@
 """Chooses the sizes and steps of a pre-training run with config.budget.
 
-The speed of matrix products on this machine determines the dtype and, for a budget in time, the size. For a budget in
-time, a run of one process also times a real step, which determines the batch and the estimated number of steps.
+If config.architecture_from is 'budget', the speed of matrix products on this machine determines the dtype and, for a
+budget in time, the size. For a budget in time, a run of one process then times a real step, which determines the batch
+and the estimated number of steps.
 """
 
 import dataclasses
@@ -165,7 +166,7 @@ def split_batch(
 
 
 def step_seconds(settings: PretrainingSettings, mesh: Mesh) -> float:
-    """Returns the measured time of a train step of the first phase in seconds, for config.vocab.size pieces.
+    """Measures the seconds of a train step of the first phase, with a vocabulary of config.vocab.size pieces.
 
     Raises a UserError if the model does not fit the devices, or the row shards do not divide the batch.
     """

@@ -1,4 +1,4 @@
-"""The plan of a pre-training run with config.budget: its sizes and steps, in WORKDIR/budget.json.
+"""The plan of a pre-training run with config.budget: the sizes and the steps of the run, in WORKDIR/budget.json.
 
 The run has three phases: the learning rate warms up, stays constant, and decays to 0 (the schedule 'wsd'). A budget in
 FLOPs determines the steps of all phases at the start. With a budget in time, the clock ends the second phase, and the
@@ -23,7 +23,7 @@ from bertjax.training.time_limit import TimeLimit
 
 FILE = 'budget.json'  # the file in the workdir with the plan
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
-_OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative to the estimated steps of the run
+_OPEN_END_FACTOR = 1000  # the maximum length of the phase that the clock ends, relative to the estimated steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,9 +94,9 @@ class BudgetPlan:
         return TimeLimit(seconds, phase=1, ends=ends)
 
     def decide(self, folder: pathlib.Path, step: int, elapsed: float, *, evaluates: bool) -> None:
-        """Computes and saves the steps of the last two phases. The second ended at `step`, after `elapsed` seconds.
+        """Computes and saves the steps of the second phase, which ended at `step`, and of the third phase.
 
-        `evaluates` says whether the run evaluates during training.
+        `elapsed` is the time of the run in seconds. `evaluates` says whether the run evaluates during training.
         """
         seconds, _ = parse_budget(self.budget)
         goodput = read_goodput(folder) or Goodput({STEP: elapsed}, processes=1)  # the goodput log may be missing

@@ -88,7 +88,7 @@ def unigram_entropy(stores: Sequence[TokenStore], vocab_size: int) -> float | No
 def _piece_counts(split: StoreSplit, vocab_size: int) -> np.ndarray:
     """Returns int64 [V], the number of occurrences of each piece."""
     counts = np.zeros(vocab_size, np.int64)
-    offsets = split.sentence_offsets[split.document_offsets]  # the start of each document, then the end
+    offsets = split.sentence_offsets[split.document_offsets]  # the first token of each document, then the end
     for first in range(0, split.num_documents, _BATCH_SIZE):
         bounds = itertools.pairwise(offsets[first : first + _BATCH_SIZE + 1])
         texts = [split.tokens(int(start), int(end - start)) for start, end in bounds]

@@ -29,9 +29,9 @@ def describe_phases(phases: Sequence[PretrainingPhase]) -> list[str]:
 def describe_masks(
     settings: PretrainingSettings, phases: Sequence[PretrainingPhase], pieces_per_word: float
 ) -> list[str]:
-    """Returns lines about unusual masks: their rates, causal examples, and limits that select other masks.
+    """Returns lines about mask rates unlike config.masking.eval_rate, limits on the number of masks, and causal masks.
 
-    `pieces_per_word` is the mean number of pieces in a word of the text, the largest of all token stores.
+    `pieces_per_word` is the mean number of pieces of a word, in the token store where this mean is largest.
     """
     lines, masking = [], settings.masking
     rates = [(phase.mask_rate, phase.final_mask_rate) for phase in phases]
@@ -61,7 +61,7 @@ def describe_masks(
 
 
 def describe_pairs(report: dict[str, Any]) -> list[str]:
-    """Returns a line about the examples of each token store, and warnings. `report` is that of the examples."""
+    """Returns a line about the examples of each token store, and warnings. `report` is the report of the examples."""
     parts = report.get('components', [report])
     return [*map(_describe_pairs, parts), *filter(None, map(_warn_of_pairs, parts))]
 

@@ -43,7 +43,7 @@ class StoreExamples:
         self.settings, self.stores, self.tokenizer, self._cache_dir = settings, stores, tokenizer, cache_dir
         self.texts = texts
         self._cache: dict[tuple, PhaseExamples] = {}
-        # The texts of each split. All phases share the memory maps.
+        # {split name: the split of each token store}. All phases share the memory maps.
         self._splits = {split: [store.split(split) for store in stores] for split in ('train', 'heldout')}
         self._splits |= {split_name(name): [split] for name, split in texts.items()}
 
@@ -62,9 +62,9 @@ class StoreExamples:
     def get(self, shape: tuple[int, int], split: str, phase: int = 0) -> PhaseExamples:
         """Returns the examples of a split. With config.packing, training examples are packed into rows.
 
-        Training examples have the highest mask rate of the phase, which `ScheduledMasks` can lower. Other examples have
-        the mask rate config.masking.eval_rate, which also determines their maximum number of predictions. They and
-        their masks are the same in all phases of one row length, so that the losses of phases are comparable.
+        Training examples have the highest mask rate of the phase, which `ScheduledMasks` can lower. Evaluation examples
+        have the mask rate config.masking.eval_rate, which also determines their maximum number of predictions. The
+        evaluation examples and their masks are equal in all phases of one row length, so the losses are comparable.
 
         Args:
           shape: (S, P), the sequence length and the maximum number of predictions of training examples.
@@ -88,7 +88,7 @@ class StoreExamples:
         (seq_len, max_predictions), masking = shape, self.settings.masking
         if split == 'train':
             values, seed = self.settings.unresolved_phases[phase], self.settings.run_seeds.data
-            # Without this, example n of every corpus in a mixture would have the same masks.
+            # With a single seed, example n of every corpus in a mixture would have the same masks.
             seed = hash_int(seed, Stream.CORPUS, corpus) if corpus else seed
             masking = dataclasses.replace(masking, rate=max(values.mask_rate, values.final_mask_rate))
         else:

@@ -94,7 +94,7 @@ def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
 def prepare_texts(
     settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer, stores: Sequence[TokenStore]
 ) -> dict[str, StoreSplit]:
-    """Returns the texts as {name: split}. Their token stores are built in the workdir `folder`, or reused.
+    """Returns the texts as {name: split}. The token stores of the texts are built in the workdir `folder`, or reused.
 
     The split of an entry NAME=PATH has all documents of the text. The entry 'each' gives a split for each corpus of the
     mixture, with the held-out documents of its store in `stores`.
@@ -105,7 +105,7 @@ def prepare_texts(
     """
     texts: dict[str, StoreSplit] = {}
     options = dataclasses.replace(settings.corpus_options, heldout=0.0, drop_duplicates=False)
-    if settings.data and options.format in sequences.FORMATS:  # the store knows its segments, not the config
+    if settings.data and options.format in sequences.FORMATS:  # the store has the number of segments, not the config
         options = dataclasses.replace(options, segments=stores[0].segments)
     for name, path in parse_texts(settings.heldout_texts):
         if not path:
@@ -134,7 +134,7 @@ def prepare_texts(
 
 
 def corpus_names(spec: str) -> list[str]:
-    """Returns a name for each corpus of a mixture: its file or folder stem if this is unique, else its index."""
+    """Returns a name for each corpus of a mixture: the stem of its path if no other corpus has it, else its index."""
     parts = [part for part, _ in parse_mixture(spec)]
     names = [re.sub(r'[^\w-]', '', pathlib.PurePath(part).name.partition('.')[0]) for part in parts]
     return [name if name and names.count(name) == 1 else str(i) for i, name in enumerate(names)]
@@ -220,7 +220,7 @@ class PairsEvaluator:
         )
 
     def run(self, params: Any, on_compile: OnCompile = contextlib.nullcontext) -> tuple[dict[str, float | None], None]:
-        """Returns `accuracy`, the mean over the sets of pairs, and its `standard_error`.
+        """Returns {'accuracy': the mean over the sets of pairs, 'standard_error': that of this mean}, and None.
 
         The second value is None, because pairs never select the best checkpoint.
         """

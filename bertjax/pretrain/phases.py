@@ -54,7 +54,7 @@ class PretrainingPhase(PhaseSettings):
         return sum((part.last_step - part.first_step) * part.batch_size for part in self.split())
 
     def split(self) -> list['PretrainingPhase']:
-        """Splits the phase into parts with one batch size each. All share the schedule and the numbering of examples.
+        """Splits the phase into parts with one batch size each. The schedule and the numbering of examples continue.
 
         The ramp at the beginning takes the fraction `batch_ramp` of the steps and has up to 8 stages of equal length.
         Their batch sizes are multiples of `batch_size_start`, as evenly spaced as possible. For example, a ramp from 32

@@ -46,7 +46,7 @@ from bertjax.workdir.lock import has_checkpoints
 def build_pretraining_setup(
     settings: PretrainingSettings, model_config: BertConfig, mesh: Mesh, distillation: Distillation = NO_TEACHER
 ) -> Setup:
-    """Builds the setup of a pre-training without any text. Raises a UserError if the mesh cannot shard the model."""
+    """Builds the setup of a pre-training; needs no text. Raises a UserError if the mesh cannot shard the model."""
     check_mesh(model_config, mesh)
     objective = PACKED_PRETRAINING if settings.packing else PRETRAINING
     if settings.masking.causal_share:
@@ -75,7 +75,7 @@ def prepare_inputs(settings: PretrainingSettings, folder: pathlib.Path) -> tuple
 class Pretraining(Experiment):
     """A pre-training run in its workdir. `examples` are the examples of its token stores.
 
-    The argument `inputs` is the result of `prepare_inputs`; None to call it.
+    The argument `inputs` is the result of `prepare_inputs`, which is called if `inputs` is None.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Pretraining(Experiment):
         total = settings.total_steps(first.cycle_length // settings.pair_options.plans)
         self._phases = settings.resolve_phases(total)
         self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
-        # A resumed run must have the same hashes.
+        # A resumed run must have the same fingerprints.
         store = '+'.join(store.fingerprint for store in stores)
         fingerprints = {'tokenizer': self.tokenizer.fingerprint, 'store': store, **self._distillation.fingerprints}
         self.resolved = {**to_plain(self.settings), 'fingerprints': fingerprints}
@@ -140,7 +140,9 @@ class Pretraining(Experiment):
         return self.examples.get(self.settings.first_shape, 'heldout') if self.examples.has_heldout else None
 
     def init_state(self) -> TrainState:
-        """Returns the state at step 0: from the teacher, config.init or random, the latter two with config.embeddings.
+        """Returns the state at step 0, with weights of the teacher or of config.init, or with random weights.
+
+        config.embeddings replaces the embeddings of config.init or the random embeddings.
 
         Raises:
           UserError: The sizes of the model in config.init differ from config.model.

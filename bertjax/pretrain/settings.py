@@ -159,7 +159,7 @@ class PretrainingSettings(PretrainingKeys):
             raise UserError('config.masking.causal_share', f'{share:g}', expected, 'set it to 0')
 
     def describe_attention(self) -> str:
-        """Describes the attention of the last phase. Raises a UserError if it does not support a phase or a device."""
+        """Describes the attention of the last phase. Raises a UserError if a phase or a device does not allow it."""
         model_config = self.model_config(self.vocab.size)
         for phase in self.unresolved_phases:
             rows, options = phase.batch_size // phase.grad_accum_steps, {'packed': phase.packed}

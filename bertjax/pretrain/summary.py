@@ -166,10 +166,10 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 def _filled_masks(
     params: Any, model_config: BertConfig, tokenizer: Tokenizer, heldout: Examples
 ) -> Iterator[dict[str, Any]]:
-    """Yields the most certain prediction for a mask in each of the first held-out examples that have masks."""
+    """Yields the most certain prediction for a [MASK] in each of the first held-out examples, skipping any without."""
     batch = heldout.batch(np.arange(_NUM_FILLED))
     forward = jax.jit(make_forward(BertForPreTraining(model_config), PRETRAINING))
-    # Outside of a mesh, TPU kernels cannot compute with arrays that are sharded over several chips.
+    # The parameters are copied to the host, because TPU kernels outside of a mesh cannot compute with sharded arrays.
     logits = np.asarray(forward(jax.device_get(params), batch)['mlm_logits'])
     for row in range(_NUM_FILLED):
         ids, positions = batch['input_ids'][row], batch['masked_positions'][row]
@@ -218,7 +218,7 @@ def _print_heldout(console: Console, rows: list[dict[str, Any]], baselines: Chan
 def _print_texts(console: Console, texts: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
     """Prints a table of the first and the last MLM loss and accuracy on each text of config.heldout_texts.
 
-    A text that was added later has no value at the first step.
+    A text that was added to a resumed run has no value at the first step.
     """
     steps = min(first['step'] for first, _ in texts.values()), max(last['step'] for _, last in texts.values())
     columns = [f'{figure}\nstep {step}' for figure in ('MLM loss', 'accuracy') for step in dict.fromkeys(steps)]

@@ -77,7 +77,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
 
 
 def tokenizer_flag(store: str) -> str:
-    """Returns the flag with the tokenizer that the run of a token store has beside the store."""
+    """Returns a flag with the tokenizer in the workdir that contains the token store at the path `store`."""
     return f'--config.tokenizer={shlex.quote(os.path.join(os.path.dirname(store.rstrip("/")), FOLDER))}'
 
 
@@ -189,7 +189,7 @@ def _print_shares(specs: Sequence[str], weights: Sequence[float]) -> None:
 
 
 def find_missing_text(spec: str, options: CorpusOptions, store: pathlib.Path, workdir: pathlib.Path) -> str:
-    """Returns why a text cannot be read, if a run with checkpoints has its token store; otherwise ''."""
+    """Returns why a text cannot be read; '' if it can, or if the workdir has no checkpoints or no store of the text."""
     if has_checkpoints(workdir) and _read_manifest(store):
         try:
             resolve_sources(spec, options)

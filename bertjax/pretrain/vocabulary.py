@@ -57,7 +57,7 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
 
 
 class _TextStatistics:
-    """Computes the statistics of the text in this process. It has the methods of `BeamTextStatistics`."""
+    """Computes the statistics of the text in this process, with the same methods as `BeamTextStatistics`."""
 
     def __init__(self, corpora: list[list[str]], options: CorpusOptions, show: Callable[[int], None]):
         self.read: list[KnownText] = []
@@ -78,7 +78,7 @@ class _TextStatistics:
 
 @contextlib.contextmanager
 def _text_statistics(settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path) -> Iterator[Any]:
-    """Yields the statistics of the text. If config.beam is set, Beam computes them. Else, the progress is shown."""
+    """Yields the statistics of the text. If config.beam is set, Beam computes them. Otherwise, progress is shown."""
     options = settings.corpus_options
     if settings.beam:
         check_beam(settings.beam)

@@ -48,8 +48,8 @@ def with_architecture(
 ) -> PretrainingSettings:
     """Returns the settings with the architecture and dropout of config.init if config.architecture_from is 'init'.
 
-    A dropout on the command line, or one in the recipe other than the default, has precedence. If this architecture has
-    no segment ids (`num_segments` < 2), the run is trained without pairs, unless the command line sets
+    A dropout has precedence if the command line sets it, or if its value in the recipe is not the default. If the
+    architecture has no segment ids (`num_segments` < 2), the run is trained without pairs, unless the command line sets
     config.pairs.mode. A student that is initialized with blocks of its teacher gets the teacher's architecture, but
     keeps its own sizes (except num_segments) and all values that the recipe or the command line sets; see
     `Teacher.check_copies`.
@@ -60,7 +60,7 @@ def with_architecture(
 
     Raises:
       UserError: config.init or the teacher has no model. Or the architecture of config.init is used, and the recipe or
-        the command line sets a field of config.model to another value, except the command line for ROTARY_FIELDS.
+        the command line sets a field of config.model to another value. The command line may change ROTARY_FIELDS.
     """
     names = [*fields_of(FieldKind.LAYOUT), *(BUDGET_CHOICES if settings.architecture_from == 'budget' else ())]
     names = [name for name in names if f'model.{name}' not in flag_keys]
@@ -122,7 +122,7 @@ def _recorded_fields(folder: pathlib.Path, names: Collection[str]) -> dict[str, 
 
 
 def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, Any]]:
-    """Returns {name: (value in run, value in source)} of the differing fields that the weights depend on."""
+    """Returns {name: (value in run, value in source)} for the fields that differ and that the weights depend on."""
     ignored = {*_RUN_FIELDS, *_INIT_FIELDS, *(('max_positions',) if run.position == 'rope' else ())}
     if not run.nsp and 'transform' not in (run.pooler, source.pooler):
         ignored.add('pooler')  # neither model uses it

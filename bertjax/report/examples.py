@@ -1,4 +1,4 @@
-"""The input of the model, with masks or labels, and its predictions for the masks before and after training."""
+"""The input of the model, with masks or labels, and the predictions for the masks before and after training."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ _PAIRS = {'nsp': ('B follows A', 'B is from elsewhere'), 'sop': ('in their order
 
 
 def pretraining_examples(examples: PhaseExamples, tokenizer: Tokenizer, mode: str) -> Section:
-    """Returns the section with the first training examples and their masks. With packing, it shows the first rows."""
+    """Returns the section with the first training examples (rows if packed) and their masks."""
     batch = examples.batch(np.arange(_ROWS))
     legend = {'masked': '[MASK]', 'random': 'a random piece instead', 'unchanged': 'left unchanged'}
     legend |= {'b': 'segment B'} if mode in _PAIRS else {}
@@ -121,7 +121,7 @@ def fillings_section(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Secti
     """Compares the predictions of the last checkpoint, or of the export, with those of the initial parameters.
 
     The initial parameters are computed again, because the oldest checkpoint is usually near the end of the run. Raises
-    a UserError if there is no model, or if it cannot be loaded on this machine.
+    a UserError if there is no model, or if the model cannot be loaded on this machine.
     """
     settings, batch = run.pretraining_settings(), heldout.batch(np.arange(_ROWS))
     claim_devices()
@@ -168,7 +168,7 @@ def _first_params(settings: PretrainingSettings, model: BertConfig, tokenizer: T
 
 
 def _fill(forward: Any, params: Any, batch: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> MaskPredictions:
-    # Outside of a mesh, TPU kernels cannot compute with arrays that are sharded over several chips.
+    # The parameters are copied to the host, because TPU kernels outside of a mesh cannot compute with sharded arrays.
     probabilities = softmax(np.asarray(forward(jax.device_get(params), batch)['mlm_logits'], np.float64))
     probability_of = lambda ids: np.take_along_axis(probabilities, ids[..., None], -1)[..., 0]  # noqa: E731
     best = probabilities[..., : tokenizer.vocab_size].argmax(-1)  # a model may have more outputs than pieces

@@ -36,7 +36,7 @@ Finished = Sequence[tuple[Trial, Mapping[str, Any]]]
 
 
 def figures_section(run: Run) -> Section:
-    """Returns results.json as a table with a column for each split and a row for each metric."""
+    """Returns the section with the table of results.json: a column for each split and a row for each metric."""
     results = run.results()
     if not results:
         return Section('figures', 'Figures', note='The run is not finished: there are no results yet.')

@@ -104,8 +104,8 @@ class Run:
 def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
     """Reads the run in a workdir. A config in the workdir replaces `config`, which is in plain form.
 
-    Raises a UserError if there is no run in the folder, or if its files are damaged. A folder with only a corpus needs
-    a recipe with a corpus, and one with only an evaluation the config of an ensemble member or a recipe with a task.
+    Raises a UserError if the folder has no run or a file is damaged. If the folder has only a corpus, the recipe must
+    have a corpus. If it has only an evaluation, the recipe must have a task, unless an ensemble member has a config.
     """
     path = folder / 'config.json'
     if path.exists():
