@@ -21,7 +21,7 @@ COMPUTED_KEYS = ('fingerprints', 'model.vocab_size')
 
 
 def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
-    """Returns {name: key} for all keys of the verb, the task and the phases of `config`.
+    """Returns {name: key} for all keys that `config` should have, which depend on its verb, task and phases.
 
     Raises:
       UserError: The kind of task is unknown.
@@ -42,7 +42,7 @@ def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
 
 
 def keys_class(config: Mapping[str, Any]) -> type:
-    """Returns the dataclass of the keys of `config`."""
+    """Returns the dataclass that declares the keys of `config`."""
     verb = next((verb for verb in INFERENCE_KEYS if verb in config), None)
     return INFERENCE_KEYS[verb] if verb else FinetuningKeys if 'task' in config else PretrainingKeys
 
@@ -84,7 +84,7 @@ def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
 def check_used(config: Mapping[str, Any], flag_keys: Collection[str]) -> None:
     """Raises a UserError for the first of `flag_keys` that has no effect because of the value of another key.
 
-    `flag_keys` are the keys that a command or call sets. A recipe may have keys for several verbs.
+    `flag_keys` are the keys that a command or call sets. A recipe may set keys without effect, for other verbs.
     """
     values, known = flatten(config), config_keys(config)
     for name in sorted(known.keys() & values.keys() & {*flag_keys}):

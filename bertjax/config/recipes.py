@@ -52,7 +52,7 @@ def modern_config(size: str, *, learning_rate: float, decay_per_step: float = 1e
     Args:
       size: A name in `model.config.MODERN_SIZES`.
       learning_rate: The peak learning rate of the phases that do not set one.
-      decay_per_step: The fraction by which a step at this rate makes the weights smaller. The original optimizer
+      decay_per_step: The fraction by which a step at `learning_rate` makes the weights smaller. The original optimizer
         (`decoupled_stableadamw` in AnswerDotAI/ModernBERT) calls this value the weight decay.
     """
     config = pretraining_config(packing=True, learning_rate=learning_rate, batch_size=4608)
@@ -107,7 +107,7 @@ def budget_config(budget: str, pairs: bool = False) -> ConfigDict:
     config.update(eval_every=0, eval_examples=1024, checkpoint_every=0, checkpoint_minutes=10.0)
     if pairs:
         config.pairs.mode, config.masking.final_rate, config.export_formats = 'nsp', 0.15, 'orbax'
-        # Without segments, the pair head is as good, but STS-B, fine-tuned with Muon, falls from 0.41 to 0.26 (1 seed).
+        # Without segments, the pair head is as good, but STS-B with Muon falls from a score of 0.41 to 0.26 (1 seed).
         config.model.update(num_segments=2, pooler='tanh', pooling='cls')
     return config
 

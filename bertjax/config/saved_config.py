@@ -61,7 +61,7 @@ def make_recipe(name: str, config: ConfigDict, flag_keys: Collection[str] = ()) 
     """Returns the recipe `name` (as the user spells it), with its `config`.
 
     The keys that a saved config changes are added to `flag_keys`. For the saved config of a run, these are the keys
-    that a new run would choose again: those of a budget, and ROTARY_FIELDS with the architecture of config.init.
+    that a new run would choose again: the choices of a budget, or ROTARY_FIELDS if config.init sets the architecture.
     """
     keys, base = {*flag_keys}, name
     while find_recipe(base).startswith(f'{SAVED_CONFIG}:'):

@@ -104,7 +104,7 @@ def group(default: Any, *, record: type | None = None, entry: type | None = None
 
 
 def override(record: type, name: str, default: Any = None, **metadata: Any) -> Any:
-    """Returns a copy of the field `name` of `record`, updated with `metadata` and `default`. None keeps the default."""
+    """Returns a copy of the field `name` of `record`, updated with `metadata` and, unless it is None, `default`."""
     (field,) = (field for field in dataclasses.fields(record) if field.name == name)
     about = metadata.get('about') or _about(record, field)
     default = field.default if default is None else default

@@ -35,5 +35,5 @@ class Verb:
     bucket: Literal['write', 'look', 'inspect'] = 'write'
 
 
-# {config key: a recipe that has it}. The other keys that verbs need have the name of their recipe.
+# {config key: a recipe that has it}. Any other key that a verb needs is also the name of a recipe that has it.
 EXAMPLES = {'corpus': 'pretrain_tiny', 'task': 'glue:rte', 'distill': 'distilbert'}

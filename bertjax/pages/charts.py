@@ -135,7 +135,7 @@ def check_plotly() -> None:
 
 @functools.cache
 def packed_plotly() -> str:
-    """Returns Plotly's script, compressed, in base64, always the same bytes. Raises a UserError without Plotly."""
+    """Returns Plotly's script, compressed, in base64. The bytes never vary. Raises a UserError without Plotly."""
     check_plotly()
     from plotly.offline import get_plotlyjs
 

@@ -78,7 +78,7 @@ def finished_trials(run: Run) -> Finished:
 
 
 def sweep_section(run: Run, finished: Finished) -> Section:
-    """Returns charts of scores and losses, a table of the settings (averaged over seeds), and a table of the trials."""
+    """Returns the section with charts, a table of the settings (averaged over seeds), and a table of the trials."""
     if not finished:
         return Section('sweep', 'Sweep', note='No run of the sweep is finished yet.')
     score = finished[0][1]['score']
