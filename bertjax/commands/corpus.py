@@ -20,10 +20,11 @@ def run(config: ConfigDict, workdir: str) -> None:
     A mixture of corpora has a store for each corpus, in WORKDIR/store/0, WORKDIR/store/1 and so on.
 
     Raises:
-      UserError: There is no text, or the store was made with another tokenizer. Or the text is malformed, and
-        config.corpus_options.strict is set.
+      UserError: There is no text, config.vocab has words or too many unused pieces for a new vocabulary, or the store
+        was made with another tokenizer. Or the text is malformed, and config.corpus_options.strict is set.
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
+    settings.check_vocabulary()
     with lock_workdir(folder):
         tokenizer = prepare_tokenizer(settings, folder)
         stores = prepare_stores(settings, folder, tokenizer)

@@ -216,16 +216,22 @@ class PretrainingSettings(PretrainingKeys):
             phase.check(self.masking)
         self._check_causal()
         self._check_budget()
-        if trained and self.vocab.unused + len(SPECIAL_TOKENS) >= self.vocab.size:
-            found, fix = f'{self.vocab.unused} of {self.vocab.size} pieces', 'reserve fewer pieces'
-            raise UserError('config.vocab.unused', found, 'room for words', fix)
-        if trained and self.vocab.add:
-            expected = 'config.init or config.tokenizer, whose vocabulary gets the words'
-            raise UserError('config.vocab.add', 'words for a vocabulary that is trained', expected, 'set either key')
+        self.check_vocabulary()
         if self.epochs <= 0 and not is_in_epochs(self.steps):
             total = self.total_steps(None)
             self.resolve_phases(total)
             resolve_durations(self, total)
+
+    def check_vocabulary(self) -> None:
+        """Raises a UserError if the run trains a vocabulary, but config.vocab does not allow this."""
+        if self.tokenizer or self.init:
+            return
+        if self.vocab.unused + len(SPECIAL_TOKENS) >= self.vocab.size:
+            found, fix = f'{self.vocab.unused} of {self.vocab.size} pieces', 'reserve fewer pieces'
+            raise UserError('config.vocab.unused', found, 'room for words', fix)
+        if self.vocab.add:
+            expected = 'config.init or config.tokenizer, whose vocabulary gets the words'
+            raise UserError('config.vocab.add', 'words for a vocabulary that is trained', expected, 'set either key')
 
 
 def pretraining_settings(config: Mapping[str, Any]) -> PretrainingSettings:

@@ -208,8 +208,9 @@ def test_mistakes_in_an_adaptation_are_errors(program: Program, folder: pathlib.
     for wrong, part in (('oops', 'NAME=PATH'), (f'x={folder}/none.txt', 'none.txt')):
         assert part in program.error(*flags, f'--config.heldout_texts={wrong}', **ADAPT)
     assert not any((tmp_path / 'run' / name).exists() for name in ('store', 'tokenizer'))
-    line = program.error(f'--workdir={tmp_path}/run', '--config.vocab.add=x', '--config.steps=1')
-    assert 'config.vocab.add: found words for a vocabulary that is trained' in line
+    for verb in ('pretrain', 'corpus'):
+        line = program.error(f'--workdir={tmp_path}/run', '--config.vocab.add=x', f'--config.run={verb}')
+        assert 'config.vocab.add: found words for a vocabulary that is trained' in line
     assert not (tmp_path / 'run' / 'config.json').exists()
 
 
