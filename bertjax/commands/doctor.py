@@ -9,7 +9,6 @@ from ml_collections import ConfigDict
 
 from bertjax.config.plain import to_plain
 from bertjax.config.verb import Verb
-from bertjax.distill.settings import DistillationSettings
 from bertjax.doctor import machine, outcome, plan, text
 from bertjax.doctor.check import FAIL, OK, WARN, Check, print_checks
 from bertjax.errors import UserError
@@ -67,23 +66,25 @@ def _config_checks(
     config: ConfigDict, folder: pathlib.Path, flag_keys: Collection[str], done: int, total: int | None, *, at_work: bool
 ) -> Iterator[Iterable[Check]]:
     """Yields the checks of a config that trains a model. The task of a run in progress is not checked."""
-    if 'distill' in config:
-        yield plan.teacher(DistillationSettings(**config.distill), config.init)
     if 'task' in config and not at_work:
         settings = finetuning_settings(config)
+        if settings.distill:
+            yield plan.teacher(settings, folder, flag_keys)
         # Without config.init, the cost is estimated with the size of the teacher instead of the student.
         origin = settings.init or (config.distill.teacher if 'distill' in config else '')
         yield plan.task(dataclasses.replace(settings, init=origin), folder, done)
     elif 'corpus' in config:
         settings = with_architecture(pretraining_settings(config), folder, flag_keys)
+        with contextlib.suppress(UserError):  # the check of the tokenizer reports the error
+            settings = with_existing_vocabulary(settings, folder)
+        if settings.distill:
+            yield plan.teacher(settings, folder, flag_keys)
         yield from _pretraining_checks(settings, folder, done, total, at_work=at_work)
 
 
 def _pretraining_checks(
     settings: PretrainingSettings, folder: pathlib.Path, done: int, total: int | None, *, at_work: bool
 ) -> Iterator[Iterable[Check]]:
-    with contextlib.suppress(UserError):  # the check of the tokenizer reports the error
-        settings = with_existing_vocabulary(settings, folder)
     yield plan.config(settings, folder)
     yield text.tokenizer(settings, folder)
     yield text.corpus(settings, folder)

@@ -10,7 +10,7 @@ from bertjax.convert.load import load_pretraining_model, load_task_model, read_c
 from bertjax.corpus.store import open_store
 from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, distill_objective
 from bertjax.distill.settings import DistillationSettings
-from bertjax.distill.teacher import KEY, Teacher, check_vocabulary, teacher_config_changes
+from bertjax.distill.teacher import KEY, Teacher, check_copies, check_vocabulary, teacher_config_changes
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, data_from_source, read_encoder_config
@@ -120,7 +120,7 @@ def distill_pretraining(
     if distill.soft:
         teacher.check_head(('mlm',), 'a masked language model')
     if distill.student_layers(teacher.config, student.num_layers) is not None:
-        teacher.check_copies(student)
+        check_copies(teacher.config, student)
     return settings, _distillation(teacher, distill, student)
 
 

@@ -41,6 +41,19 @@ def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None
         raise UserError(f'config.{key}', found, expected, 'leave config.tokenizer empty, or name another model')
 
 
+def check_copies(teacher: BertConfig, student: BertConfig) -> None:
+    """Raises a UserError if the architecture of the student does not allow it to copy blocks of the teacher.
+
+    The error names the first config field that differs but must be equal.
+    """
+    may_differ = ('num_layers', 'nsp', 'param_dtype', 'init', 'init_stddev')
+    for name in fields_of(FieldKind.ARCHITECTURE):
+        student_value, teacher_value = getattr(student, name), getattr(teacher, name)
+        if name not in may_differ and student_value != teacher_value:
+            fix = 'set it to this value, or set --config.distill.student_init=random'
+            raise UserError(f'config.model.{name}', str(student_value), f'{teacher_value}, as in the teacher', fix)
+
+
 @dataclasses.dataclass(frozen=True)
 class Teacher:
     """A trained model that is never updated.
@@ -113,18 +126,6 @@ class Teacher:
             f'teacher {self.directory}: {c.num_layers} layers, width {c.width}, {c.num_heads} heads, '
             f'{parameter_count(c):,} parameters'
         )
-
-    def check_copies(self, student: BertConfig) -> None:
-        """Raises a UserError if the architecture of the student does not allow it to copy blocks of the teacher.
-
-        The error names the first config field that differs but must be equal.
-        """
-        may_differ = ('num_layers', 'nsp', 'param_dtype', 'init', 'init_stddev')
-        for name in fields_of(FieldKind.ARCHITECTURE):
-            student_value, teacher_value = getattr(student, name), getattr(self.config, name)
-            if name not in may_differ and student_value != teacher_value:
-                fix = 'set it to this value, or set --config.distill.student_init=random'
-                raise UserError(f'config.model.{name}', str(student_value), f'{teacher_value}, as in the teacher', fix)
 
     def as_student(self, layers: Sequence[int], student: BertConfig) -> dict[str, Any]:
         """Returns the teacher's parameters with only the blocks `layers`, in the tree layout of the student."""

@@ -52,7 +52,7 @@ def with_architecture(
     architecture has no segment ids (`num_segments` < 2), the run is trained without pairs, unless the command line sets
     config.pairs.mode. A student that is initialized with blocks of its teacher gets the teacher's architecture, but
     keeps its own sizes (except num_segments) and all values that the recipe or the command line sets; see
-    `Teacher.check_copies`.
+    `distill.teacher.check_copies`.
 
     A resumed run takes the architecture from its own config.json. It also keeps the layout of its parameter tree and
     the fields that config.budget has chosen, unless the command line sets them. `flag_keys` are the config keys that

@@ -9,11 +9,11 @@ import time
 import pytest
 from running import GLUE, RUN, Program, assert_one_line, copy_workdir
 
-from bertjax.config.recipes import pretraining_config
+from bertjax.config.recipes import distillation, pretraining_config
 from bertjax.doctor import outcome, plan
 from bertjax.files.atomic import lock_directory
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.pretrain.warm_start import with_existing_vocabulary
+from bertjax.pretrain.warm_start import with_architecture, with_existing_vocabulary
 from bertjax.report.run_record import Run
 
 DOCTOR = '--config.run=doctor'
@@ -60,6 +60,23 @@ def test_sizes_are_computed_with_the_vocabulary_of_the_initial_model(trained: pa
     pieces = (trained / 'tokenizer' / 'vocab.txt').read_text(encoding='utf-8').splitlines()
     (check,) = plan.config(with_existing_vocabulary(settings, tmp_path), tmp_path)
     assert check.message.endswith(f'with a vocabulary of {len(pieces)}') and len(pieces) != settings.vocab.size
+
+
+def test_a_student_that_does_not_fit_its_teacher_is_a_failure(trained: pathlib.Path, tmp_path: pathlib.Path):
+    config, sizes = pretraining_config('tiny'), json.loads((trained / 'config.json').read_text())['model']
+    config.model.update({name: sizes[name] for name in ('width', 'num_heads', 'mlp_dim', 'max_positions')})
+    distillation(config, teacher=str(trained / 'export' / 'hf'))
+
+    def check(flag_keys: tuple[str, ...] = (), **model: int) -> str:
+        settings = with_architecture(pretraining_settings(config), tmp_path)
+        settings = dataclasses.replace(settings, model=dataclasses.replace(settings.model, **model))
+        (result,) = plan.teacher(with_existing_vocabulary(settings, tmp_path), tmp_path, flag_keys)
+        return f'{result.status} {result.message}'
+
+    assert check().startswith('ok')
+    assert check(width=64).startswith('FAIL config.model.width: found 64, expected 32, as in the teacher')
+    assert check(num_layers=3).startswith('FAIL config.model.num_layers: found 3 blocks, expected at most 2')
+    assert check(('distill.layers',)).startswith('FAIL config.distill.layers: ')
 
 
 def test_another_vocabulary_than_the_initial_models_is_named(trained: pathlib.Path, tmp_path: pathlib.Path):
