@@ -141,9 +141,9 @@ def corpus_names(spec: str) -> list[str]:
 
 
 def _check_names(names: Sequence[str]) -> None:
-    duplicate = next((name for name in names if names.count(name) > 1), None)
-    if duplicate is not None:
-        raise UserError(_KEY, f'{duplicate or EACH!r} twice', 'a different name for each text', 'rename one of them')
+    duplicate = next((name for name in names if names.count(name) > 1), '')
+    if duplicate:
+        raise UserError(_KEY, f'{duplicate!r} twice', 'a different name for each text', 'rename one of them')
 
 
 def _name_text(error: UserError, name: str) -> UserError:
