@@ -23,7 +23,13 @@ from bertjax.workdir.differences import task_kind
 VERB = Verb(bucket='inspect')
 
 
-def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str] = ()) -> None:
+def run(
+    config: ConfigDict,
+    workdir: str,
+    recipe: str,
+    flag_keys: Collection[str] = (),
+    command_line_keys: Collection[str] = (),
+) -> None:
     """Prints a line for each check. The verb does not disturb a run in progress.
 
     It leaves no file behind, except a test object in a bucket that forbids deletion.
@@ -45,7 +51,7 @@ def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str
     done, total = outcome.steps_done(record) if continues else (0, None)
     resume = []
     if done:
-        continued = outcome.with_set_keys(record, to_plain(config), flag_keys)
+        continued = outcome.with_set_keys(record, to_plain(config), command_line_keys, flag_keys)
         total, resume = total and continued['steps'], [outcome.resume(record, done, continued)]
     if not continues or (done != total and not record.is_sweep):
         checks = _config_checks(config, folder, flag_keys, done, total, at_work=at_work)

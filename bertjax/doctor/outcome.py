@@ -81,12 +81,17 @@ def progress(run: Run, *, at_work: bool) -> Iterator[Check]:
         yield Check('hang', WARN, reason.removeprefix('stopped: ').partition(' (')[0], fix)
 
 
-def with_set_keys(run: Run, config: Mapping[str, Any], set_keys: Collection[str]) -> dict[str, Any]:
-    """Returns the recorded config of a run, in plain form, with the values of `config` for the keys in `set_keys`."""
-    names = {*set_keys, *(['steps'] if 'epochs' in set_keys else [])}  # the epochs decide the steps
-    if 'batch_size' not in set_keys:  # the steps of an epoch depend on the batch size
+def with_set_keys(
+    run: Run, config: Mapping[str, Any], command_line_keys: Collection[str], flag_keys: Collection[str] = ()
+) -> dict[str, Any]:
+    """Returns the recorded config of a run, in plain form, with the values of `config` for `command_line_keys`.
+
+    A key that the run chooses, for example for config.budget, has this value of `config` only if it is in `flag_keys`.
+    """
+    names = {*command_line_keys, *(['steps'] if 'epochs' in command_line_keys else [])}  # the epochs decide the steps
+    if 'batch_size' not in names:  # the steps of an epoch depend on the batch size
         config = {**config, 'batch_size': run.config['batch_size']}
-    resolved, merged = flatten(resolve_like(config, run.config, set_keys)), copy.deepcopy(dict(run.config))
+    resolved, merged = flatten(resolve_like(config, run.config, flag_keys)), copy.deepcopy(dict(run.config))
     for name in names & resolved.keys() & flatten(run.config).keys():
         # An entry of a list has a number, such as phases[1].batch_size.
         *groups, key = (int(part) if part.isdigit() else part for part in re.findall(r'[^.[\]]+', name))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bertjax.config.plain import to_plain
-from bertjax.config.recipes import finetuning_config, phase, pretraining_config
+from bertjax.config.recipes import budget_config, finetuning_config, phase, pretraining_config
 from bertjax.doctor import outcome
 from bertjax.doctor.check import FAIL, OK, WARN, Check
 from bertjax.doctor.text import learning_obstacles
@@ -46,6 +46,16 @@ def test_more_epochs_continue_a_run_in_its_own_steps(tmp_path: pathlib.Path):
     config = to_plain(finetuning_config('glue', task='rte'))
     run = Run(tmp_path, 'configs/glue.py', config | {'steps': 468, 'batch_size': 16}, True, [])
     assert outcome.with_set_keys(run, config | {'epochs': 5.0}, ('epochs',))['steps'] == 780
+
+
+def test_choices_of_a_budget_are_kept_unless_a_flag_sets_them(tmp_path: pathlib.Path):
+    config = to_plain(budget_config('3e12'))
+    run = Run(tmp_path, 'configs/budget.py:3e12', config | {'batch_size': 32, 'steps': 100}, True, [])
+    keys = ('batch_size', 'budget')
+    assert outcome.with_set_keys(run, config, keys)['batch_size'] == 32
+    assert outcome.with_set_keys(run, config, keys, ('batch_size',))['batch_size'] == config['batch_size'] == 16
+    (check,) = outcome.resume(run, 9, outcome.with_set_keys(run, config | {'budget': '4e12'}, keys))
+    assert check.status == FAIL and 'config.budget: found 4e12, expected 3e12' in check.message
 
 
 def only(checks) -> Check:

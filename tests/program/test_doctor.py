@@ -51,6 +51,8 @@ def test_a_finished_run_is_checked(program: Program, trained: pathlib.Path, tmp_
     # A command that would be refused, and one that would train longer.
     wider = program.run(f'--workdir={trained}', *RUN, '--config.model.width=48', DOCTOR, status=2).stdout
     assert statuses(wider)['resume'] == 'FAIL' and 'config.model.width: found 48, expected 32 as in' in wider
+    budget = program.run(f'--workdir={trained}', *RUN, DOCTOR, recipe='configs/budget.py:2e12', status=2).stdout
+    assert "FAIL  resume       config.budget: found 2e12, expected '' as in" in budget
     longer = program.run(f'--workdir={trained}', *RUN, '--config.steps=30', DOCTOR, status=None).stdout
     assert 'changed keys: steps: 24 -> 30' in longer and {'config', 'corpus', 'hours'} <= set(statuses(longer))
 
