@@ -144,7 +144,12 @@ class AttentionKeys:
     texts: tuple = key(
         (), list_of(_FIELD), 'the texts on the page; a tab makes a pair; without `input`, also those of the statistics'
     )
-    show: int = key(12, integer(0, 1000), 'without `texts`, the number of texts on the page, from the start of `input`')
+    show: int = key(
+        12,
+        integer(0, 1000),
+        'without `texts`, the number of texts on the page, from the start of `input`',
+        used_with=('texts', []),
+    )
     unit: str = key('piece', one_of(('piece', 'word')), 'the unit of the statistics and the page')
     compare: str = key('', TEXT, 'a model to compare with: the same encoder before its fine-tuning')
 

@@ -44,8 +44,18 @@ def test_a_key_is_used_with_values_that_another_key_allows():
         'vocab.model_type', 'vocab.sample_sentences', 'pairs.short_probability', 'masking.max_span', 'push_private',
         'tracker_project', 'tracker_run', 'step', 'split', 'input', 'topology', 'find_batch', 'steps', 'benchmark',
         'ensemble', 'extract.calibration', 'fill.second', 'fill.field', 'fill.pair_field', 'fill.top_k', 'fill.jointly',
-        'fill.tokens', 'fill.temperature', 'fill.sample', 'fill.seed',
+        'fill.tokens', 'fill.temperature', 'fill.sample', 'fill.seed', 'attention.show',
     }  # fmt: skip
+
+
+def test_the_number_of_shown_texts_has_no_effect_with_given_texts():
+    config = inference_config('attention', show=3)
+    check_used(config, {'attention.show'})
+    config.attention.texts = ('a', 'b')
+    with pytest.raises(
+        UserError, match=r"show: found 3 with .*texts=\['a', 'b'\], .* set --config.attention.texts to \[\]"
+    ):
+        check_used(config, {'attention.show'})
 
 
 @pytest.mark.parametrize(
