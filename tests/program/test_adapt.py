@@ -211,6 +211,8 @@ def test_mistakes_in_an_adaptation_are_errors(program: Program, folder: pathlib.
     for verb in ('pretrain', 'corpus'):
         line = program.error(f'--workdir={tmp_path}/run', '--config.vocab.add=x', f'--config.run={verb}')
         assert 'config.vocab.add: found words for a vocabulary that is trained' in line
+    line = program.error(f'--workdir={tmp_path}/run', '--config.run=vocab', '--config.vocab.unused=9999')
+    assert 'config.vocab.unused: found 9999 of ' in line
     assert not (tmp_path / 'run' / 'config.json').exists()
 
 
