@@ -117,11 +117,11 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
       apply: The model as a pure function (params, batch, rngs=None) -> {output name: array}. `batch` is a dict of
         arrays from the method `batch`; in your own arrays, padding must follow the tokens of a row. Dropout is active
         only with rngs={'dropout': key}. A model that was only pre-trained returns `hidden` [B, S, D] for B sequences of
-        length S. A model with a pair head also returns `pooled` [B, D] and `nsp_logits` [B, 2] (0: the second text
-        follows). If the batch has `masked_positions` [B, P], the model also returns `mlm_logits` [B, P, V]. A
-        pre-trained model also reads the arrays of packed and causal rows (data/batch.py); for packed rows, `pooled` is
-        [B, E, D] and `nsp_logits` [B, E, 2]. A model for a task returns the outputs of its head: for example `logits`,
-        the pair `start_logits` and `end_logits`, or `embeddings`, which are not normalized.
+        length S. A model with a pair head also returns `pooled` [B, D] and `nsp_logits` [B, 2] (index 0: the second
+        text follows). If the batch has `masked_positions` [B, P], the model also returns `mlm_logits` [B, P, V]. A
+        pre-trained model also reads the arrays of packed and causal rows (data/batch.py); for packed rows of up to E
+        sequences, `pooled` is [B, E, D] and `nsp_logits` [B, E, 2]. A model for a task returns the outputs of its head:
+        for example `logits`, the pair `start_logits` and `end_logits`, or `embeddings`, which are not normalized.
     """
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0):
@@ -161,7 +161,7 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         old, new = flat_paths(self.params), flat_paths(params)
-        # Training changes all parameters of a head, but weight decay alone does not change its biases of 0.
+        # Training changes all parameters of a head, but weight decay alone does not change biases of 0.
         other.missing = tuple(path for path in self.missing if np.array_equal(old[path], new[path]))
         other._model = dataclasses.replace(
             self._model,

@@ -91,10 +91,10 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def to_flags(argv: Sequence[str]) -> list[str]:
-    """Returns `argv` with all arguments as flags of the form --NAME=VALUE. --flagfile is replaced by the flags in it.
+    """Returns `argv` with all arguments as flags of the form --NAME=VALUE.
 
-    The word RECIPE is short for --config=RECIPE, and KEY=VALUE for --config.KEY=VALUE. KEY may also be a flag
-    such as `workdir`, or one of `ALIASES`.
+    --flagfile=FILE is replaced by the flags in FILE. The word RECIPE is short for --config=RECIPE, and KEY=VALUE is
+    short for --config.KEY=VALUE. KEY may also be a flag such as `workdir`, or one of `ALIASES`.
 
     Raises:
       UserError: A word is neither a recipe nor KEY=VALUE, or the file of --flagfile cannot be read.

@@ -21,9 +21,9 @@ def available_cores() -> int:
 
 
 def cgroup_limits(controller: str, *names: str) -> Iterator[list[int]]:
-    """Yields the limits of the control group of this process, and of each group that contains it (Linux).
+    """Yields a limit of the control group of this process, and of each parent group (Linux).
 
-    In a container, the path of the group may be missing, and its files are at the top.
+    In a container, the folder of the group may be missing; then the files of the group are in the top folder.
 
     Args:
       controller: The controller of cgroup v1, for example 'memory'.

@@ -130,10 +130,10 @@ class Objective:
       capture: The intermediate values to capture (model/capture.py). They are passed to `losses` among the outputs.
       teacher_fn: (teacher parameters, batch) -> teacher outputs. They are passed to `losses` as `batch['teacher']`.
       init_aux: PRNG key -> boxed parameters of the objective. They are trained, stored beside the parameters of the
-        model under AUX, and passed to `losses` among the outputs.
+        model under the key AUX, and passed to `losses` among the outputs.
       keywords: The batch arrays that the model takes as keyword arguments.
-      whole_batch: Whether `losses` compares the rows of a batch with each other. It then gets the outputs for all rows,
-        and a batch without the inputs of the model (training/whole_batch.py).
+      whole_batch: Whether `losses` compares the rows of a batch with each other. If so, `losses` gets the outputs for
+        all rows, and a batch without the inputs of the model (training/whole_batch.py).
     """
 
     inputs: tuple[str, ...]
@@ -209,8 +209,8 @@ def classification_losses(outputs: Arrays, batch: Arrays) -> Losses:
 def build_class_weighted(class_weights: Sequence[float]) -> Objective:
     """Builds CLASSIFICATION with a weight per class: Σ w ℓ / Σ w, as in torch's CrossEntropyLoss(weight=w).
 
-    w is the weight of a row's class, and ℓ the loss of the row. The accuracy does not use the class weights. They are
-    scaled so that the smallest is 1, which does not change the loss.
+    w is the weight of a row's class, and ℓ the loss of the row. The accuracy does not use the class weights. The
+    smallest class weight is scaled to 1, which does not change the loss.
     """
     table = tuple(weight / min(class_weights) for weight in class_weights)
 
@@ -302,7 +302,7 @@ def _distill_labels(student: Any, teacher: Any, batch: Arrays, temperature: floa
 
 
 def _distill_scores(student: Any, teacher: Any, batch: Arrays, temperature: float) -> jax.Array:
-    """Computes the squared distance [B] from the score of the teacher."""
+    """Computes the squared differences [B] between the scores of the student and the teacher."""
     return jnp.square(student['logits'] - teacher['logits'])[:, 0]
 
 

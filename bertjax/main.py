@@ -67,8 +67,8 @@ def _prepare(flags_of_words: Sequence[str], name: str, verb: Verb) -> None:
         distributed.join(process_flags)
     if flags_of_words and verb.trains and distributed.is_primary():
         print(shlex.join(['bertjax', *flags_of_words]))
-    # A shell script starts background processes with SIGINT ignored, but the thread that publishes to a bucket needs
-    # it to stop the main thread.
+    # A shell script starts background processes with SIGINT ignored, but the thread that publishes to a bucket stops
+    # the main thread by SIGINT.
     if signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, signal.SIG_IGN):
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # In a container, the kernel drops signals for which the first process has no handler. Long native calls, such as

@@ -31,8 +31,9 @@ def host_memory() -> int:
 def return_freed_memory() -> None:
     """Makes glibc return the memory of freed arrays to the system immediately.
 
-    By default, glibc keeps freed blocks of up to 32 MB. If a model is converted array by array, these can be as large
-    as the model. Do not call this function in training, where each step allocates the same buffers again.
+    By default, glibc keeps freed blocks of up to 32 MB. If a model is converted array by array, these blocks can
+    take as much memory as the model. Do not call this function in training, where each step allocates the same buffers
+    again.
     """
     if sys.platform != 'linux':
         return

@@ -26,7 +26,7 @@ from bertjax.terminal import Console
 _BAR_DELAY = 2.0  # Seconds before a bar appears.
 _LINE_INTERVAL = 10.0  # Seconds between the lines that replace a bar.
 
-# A function of the number of newly finished items. Functions of inference/ show a progress bar for None.
+# A function of the number of newly finished items. If it is None, functions of inference/ show a progress bar.
 Advance = Callable[[int], object]
 
 
@@ -86,7 +86,7 @@ def ensure_progress(advance: Advance | None, title: str, total: int) -> contextl
 def scale_progress(advance: Advance, total: int, steps: int) -> Advance:
     """Returns a function that takes the number of newly finished steps and calls `advance` with whole items.
 
-    All items together, such as `total` texts, take `steps` steps, such as one for each mask.
+    The `total` items, for example texts, take `steps` steps in all, for example one for each mask.
     """
     done = 0
 

@@ -55,7 +55,7 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
     if distributed.is_multiprocess():
         check_processes([json.loads(text) for text in distributed.gather_texts(dump(config))])
     if in_bucket:
-        from bertjax.workdir.mirror import mirrored_workdir  # Imported here, because it imports most export formats.
+        from bertjax.workdir.mirror import mirrored_workdir  # This module imports most export formats.
     with mirrored_workdir(workdir, verb.bucket) if in_bucket else contextlib.nullcontext(workdir) as folder:
         if recipe.rows:
             from bertjax.workdir.rows import write_rows

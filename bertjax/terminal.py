@@ -165,7 +165,7 @@ def guard_streams() -> None:
         if stream is None:
             try:
                 os.fstat(number)
-            except OSError:  # Otherwise, the next opened file would get this number and receive printed text.
+            except OSError:  # Otherwise, the next opened file would get this descriptor and receive printed text.
                 _discard(number)
             null = open(os.devnull, 'r+', encoding='utf-8', errors='backslashreplace')  # noqa: SIM115  never closed
             setattr(sys, name, null)

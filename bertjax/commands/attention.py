@@ -37,8 +37,9 @@ def run(config: ConfigDict, workdir: str) -> None:
     """Measures the attention in the texts of config.input, or of config.attention.texts if config.input is empty.
 
     Raises:
-      UserError: There is no model or no text, a file is malformed, all trees are too long, WORKDIR/attention has files
-        of the user, the model to compare with has another shape or tokenizer, or Plotly is missing.
+      UserError: There is no model or no text, a file is malformed, all sentences of a treebank are too long,
+        WORKDIR/attention has files of the user, the model to compare with has another shape or tokenizer, or Plotly is
+        missing.
     """
     settings, folder = inference_settings(config, 'attention'), pathlib.Path(workdir)
     options, path = settings.attention, settings.input

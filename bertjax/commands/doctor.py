@@ -32,7 +32,7 @@ def run(
 ) -> None:
     """Prints a line for each check. The verb does not disturb a run in progress.
 
-    It leaves no file behind, except a test object in a bucket that forbids deletion.
+    The verb leaves no file behind, except a test object in a bucket that forbids deletion.
 
     Raises:
       UserError: A check failed: a run cannot start, or its result is unusable.

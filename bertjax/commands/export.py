@@ -27,7 +27,7 @@ VERB = Verb()
 def run(
     config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (), flag_keys: Collection[str] = ()
 ) -> None:
-    """Exports the checkpoint of config.step. The recipe must be for the model's kind of task or its architecture.
+    """Exports the checkpoint of config.step. The recipe must have the model's kind of task or the model's architecture.
 
     Raises:
       UserError: The checkpoint does not exist, the recipe is for another model, or a format cannot represent the model.

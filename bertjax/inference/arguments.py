@@ -55,7 +55,7 @@ def to_python(value: Any) -> Any:
 
 
 def check_value(argument: str, value: Any, allowed: Range, fix: str) -> Any:
-    """Converts an argument to a Python value. Raises a UserError if it is outside the range `allowed`."""
+    """Converts an argument to a Python value. Raises a UserError if the value is outside the range `allowed`."""
     value = to_python(value)
     if not allowed.contains(value):
         raise UserError(argument, format_value(value), allowed.words, fix)
@@ -63,10 +63,11 @@ def check_value(argument: str, value: Any, allowed: Range, fix: str) -> Any:
 
 
 def check_values(verb: str, values: Mapping[str, Any], **names: str) -> dict[str, Any]:
-    """Converts arguments to Python values. Raises a UserError for one outside the range of config.VERB.NAME.
+    """Converts arguments to Python values. Raises a UserError for a value outside the range of config.VERB.NAME.
 
     Args:
-      values: {argument: value}. NAME is the name of the argument, or the value of `names` for it.
+      values: {argument: value}.
+      **names: {argument: NAME}, for the arguments whose name is not NAME.
     """
     checked, keys = {}, keys_of(INFERENCE_KEYS[verb])
     for argument, value in values.items():

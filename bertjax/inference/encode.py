@@ -79,7 +79,7 @@ def resolve_encoding(
     """Makes an Encoding from options and, with pool='auto', the `sentence_modules` of the model.
 
     Args:
-      pool, normalize, prompt: See `encode_methods.EncodeMethods.encode`; 'none' is one vector per token.
+      pool, normalize, prompt: See `encode_methods.EncodeMethods.encode`; pool='none' means one vector per token.
       **options: The fields `layers`, `combine`, `weights` and `truncate_dim` of the Encoding.
 
     Raises:
@@ -206,9 +206,9 @@ def build_sequences(
 def token_spans(
     tokenizer: Tokenizer, features: Features, texts: Sequence[str], pairs: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first character of each token in its text, and the one after its last, as two int32 arrays [T].
+    """Returns the indices of each token's first character and of the character after its last, as two int32 arrays [T].
 
-    `features`, with T tokens, is the result of `build_sequences`. Special tokens have -1 in both.
+    `features`, with T tokens, is the result of `build_sequences`. The indices are -1 for special tokens.
     """
     encoded = tokenizer.encode_with_offsets([*texts, *(pairs or ())])
     bounds = np.full((2, len(features.tokens)), -1, np.int32)

@@ -121,8 +121,9 @@ def compute_vectors(extractor: Extractor, texts: Sequence[str], folder: pathlib.
 def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
     """Returns the columns that are written next to the features of an item.
 
-    There is a column for each text of the item, None for a blank item, and if `id` is not '', the column `id` with the
-    field of this name. Raises a UserError if the field is missing or its value cannot be written.
+    The columns `text` and, for a pair, `pair` contain the texts, or None for a blank item. If the argument `id` is not
+    '', a column `id` contains the record field of that name. Raises a UserError if this field is missing or its value
+    cannot be written.
     """
     names = ('text', 'pair')[: len(source.columns)]
     texts = dict(zip(names, item.values if isinstance(item, Row) else (None, None), strict=False))
@@ -148,7 +149,7 @@ class Extraction:
     The input is read up to three times: to check it, to compute the features, and to write the other columns. The
     features are computed in parts, which stay in a folder next to the target until the target is written, and which a
     later run with the same `Extractor.part_key` reuses. The metadata file NAME.FORMAT.json records the input, so that a
-    run does not replace the features of another input; until it exists, input.json beside the parts does.
+    run does not replace the features of another input. Until this file exists, input.json beside the parts records it.
 
     Attributes:
       target: The path of the output file. Its suffix selects the format: .npy, .safetensors, .parquet or .jsonl.

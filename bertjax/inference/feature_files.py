@@ -20,7 +20,7 @@ from bertjax.tasks.reading.json_rows import convert_to_text
 
 VectorPart = dict[str, np.ndarray]
 Labels = Mapping[str, Any]  # The columns of a text other than its features: id, text, pair.
-TOKEN = ('ids', 'segments', 'starts', 'ends')
+TOKEN = ('ids', 'segments', 'starts', 'ends')  # the arrays of a part with one value per token
 # The suffixes of the files next to a .npy or .safetensors file: the ranges of int8 vectors, the ids of the texts, and
 # the offsets and tokens of per-token features.
 RANGES, IDS, OFFSETS, TOKENS = '.ranges.npy', '.ids.jsonl', '.offsets.npy', '.tokens.npy'

@@ -58,7 +58,7 @@ class MaskedText:
             raise UserError(where, found, expected, 'shorten the text before the mask')
 
     def fill(self, pieces: Mapping[int, int]) -> str:
-        """Returns the text with the piece ids in {index of a mask: id} in place of these masks."""
+        """Returns the text with masks replaced by pieces. `pieces` is {index of a mask: piece id}; other masks stay."""
         text = self._parts[0]
         for number, (written_mask, after) in enumerate(zip(self._written_masks, self._parts[1:], strict=True)):
             if number not in pieces:
@@ -119,7 +119,7 @@ def predict_pieces(
     banned = np.concatenate([banned, tokenizer.special_ids]) if words_only else banned
     top_k = min(top_k, runner.model.config.vocab_size - len(banned))
     make_forward = functools.partial(_make_predict_pieces, top_k=top_k, banned=banned)
-    # All rows of a batch need equally many positions. Rows are grouped by this number, rounded up to a power of two.
+    # All rows of a batch need equally many positions, so rows are grouped by this number, rounded up to a power of two.
     size = np.array([1 << (len(row) - 1).bit_length() for row in positions])
     results: list = [None] * len(sequences)
     inputs = (*INPUTS, 'masked_positions')
@@ -179,8 +179,8 @@ def fill_jointly(runner: Runner, texts: Sequence[MaskedText], advance: Advance |
     """Fills the masks of each text one at a time. Each step fills the mask whose best piece is the most probable.
 
     Each prediction is conditioned on the pieces that are already filled in. Special tokens are never filled in. A
-    result has the filled `text`, the pieces `tokens`, the `order` of the mask indices in which they were filled, and
-    `log_probability`, the sum of the conditional log-probabilities of the pieces.
+    result has the filled `text`, the pieces of the masks (`tokens`), the indices of the masks in the order of filling
+    (`order`), and the sum of the conditional log-probabilities of the pieces (`log_probability`).
     """
     ids = [text.ids.copy() for text in texts]
     unfilled = [dict(enumerate(text.positions)) for text in texts]  # {mask index: position} of each text

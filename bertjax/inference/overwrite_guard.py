@@ -24,7 +24,7 @@ def check_overwrite(
     """Raises a UserError if a run would replace results of another input, or a file of unknown origin.
 
     Args:
-      facts: The metadata files (JSON) of existing results, which record their input. A file may be missing.
+      facts: The metadata files (JSON) of existing results. They record the input of the results. A file may be missing.
       origin: The identity of this run's input, as recorded in the metadata.
       files: The paths of the files to write.
       known: The names of files that may be replaced.
@@ -40,7 +40,7 @@ def check_overwrite(
 
 
 class ResultFiles:
-    """The result files FOLDER/NAME.jsonl, its metadata NAME.json, and the saved parts in NAME.parts.
+    """The results FOLDER/NAME.jsonl, their metadata NAME.json, and the saved parts in the folder NAME.parts.
 
     Raises a UserError if the results would replace the input file, or the results of another input.
     """

@@ -40,7 +40,7 @@ _CACHED_POSITIONS = 1536
 class Runner:
     """Runs forward functions of a model on sequences, in batches of up to `batch_size` rows.
 
-    The size is rounded up to a multiple of the mesh's row shards. A CPU computes long rows in smaller batches.
+    The batch size is rounded up to a multiple of the mesh's row shards. A CPU computes long rows in smaller batches.
 
     Attributes:
       max_length: The length in tokens to which users of the runner truncate texts.

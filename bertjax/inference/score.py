@@ -35,7 +35,7 @@ def pseudo_log_likelihoods(
 
     Args:
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
-      lengths: The result of `choose_score_lengths`; () for the lengths in `runner.LENGTHS`.
+      lengths: The result of `choose_score_lengths`; () for `inference.runner.LENGTHS`.
       advance: A function of the approximate number of newly finished sequences; None shows a progress bar.
     """
     results = [np.zeros(0, np.float32)] * len(sequences)

@@ -49,7 +49,7 @@ class SearchMethods(EncodeMethods):
           calibration: The `calibration` with which `encode` made the int8 vectors.
 
         Returns:
-          float32 [N, M]. If `a` is a single text or vector, there is no dimension N; if `b` is one, there is no M.
+          float32 [N, M], without N if `a` is a single text or vector, and without M if `b` is a single text or vector.
 
         Raises:
           UserError: The widths differ, the precisions cannot be compared, or `calibration` does not fit the vectors.
@@ -164,7 +164,7 @@ class SearchMethods(EncodeMethods):
 
 
 def _find_ranges(calibration: np.ndarray | None, *vectors: Vectors | None) -> np.ndarray | None:
-    """Returns ranges for int8 vectors without their own, float32 [2, D], from `calibration` or `vectors`; else None."""
+    """Returns the ranges of `calibration`, or else the first ranges of int8 `vectors`: float32 [2, D], or None."""
     coded = [x for x in vectors if x is not None and _precision(x) == 'int8']
     if calibration is None:
         return next((x.ranges for x in coded if isinstance(x, VectorShards)), None)

@@ -1,4 +1,4 @@
-"""The methods of `api.Bert` that use a fine-tuned model. They convert Python objects to records of its task."""
+"""The methods of `api.Bert` that use a fine-tuned model. They convert Python objects to records of the model's task."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,10 @@ class Label(TypedDict, total=False):
 
 
 class Answer(TypedDict):
-    """An answer and its characters in the context, None for no answer. SQuAD 2.0's models also have `null_odds`."""
+    """An answer. `start` and `end`, its characters in the context, are None for no answer.
+
+    `null_odds` is present only for models of SQuAD 2.0: the score of no answer minus the score of the best answer.
+    """
 
     id: str
     question: str
@@ -65,7 +68,7 @@ class TaggedEntity(TypedDict):
 
 
 class TaggedWords(TypedDict):
-    """The tags of words. `entities` needs a scheme such as BIO, and `offsets` a text."""
+    """The tags of words. `entities` is present only for tags of a scheme such as BIO, `offsets` only for texts."""
 
     words: Sequence[str]
     tags: Sequence[str]
@@ -240,7 +243,7 @@ def tag_sentences(runner: Runner, sentences: Sequence[str | Sequence[str]], stra
 
 
 def text_records(model: LoadedModel, texts: Texts, pairs: Texts | None) -> list[Any]:
-    """Makes records of texts or pairs. Raises a UserError if the model is for another kind of task or of texts."""
+    """Makes records of texts or pairs. Raises a UserError if the model's task has other inputs."""
     first_texts, second_texts = as_text_list(texts), None if pairs is None else as_text_list(pairs, 'pairs')
     check_count('pairs', second_texts, first_texts)
     check_kind(model, TextTask)

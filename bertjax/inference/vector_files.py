@@ -35,7 +35,7 @@ def _open_array(path: pathlib.Path, where: str = '', fix: str = _FIX) -> np.ndar
 
 
 def read_ranges(precision: str, calibration: str, width: int) -> np.ndarray | None:
-    """Returns `calibrated_ranges` of the file `calibration`, or None for ''. Raises a UserError if they do not fit."""
+    """Returns `calibrated_ranges` of the file `calibration`, or None for ''. Raises a UserError for a wrong width."""
     quantize(np.zeros((0, width), np.float32), precision, np.zeros((2, width)))  # checks the width
     if not calibration:
         return None
