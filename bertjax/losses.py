@@ -209,8 +209,8 @@ def classification_losses(outputs: Arrays, batch: Arrays) -> Losses:
 def build_class_weighted(class_weights: Sequence[float]) -> Objective:
     """Builds CLASSIFICATION with a weight per class: Σ w ℓ / Σ w, as in torch's CrossEntropyLoss(weight=w).
 
-    w is the weight of a row's class, and ℓ the loss of the row. The accuracy does not use the class weights. The
-    smallest class weight is scaled to 1, which does not change the loss.
+    w is the weight of a row's class, and ℓ the loss of the row. The accuracy does not use the class weights.
+    Dividing all class weights by the smallest does not change the loss.
     """
     table = tuple(weight / min(class_weights) for weight in class_weights)
 
