@@ -19,8 +19,11 @@ from bertjax.errors import UserError
 from bertjax.parallel.process_flags import ProcessFlags
 from bertjax.usage import example_recipe, program_help, recipe_help, verbs
 
+# The parsed arguments in their long form, from which ml_collections reads the changed keys. By default it would read
+# sys.argv, even during the import, and raise an error of absl if the file of --flagfile does not exist.
+_ARGV: list[str] = []
 CONFIG = config_flags.DEFINE_config_file(
-    'config', None, 'The recipe: NAME or FILE.py, optionally with :ARGUMENT.', lock_config=True
+    'config', None, 'The recipe: NAME or FILE.py, optionally with :ARGUMENT.', lock_config=True, sys_argv=_ARGV
 )
 WORKDIR = flags.DEFINE_string('workdir', None, 'The folder of the run; it is created if needed.')
 # A run with several processes needs these flags if its environment does not give the addresses (docs/scaling.md).
@@ -74,7 +77,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
             if match := re.match(r'--?(?:no)?config\.([^=]*)', argument):
                 check_key(match[1], recipe_keys)
         argv = [f'--config={recipe}' if re.match(r'--?config=', a) else a for a in argv]
-    sys.argv = long_form  # ml_collections reads the changed keys from sys.argv.
+    _ARGV[:] = long_form
     try:
         rest = flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as e:
@@ -101,7 +104,7 @@ def to_flags(argv: Sequence[str]) -> list[str]:
     """
     try:
         expanded = flags.FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)
-    except flags.Error as e:
+    except (flags.Error, UnicodeDecodeError) as e:
         raise UserError('--flagfile', str(e), 'a file with one flag per line', 'check the path') from None
     arguments = [argv[0]]
     for argument in expanded:
@@ -186,7 +189,7 @@ def read_recipe() -> Recipe:
     """
     if CONFIG.value is None:
         raise no_recipe_error()
-    (name,) = _recipes(sys.argv)
+    (name,) = _recipes(_ARGV)
     flag_keys = config_flags.get_override_values(flags.FLAGS['config'])
     check_used(CONFIG.value, flag_keys)
     return make_recipe(name, CONFIG.value, flag_keys)

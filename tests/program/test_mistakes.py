@@ -214,6 +214,12 @@ def test_every_form_of_the_recipe_flag_is_accepted(program: Program, tmp_path: p
     assert 'expected a folder for the run' in program.error(*flags, '--config.batch_size=8', recipe='', small=False)
 
 
+def test_a_missing_flagfile_is_reported_in_one_line(program: Program):
+    # Unlike a fork, a new process imports the definitions of the flags, with its arguments in sys.argv.
+    new = program.without_forks()
+    assert '/nowhere' in assert_one_line(new.spawn('--flagfile=/nowhere', recipe='', small=False, status=2))
+
+
 def test_a_tilde_means_the_home_folder(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv('HOME', str(tmp_path))
     export = ('--workdir=~/out', '--config.run=export')
