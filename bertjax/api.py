@@ -185,7 +185,8 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         Raises:
           UserError: The path is in use, or the format cannot represent the model.
         """
-        save_model(self._model, path, format)
+        with filter_log():
+            save_model(self._model, path, format)
 
     def batch(self, texts: Texts, pairs: Texts | Sequence[Sequence[str]] | None = None) -> dict[str, np.ndarray]:
         """Converts texts or text pairs to arrays for `apply`.
