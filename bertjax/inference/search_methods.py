@@ -88,8 +88,8 @@ class SearchMethods(EncodeMethods):
 
         Returns:
           For each query a list of `{'index': …, 'score': …, 'text': …}`, the best first. Equal scores are in the order
-          of the corpus. There is no `text` for a corpus of vectors. Vectors of NaN, which stand for blank lines, are
-          never found.
+          of the corpus. There is no `text` for a corpus of vectors. Vectors of blank lines, which are NaN or, if
+          quantized, zeros, are never found, and as queries they find nothing.
 
         Raises:
           UserError: The widths differ, the precisions cannot be compared, or `calibration` does not fit the vectors.
@@ -106,6 +106,7 @@ class SearchMethods(EncodeMethods):
         rows, found = np.atleast_2d(np.asarray(vectors)), []
         if len(rows) and len(documents):
             indices, scores = search(rows, documents, top_k, cosine=True, ranges=ranges)
+            scores = np.where(rows.any(axis=1, keepdims=True), scores, -np.inf)  # quantized blank queries are zeros
             found = [_hits(*pair, texts) for pair in zip(indices.tolist(), scores.tolist(), strict=True)]
         found = found or [[] for _ in rows]
         return found[0] if len(vectors.shape) == 1 else found

@@ -91,6 +91,8 @@ def test_a_query_gets_the_form_of_the_vectors(bert, precision):
     options = {'calibration': bert.encode(TEXTS, prompt='document', truncate_dim=16)} if precision == 'int8' else {}
     queries = bert.encode(QUERIES, prompt='query', precision=precision, truncate_dim=16, **options)
     found = bert.search(queries, documents, top_k=3)
+    blank = np.full_like(queries[:1], np.nan if precision == 'float32' else 0)
+    assert bert.search(np.concatenate([blank, queries]), documents, top_k=3) == [[], *found]
     similar = bert.similarity(queries, documents)
     np.testing.assert_allclose(
         [[hit['score'] for hit in hits] for hits in found], np.sort(similar, axis=1)[:, ::-1][:, :3], atol=1e-6
