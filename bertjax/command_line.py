@@ -19,8 +19,8 @@ from bertjax.errors import UserError
 from bertjax.parallel.process_flags import ProcessFlags
 from bertjax.usage import example_recipe, program_help, recipe_help, verbs
 
-# The parsed arguments in their long form, from which ml_collections reads the changed keys. By default it would read
-# sys.argv, even during the import, and raise an error of absl if the file of --flagfile does not exist.
+# The parsed arguments in their long form, from which ml_collections reads the changed keys. By default,
+# ml_collections reads sys.argv, even during this import, and then raises absl's error for a missing --flagfile.
 _ARGV: list[str] = []
 CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'The recipe: NAME or FILE.py, optionally with :ARGUMENT.', lock_config=True, sys_argv=_ARGV

@@ -96,6 +96,6 @@ class HungError(StoppedError):
 
 
 class PreemptedError(StoppedError):
-    """SIGTERM or Ctrl-C stopped the run. It was saved; the same command continues it. Status 75 is EX_TEMPFAIL."""
+    """SIGTERM or Ctrl-C stopped the run, which was saved. The same command continues it. Status 75 is EX_TEMPFAIL."""
 
     exit_status = 75

@@ -1,6 +1,6 @@
 """The entry point: `bertjax --config=RECIPE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]`.
 
-`python -m bertjax` and `python -m bertjax.main` do the same without an installation; `bertjax.run` does it in Python.
+`python -m bertjax` and `python -m bertjax.main` do the same without an installation; `bertjax.run` does so in Python.
 
 Exit status:
   0           success

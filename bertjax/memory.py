@@ -13,7 +13,7 @@ from bertjax.cores import cgroup_limits, schedulable_cores
 from bertjax.errors import UserError
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # Parameters of mallopt in glibc's malloc.h.
-_THRESHOLD = 128 * 1024  # glibc's initial value of both thresholds, in bytes. Setting them ends their automatic growth.
+_THRESHOLD = 128 * 1024  # glibc's initial value of both thresholds, in bytes. A threshold that is set no longer grows.
 # The required address space in bytes: a constant, and a number per core. A run of the smallest model takes 1.9 GB on
 # two cores, mostly for libraries and threads.
 _BASE_BYTES, _BYTES_PER_CORE = 2 << 30, 128 << 20

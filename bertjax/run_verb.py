@@ -73,7 +73,7 @@ def explain_error(error: Exception, workdir: str | None) -> UserError | None:
 
 
 def _find_verb(recipe: Recipe) -> types.ModuleType:
-    """Returns the module of config.run. Raises a UserError if it does not exist, or needs another recipe."""
+    """Returns the module of config.run. Raises a UserError if the verb does not exist, or needs another recipe."""
     config, name = recipe.config, recipe.config.run
     if name not in verbs():
         possible = [verb for verb in verbs() if load_verb(verb).VERB.needs in ('', *config)]

@@ -123,8 +123,8 @@ def has_reader(out: TextIO) -> bool:
 def is_shown(record: logging.LogRecord) -> bool:
     """Returns whether to show a log message.
 
-    Messages of Orbax and of its asyncio are hidden, because Orbax also raises its errors. Debug messages of loggers
-    other than absl's are shown only with --verbosity=2 or more.
+    Messages of Orbax and of asyncio, which Orbax uses, are hidden, because Orbax also raises its errors. Debug messages
+    of loggers other than absl's are shown only with --verbosity=2 or more.
     """
     if record.levelno <= logging.DEBUG and record.name != 'absl' and absl.logging.get_verbosity() < 2:
         return False

@@ -84,7 +84,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         requests = {task: to_plain(configs[task]) for task in order}
         for task in order:
             if (init := overrides.get(task, {}).get('init')) in TASKS:
-                requests[task]['init'] = init  # the task's name, because its folder may be moved
+                requests[task]['init'] = init  # the name of the other task, because its folder may be moved
         finished, changed_models = benchmark.record_request(folder, requests), set[str]()
         for number, task in enumerate(order, 1):
             title = f'{TASKS[task].title}, {number} of {len(order)}'

@@ -30,9 +30,10 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     """Evaluates the workdir's model on config.split, such as 'dev' or 'dev,test'.
 
     In a new workdir, the verb evaluates the model of config.init. With config.ensemble it evaluates the models of
-    several workdirs, together and individually. The metrics are added to WORKDIR/results.json, or replace its content
-    if it is about another model. The predictions are written to WORKDIR/predictions. Results on data other than the
-    run's, or with other options of the task, go to the key `other_data` of the file and to predictions/other_data.
+    several workdirs, together and individually. The metrics are added to WORKDIR/results.json; if this file is about
+    another model, its content is replaced. The predictions are written to WORKDIR/predictions. Results on data other
+    than the run's, or with other options of the task, go to the key `other_data` of the file and to
+    predictions/other_data.
 
     The final model of a finished run keeps its thresholds, such as the null threshold of SQuAD 2.0. For any other
     model, the thresholds are tuned on dev if config.split has dev.

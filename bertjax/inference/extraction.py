@@ -122,8 +122,8 @@ def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
     """Returns the columns that are written next to the features of an item.
 
     The columns `text` and, for a pair, `pair` contain the texts, or None for a blank item. If the argument `id` is not
-    '', a column `id` contains the record field of that name. Raises a UserError if this field is missing or its value
-    cannot be written.
+    '', the column `id` contains the field that this argument names. Raises a UserError if the field is missing or its
+    value cannot be written.
     """
     names = ('text', 'pair')[: len(source.columns)]
     texts = dict(zip(names, item.values if isinstance(item, Row) else (None, None), strict=False))
@@ -251,7 +251,7 @@ class Extraction:
             advance(sum(not isinstance(item, Row) for item in items))
 
     def write(self, encoding: Mapping[str, Any]) -> Iterator[str]:
-        """Writes the target, the files beside it and the metadata, with `encoding`. Yields messages for the user."""
+        """Writes the target, the files beside it and the metadata with `encoding`. Yields messages for the user."""
         stale = self._earlier_files() - {path.name for path in self._files} - recorded_files(self._other_metadata_paths)
         self._metadata_path.unlink(missing_ok=True)  # It describes an earlier file.
         for path in self.target.parent.glob('.*.tmp-*'):  # A killed run left these; no other run uses the workdir.

@@ -166,7 +166,7 @@ def _tensor(path: pathlib.Path, name: str) -> np.ndarray:
 
 
 def _offsets(parts: Sequence[pathlib.Path]) -> Iterator[np.ndarray]:
-    """Yields the int64 array `offsets`, one part after the other: 0, then the end of the tokens of each text."""
+    """Yields the int64 array `offsets`, part by part: 0, then the end of the tokens of each text."""
     yield np.zeros(1, np.int64)
     total = 0
     for path in parts:

@@ -46,7 +46,7 @@ class Runner:
       max_length: The length in tokens to which users of the runner truncate texts.
 
     Raises:
-      UserError: `max_length` is neither 0 nor from 4 to the model's number of positions. The error names it as `key`.
+      UserError: `max_length` is neither 0 nor from 4 to the model's number of positions. The error calls it `key`.
     """
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0, key: str = 'max_length'):

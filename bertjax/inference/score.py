@@ -88,8 +88,8 @@ def corpus_score(scores: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Combines the scores of texts, which may also be results of this function (Salazar et al. 2020, equation 3).
 
     The result has `texts`, `tokens`, `words`, `log_likelihood`, `perplexity` and `word_perplexity`, exp(-log_likelihood
-    / words), which is comparable between vocabularies. A perplexity is None if it overflows float64, or without tokens
-    or words.
+    / words), which is comparable between vocabularies. A perplexity is None if it overflows float64, or if there
+    are no tokens or words.
     """
     total = {'texts': 0, 'tokens': 0, 'words': 0, 'log_likelihood': 0.0}
     for score in scores:
