@@ -30,8 +30,8 @@ BASELINES = 'baseline.json'
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
     """Trains simple methods on the training records, and scores them on every other labeled split.
 
-    The metrics are written to WORKDIR/baseline.json, and printed together with those of the workdir's model on these
-    data, if results.json has any. The workdir may also be new.
+    The metrics are written to WORKDIR/baseline.json, and printed beside the metrics of the workdir's model on these
+    data, if results.json has such metrics. The workdir may also be new.
 
     Raises:
       UserError: Records are malformed, only the training split has labels, the kind of task has no baselines, or

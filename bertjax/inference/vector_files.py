@@ -35,7 +35,10 @@ def _open_array(path: pathlib.Path, where: str = '', fix: str = _FIX) -> np.ndar
 
 
 def read_ranges(precision: str, calibration: str, width: int) -> np.ndarray | None:
-    """Returns `calibrated_ranges` of the file `calibration`, or None for ''. Raises a UserError for a wrong width."""
+    """Returns `calibrated_ranges` of the file `calibration`, or None for ''.
+
+    Raises a UserError if the width does not fit the precision, or if the file is missing or unsuitable.
+    """
     quantize(np.zeros((0, width), np.float32), precision, np.zeros((2, width)))  # checks the width
     if not calibration:
         return None
