@@ -20,7 +20,6 @@ from bertjax.files.paths import is_remote
 from bertjax.finetune.task_data import TASK_FILE
 from bertjax.loading.load_model import LoadedModel
 from bertjax.tasks.embedding.head import exported_module
-from bertjax.terminal import filter_log
 from bertjax.workdir.exports import FORMATS, check_formats, write_export
 
 
@@ -34,8 +33,7 @@ def save_model(model: LoadedModel, path: str | os.PathLike, format: str) -> None
     directory = _new_directory(path)
     content = model_to_export(model, [format], 'format')
     try:
-        with filter_log():
-            write_export(content, directory, format)
+        write_export(content, directory, format)
     except Exception as error:
         user_error = disk.explain_os_error(error, str(directory))
         if user_error is None:
