@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes
 
 # {opcode: function of n, the number of chips in a group}. The function returns the bytes that a chip sends, divided by
-# the bytes of its operands or results (the larger). The all-reduce is assumed to use a ring, which needs the fewest
-# bytes: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009.
+# the bytes of its operands or of its results, whichever are more. The all-reduce is assumed to use a ring, which needs
+# the fewest bytes: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009.
 SENT_SHARES = {
     'all-reduce': lambda n: 2 * (n - 1) / n,
     'collective-permute': lambda n: 1.0,
@@ -29,8 +29,8 @@ class Collective:
       chips: The number of chips in a group, or the number of slices for a collective between slices.
       first, last: The names of the first and last instruction. They differ only if the collective is asynchronous.
       network: Whether the collective uses the data center network between slices.
-      seconds, exposed, count: The transfer time, the time for which the chip waits for its end, and the number of
-        executions per step; `estimate` sets them.
+      seconds, exposed, count: The transfer time, the time that the chip waits for the end of the transfer, and the
+        number of executions per step. `estimate` sets these fields.
     """
 
     kind: str

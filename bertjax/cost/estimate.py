@@ -171,7 +171,7 @@ def _is_kernel(instruction: Instruction) -> bool:
 
 
 def _kernel_work(instruction: Instruction) -> tuple[float, float]:
-    """Returns the FLOPs (else 0) and the bytes (else those it reads and writes) that `pl.CostEstimate` states."""
+    """Returns the FLOPs and bytes that `pl.CostEstimate` states, else 0 FLOPs and the bytes of inputs and outputs."""
     stated = dict(re.findall(r'"(\w+)":"?(-?[\d.e+]+)', instruction.find(r'"cost_estimate":\{([^}]*)\}') or ''))
     moved = float(stated.get('bytes_accessed', 0)) or float(_moved_bytes(instruction, hbm_only=False))
     return float(stated.get('flops', 0)), moved

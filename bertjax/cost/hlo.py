@@ -132,8 +132,8 @@ def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
 def trip_count(loop: Instruction) -> int | None:
     """Returns the trip count of a `while`, or None if it is unknown.
 
-    The count is known if the text states it, or if the condition reads only constants and a counter, as in
-    `jax.lax.scan`. The counter begins at a constant, and the body adds constants to it.
+    The count is known if the text states it. It is also known if, as in `jax.lax.scan`, the condition reads only
+    constants and a counter that begins at a constant and to which the body adds constants.
     """
     if count := loop.find(r'"known_trip_count":\{"n":"(\d+)"\}'):
         return int(count)
@@ -146,7 +146,7 @@ def trip_count(loop: Instruction) -> int | None:
             if not _evaluate(condition.root, elements):
                 return turns
             value = _evaluate(body.root.inputs[counters[0]], elements)
-    except (LookupError, ValueError):  # a value that is no constant
+    except (LookupError, ValueError):  # a value is not a function of constants and the counter
         pass
     return None
 

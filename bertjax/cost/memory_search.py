@@ -30,7 +30,7 @@ from bertjax.training.setup import Setup
 
 TRIES = 3  # the maximum number of compiles for each way to save memory
 
-# The values of config.model.remat except 'auto'. Each keeps fewer residuals in memory than the one before it.
+# The values of config.model.remat except 'auto', from the most to the fewest residuals in memory.
 REMAT_BY_MEMORY = ('none', 'elementwise', 'dots', 'full')
 
 MemoryPlan = dict[str, Any]  # {config key: value}
@@ -129,8 +129,8 @@ class MemorySearch:
         """Compiles other ways to compute a phase that does not fit.
 
         There are three ways: more accumulation steps, more rematerialization, and weights split over more chips. Each
-        way is tried until a plan fits, with at most TRIES compiles. If no plan fits, the next plan combines the first
-        two ways, and the last plan all three.
+        way is tried until a plan fits, with at most TRIES compiles. If none of these plans fits, a plan combines the
+        first two ways. If this plan does not fit either, a last plan combines all three.
         """
         any_fits = False
         for plans in (self._accumulation_plans(phase, result), self._remat_plans(), self._fsdp_plans(result)):
@@ -152,7 +152,7 @@ class MemorySearch:
                 return
 
     def _accumulation_plans(self, phase: PretrainingPhase, result: CompileResult) -> list[MemoryPlan]:
-        """Returns the plans with more accumulation steps from one before the first that should fit."""
+        """Returns plans with more and more accumulation steps, starting one plan before the first that should fit."""
         rows, fixed, available = self._rows_per_step(phase), _fixed_bytes(result), result['hbm_bytes_available']
         counts = [n for n in range(2, rows + 1) if rows % n == 0]
         enough = [i for i, n in enumerate(counts) if fixed + (_needed_bytes(result) - fixed) / n <= available]

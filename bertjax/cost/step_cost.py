@@ -63,7 +63,7 @@ def _sum_sent(step: Estimate) -> list[dict[str, Any]]:
 
 
 def cost_lines(result: dict[str, Any]) -> list[str]:
-    """Returns the lines about the result of `step_cost`."""
+    """Returns the lines that describe a result of `step_cost`."""
     if 'estimate_error' in result:
         return [f'  no estimate: the HLO of the step could not be parsed ({result["estimate_error"]})']
     if not result.get('estimated_step_s'):
@@ -85,7 +85,7 @@ def cost_lines(result: dict[str, Any]) -> list[str]:
 
 
 def cost_tables(result: dict[str, Any]) -> list[Table]:
-    """Returns the tables of the parts of a step and of its collectives, if they have rows."""
+    """Returns the tables of the parts of a step and of its collectives, except empty tables."""
     step = result.get('estimated_step_s')
     if not step:
         return []

@@ -168,9 +168,9 @@ class BertForPreTraining(nn.Module):
     def encode(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """Computes hidden states without dropout: the last ones [B, S, D], and those of all layers [L + 1, B, S, D].
+        """Computes the hidden states of the last layer [B, S, D] and of all layers [L + 1, B, S, D], without dropout.
 
-        The third result are the pooled states [B, D], or None without the pair head.
+        The third result is the array of pooled states [B, D], or None without the pair head.
         """
         hidden, layers = self.encoder(input_ids, segment_ids, attention_mask, all_layers=True)
         return hidden, layers, self.pool(hidden) if self.config.nsp else None

@@ -211,8 +211,8 @@ def _sizes(rows: dict[str, tuple[int, int, int, int]]) -> dict[str, dict[str, in
     return {name: dict(zip(keys, row, strict=True)) for name, row in rows.items()}
 
 
-# Sources: the README of google-research/bert ("24 smaller BERT models") and section 3 of the paper. The names with
-# numbers are the other rows of the paper's Table 6, and TinyBERT's 4-layer student (arXiv 1909.10351, section 4.1).
+# Sources: the README of google-research/bert ("24 smaller BERT models") and section 3 of the BERT paper. The names with
+# numbers are the other rows of this paper's Table 6, and TinyBERT's 4-layer student (arXiv 1909.10351, section 4.1).
 SIZES = _sizes({
     'tiny': (2, 128, 512, 2),
     'mini': (4, 256, 1024, 4),
@@ -235,8 +235,8 @@ MODERN_SIZES = _sizes({
     '400m': (28, 1024, 2624, 16),
     '1b': (28, 1792, 3840, 28),
 })  # fmt: skip
-# The fields in which ModernBERT differs from BERT, besides its sizes and `nsp`. config.pairs.mode decides `nsp`. In the
-# paper, `rope_theta` is 10,000 until training continues with rows of 8,192 tokens.
+# The fields in which ModernBERT differs from BERT, besides its sizes and `nsp`, which config.pairs.mode decides. In
+# ModernBERT's paper, `rope_theta` is 10,000 until training continues with rows of 8,192 tokens.
 MODERN_FORM: dict[str, Any] = {
     'max_positions': 8192, 'num_segments': 0, 'dropout_sites': 'attention_output', 'attention_dropout': 0.0,
     'mlp': 'geglu', 'layer_norm_eps': 1e-5, 'projection_bias': False, 'norm_bias': False, 'pre_norm': True,
@@ -246,7 +246,7 @@ MODERN_FORM: dict[str, Any] = {
 
 
 def parameter_count(config: BertConfig) -> int:
-    """Counts the parameters as transformers does, without the padding rows of the vocabulary."""
+    """Counts the parameters of encoder and pre-training heads, without the padding rows of the vocabulary."""
     D, F, V, L = config.width, config.mlp_dim, config.vocab_size, config.num_layers
     norms = 1 + config.norm_bias
     norm = norms * D

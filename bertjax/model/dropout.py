@@ -49,8 +49,9 @@ class Dropout(struct.PyTreeNode):
     """The inputs of the hash that decides which values of a batch are dropped. All arrays are uint32."""
 
     seed: jax.Array  # a scalar: the seed of the run, with the phase, layer and site folded in by `fold_seed`
-    example_ids: jax.Array  # [B], the low 32 bits of each row's example number in the phase; [B, S] with a `Layout`
-    positions: jax.Array | None = None  # [B, S], with a `Layout` only: the index of each position in its sequence
+    # [B], the low 32 bits of each row's example number in the phase; [B, S] with a PackedLayout (row_packing.py)
+    example_ids: jax.Array
+    positions: jax.Array | None = None  # [B, S], each position's index in its sequence; None without a PackedLayout
 
     @classmethod
     def from_key(cls, key: jax.Array, rows: int) -> 'Dropout':
@@ -67,14 +68,14 @@ class Dropout(struct.PyTreeNode):
         return self.replace(example_ids=example_ids.reshape(-1))
 
     def select(self, function: Callable[[jax.Array], jax.Array]) -> 'Dropout':
-        """Applies a function that selects positions, with a `Layout` only."""
+        """Applies a function that selects positions to `example_ids` and `positions`, for a PackedLayout only."""
         return self.replace(example_ids=function(self.example_ids), positions=function(self.positions))
 
     def words(self, heads: int | None = None) -> jax.Array:
-        """Computes the words, numbers that `hash_words` hashes together with the counter of each value.
+        """Computes the words: numbers that `hash_words` hashes together with the counter of each value.
 
-        They are uint32 [B, 2], or [B, heads, 2]. With `positions`, [B, S, 3] or [B, S, heads, 3]; the third word is the
-        position.
+        The result is uint32 [B, 2], or [B, heads, 2] with `heads`. If `positions` is set, it is [B, S, 3] or
+        [B, S, heads, 3], and the third word is the position.
         """
         rows, positions = _mix(self.seed ^ _mix(self.example_ids)), self.positions
         if heads is not None:
@@ -85,7 +86,7 @@ class Dropout(struct.PyTreeNode):
 
 
 def threshold(rate: float) -> int:
-    """Returns the number below which the 32-bit hash of a dropped value is."""
+    """Returns a number between 0 and 2^32. A value is dropped if its 32-bit hash is below this number."""
     return round(rate * 2**32)
 
 
@@ -104,7 +105,7 @@ def hash_words(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.
 def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.Array:
     """Zeroes the fraction `rate` of the values of x [B, ...] and scales up the rest. Returns x if `dropout` is None.
 
-    The counter of a value is its index in the row, or in its sequence for fixed slots.
+    The counter of a value is its index in the row, or in its sequence with a PackedLayout.
     """
     if dropout is None or rate == 0.0:
         return x
@@ -114,8 +115,8 @@ def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.
 def drop_weights(weights: jax.Array, rate: float, words: jax.Array, positions: jax.Array | None = None) -> jax.Array:
     """Drops attention weights [..., Q, S]. The counter for query q and key k is 65,536 q + k in every head.
 
-    `words` comes from `attention_words`: [..., 2], or [..., Q, 3] for fixed slots. For fixed slots, q and k are indices
-    within a sequence, and `positions`, uint32 [..., S], has the index of each key.
+    `words` comes from `attention_words`: [..., 2], or [..., Q, 3] with a PackedLayout. In this case, q and k are
+    indices within a sequence, and `positions`, uint32 [..., S], has the index of each key.
     """
     if not rate:
         return weights
@@ -123,7 +124,7 @@ def drop_weights(weights: jax.Array, rate: float, words: jax.Array, positions: j
 
 
 def attention_words(dropout: Dropout, heads: int) -> jax.Array:
-    """Computes the words for `drop_weights`: uint32 [B, heads, 2], or [B, heads, Q, 3] for fixed slots."""
+    """Computes the words for `drop_weights`: uint32 [B, heads, 2], or [B, heads, Q, 3] with a PackedLayout."""
     words = dropout.fold_in(Site.ATTENTION).words(heads)
     return words if dropout.positions is None else words.swapaxes(1, 2)
 

@@ -38,12 +38,12 @@ def _constrain_hidden(x: jax.Array) -> jax.Array:
 
 
 def _gather_cls(x: jax.Array, layout: PackedLayout | None) -> jax.Array:
-    """Selects the first position of each sequence from x [B, S, D]."""
+    """Selects the first position of each sequence: [B, S, D] -> [B, 1, D], or [B, Q, D] with a layout."""
     return x[:, :1] if layout is None else layout.gather_cls(x)
 
 
 def _choose(condition: bool | jax.Array, x: Any, y: Any) -> Any:
-    """Returns x if the condition is true, else y. Both are trees. In a scan over layers, the condition is an array."""
+    """Returns tree x if the condition is true, else tree y. In a scan over layers, the condition is an array."""
     if isinstance(condition, bool):
         return x if condition else y
     return jax.tree.map(functools.partial(jnp.where, condition), x, y)
@@ -88,7 +88,7 @@ class Embeddings(nn.Module):
         elif self.config.num_segments and platform() == 'cpu':
             x = x + onehot_lookup(self.segment(), segment_ids)
         elif self.config.num_segments:
-            # The gradient of a lookup would be a scatter of B·S rows. The gradient of this product is a product.
+            # The gradient of `jnp.take` would be a scatter of B·S rows. The gradient of this product is a product.
             segment = self.segment()  # [N, D]
             one_hot = jax.nn.one_hot(segment_ids, self.config.num_segments, dtype=segment.dtype)  # [B, S, N]
             x = x + jnp.einsum('BSN,ND->BSD', one_hot, segment, precision='highest')
@@ -132,7 +132,7 @@ class EncoderBlock(nn.Module):
         rotations: tuple[Rotary, Rotary] | None,
         dropout: Dropout | None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Maps x [B, S, D] to [B, S, D]. With `first_only`, the output is [B, 1, D], or [B, Q, D] with fixed slots.
+        """Maps x [B, S, D] to [B, S, D]; with `first_only` to [B, 1, D], or to [B, Q, D] with `mask.layout`.
 
         Args:
           layer: The index of the block, from 0. It may be None if all blocks are alike and there is no dropout.
@@ -176,9 +176,9 @@ class BertEncoder(nn.Module):
     """Embeddings and `num_layers` blocks, scanned or unrolled. Both forms drop the same values.
 
     Attributes:
-      packing: How to pack several sequences of a call into a row: a layout with fixed slots or, for calls without
-        dropout, the number of sequences per row. Inputs and results still have one sequence per row, results are zero
-        outside the slots, and intermediate values must not be captured.
+      packing: How to pack several sequences of a call into a row: by a `PackedLayout` or, for calls without dropout, by
+        the number of sequences per row; None for no packing. Inputs and results still have one sequence per row,
+        results are zero outside the slots of a layout, and intermediate values must not be captured.
     """
 
     config: BertConfig
@@ -207,21 +207,21 @@ class BertEncoder(nn.Module):
 
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding. Padding must
-            follow the tokens of a row, because cuDNN reads only their number. To hide other tokens, pass `key_mask`.
+            follow the tokens of a row, because cuDNN reads only the number of tokens. `key_mask` hides other tokens.
           dropout: The dropout of a training step, or None for no dropout.
-          layout: The layout of packed rows; None if each row is one sequence. With fixed slots, `dropout` has an
+          layout: The layout of packed rows; None if each row is one sequence. With a `PackedLayout`, `dropout` has an
             example number for each position.
-          causal: int32 [B, S], 1 for tokens that cannot attend to later tokens; None if there are none. It must be None
-            with fixed slots.
+          causal: int32 [B, S], 1 for tokens that cannot attend to later tokens; None if there are no such tokens, and
+            with a `PackedLayout`.
           key_mask: int32 [B, S], 1 for the tokens that others attend to; None for all tokens.
           all_layers: Whether to also return the hidden states of all layers, from the embeddings to the last block.
-          first_only: Whether to return only the first position of each sequence. An unrolled encoder then skips most of
-            its last block, which saves 7 % of the work of 12 blocks. It must be False with `all_layers`, and has no
-            effect if `packing` is a number or values are captured.
+          first_only: Whether to return only the first position of each sequence; must be False with `all_layers`, and
+            has no effect if `packing` is a number or values are captured. An unrolled encoder then skips most of its
+            last block, which saves 7 % of the work of 12 blocks.
 
         Returns:
           The hidden states of the last block: [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or
-          [B, Q, D] for a `layout` with fixed slots (see `PackedLayout.gather_cls`).
+          [B, Q, D] if `layout` is a `PackedLayout` (see `PackedLayout.gather_cls`).
           The hidden states of all layers [L + 1, B, S, D], or None without `all_layers`.
 
         Raises:
@@ -277,7 +277,7 @@ class BertEncoder(nn.Module):
         keep_layers: bool,
         first_only: bool,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Applies the blocks, scanned or unrolled, to x [B, S, D]. Also returns all outputs if `keep_layers`."""
+        """Applies the blocks to x [B, S, D]. Returns the last output, and all outputs if `keep_layers`, else None."""
         c = self.config
         block = EncoderBlock
         remat = resolve_remat(c, platform())

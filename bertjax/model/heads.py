@@ -21,9 +21,10 @@ from bertjax.model.pooling import pool_tokens
 from bertjax.model.row_packing import PackedLayout
 from bertjax.parallel.partition import with_axes
 
-# {value of `layers`: minimum number of blocks}. The names are those of the feature-based rows in the paper's Table 7.
+# {value of `layers`: minimum number of blocks}. The names are those of the feature-based rows in the BERT paper's
+# Table 7.
 LAYERS = {'embeddings': 0, 'last': 1, 'second_to_last': 2, 'sum_last_four': 4, 'concat_last_four': 4, 'sum_all': 1}
-LAYERS |= {'mean_last_four': 4}  # not in the paper
+LAYERS |= {'mean_last_four': 4}  # not in the BERT paper
 
 
 class LayerMix(nn.Module):
@@ -51,8 +52,8 @@ class BertForTask(nn.Module):
 
     Attributes:
       outputs: Size of the last dimension of the head's output.
-      bilstm_units: Units in each direction of a two-layer BiLSTM between encoder and head; 0 for no BiLSTM. The paper
-        adds a BiLSTM to its left-to-right ablation (Table 5) and to frozen features (section 5.3).
+      bilstm_units: Units in each direction of a two-layer BiLSTM between encoder and head; 0 for no BiLSTM. The BERT
+        paper adds a BiLSTM to the left-to-right ablation (Table 5) and to frozen features (section 5.3).
       layers: The input of the head, one of LAYERS. 'sum_last_four' and 'sum_all' are learned sums (`LayerMix`).
       frozen: Whether to run the encoder without dropout and without gradients.
       packing: See `BertEncoder`.

@@ -54,7 +54,7 @@ def weight_init(config: BertConfig, into_residual: bool = False) -> nn.initializ
     """Returns a normal initializer, truncated at two standard deviations (google-research/bert, modeling.py).
 
     As in TensorFlow, the truncation reduces the standard deviation to 0.88 · `init_stddev`. `into_residual` is for
-    projections whose results are added to the residual stream; `config.init` scales their weights further.
+    projections whose results are added to the residual stream; for these, `config.init` scales the standard deviation.
     """
     stddev = config.init_stddev
     if into_residual:
@@ -119,12 +119,12 @@ def dot(x: jax.Array, y: jax.Array, x_dims: tuple[int, ...], y_dims: tuple[int, 
 
 
 def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Sums the outer products of all rows of x [..., M] and y [..., N] -> [M, N], in their common dtype."""
+    """Sums the outer product of each row of x [..., M] with the same row of y [..., N] -> [M, N], in their dtype."""
     if platform() == 'cpu':
         # To contract several dimensions, XLA:CPU transposes x, which pays off only for bfloat16.
         if x.dtype == jnp.float32:
             x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
-        elif x.shape[-1] > y.shape[-1]:  # A transpose of the smaller y and of the result takes less time.
+        elif x.shape[-1] > y.shape[-1]:  # transposing the smaller y and the result takes less time than transposing x
             return jax.lax.optimization_barrier(dot_over_rows(y, x)).T
     rows = tuple(range(x.ndim - 1))
     return dot(x, y, rows, rows)
@@ -156,7 +156,7 @@ class Projection(nn.Module):
 
     Attributes:
       features: The output dimensions of the kernel.
-      in_axes, out_axes, bias_axes: Logical axis names of the dimensions of kernel and bias.
+      in_axes, out_axes, bias_axes: Logical axis names of the kernel's input and output dimensions, and of the bias.
       feeds_custom_kernel: Whether the result may be the input of a Pallas kernel; see `sum_by_matmul` of `add_bias`.
       from_custom_kernel: Whether the input may be the result of a Pallas kernel; see `save_x` of `product`.
       into_residual: Whether the result is added to the residual stream; see `weight_init`.
@@ -196,8 +196,8 @@ class Projection(nn.Module):
 def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
     """Computes (x - mean) / sqrt(variance + epsilon) · scale + bias for x [..., D], scale [D], and bias [D] or None.
 
-    It computes in float32 and returns the dtype of x. Autodiff would save float32 arrays with the shape of x, but this
-    backward pass needs only x and two numbers per row.
+    The computation is in float32, and the result has the dtype of x. Autodiff would save float32 arrays with the shape
+    of x, but this backward pass needs only x and two numbers per row.
     """
     return _layer_norm(x, scale, bias, epsilon)[0]
 
@@ -262,7 +262,7 @@ class Norm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """An embedding table [rows, D]. Rows from `used` on are padding, initially 0 to keep the table's norm unchanged."""
+    """An embedding table [rows, D]. Rows from `used` on are padding, initially 0 to add nothing to the table's norm."""
 
     config: BertConfig
     rows: int

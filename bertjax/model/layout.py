@@ -75,7 +75,7 @@ class Layout:
 
     @functools.cached_property
     def cls_positions(self) -> np.ndarray:
-        """int32 [Q], the starts of all sequences, `most_sequences` per row; the start of the row fills the rest."""
+        """int32 [Q], the starts of all sequences, `most_sequences` per row; missing ones are the start of the row."""
         padded = [
             starts + [begin] * (most - len(starts))
             for rows, most in zip(self.rows, self.most_sequences, strict=True)

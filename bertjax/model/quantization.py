@@ -53,7 +53,7 @@ def dequantize(x: jax.Array, ranges: jax.Array) -> jax.Array:
 def cosine_similarity(x: jax.Array, y: jax.Array, ranges: jax.Array | None = None) -> jax.Array:
     """Computes the cosines of vectors, float32 [N, M].
 
-    The cosines of a zero vector, which stands for an absent text, are 0, except for bits.
+    The cosines of a zero vector, which stands for an absent text, are 0. Bits have no zero vector.
 
     Args:
       x, y: Vectors [N, D] and [M, D] of a floating dtype or int8; or bits, uint8 [N, D / 8] and [M, D / 8]. A bit of 1

@@ -1,4 +1,4 @@
-"""Row packing: the encoder computes several sequences in one row, with the results of separate rows up to rounding.
+"""Row packing: several sequences share a row of the encoder. The results equal those of separate rows up to rounding.
 
 The data pipeline packs the rows of pre-training (`data/packing.py`). Fine-tuning uses the same slots in every batch
 (`data/strata.py`), and inference packs sequences by their lengths (`data/packing_plan.py`).
@@ -74,8 +74,8 @@ class PackedLayout(_Packing, Layout):
 class BatchLayout(_Packing):
     """The layout of one batch of packed rows. All arrays are int32."""
 
-    # [R, T], the sequence of each position, counted from 1, and 0 for padding. `from_mask` counts from 0, and padding
-    # is N.
+    # [R, T], the sequence of each position, counted from 1, and 0 for padding; in the result of `from_mask`, counted
+    # from 0, and N for padding.
     sequence_ids: jax.Array
     position_ids: jax.Array  # [R, T], the index of each position in its sequence
     starts: jax.Array  # [R, N], the first position of each sequence
@@ -110,7 +110,7 @@ def _where(condition: Any, source: Any) -> Any:
 
 
 def _inverse(source: np.ndarray, count: int) -> np.ndarray:
-    """Returns int32 [count], the first index in `source` of each number below `count`, or -1 if it is absent."""
+    """Returns int32 [count], the first index in `source` of each number below `count`, or -1 for absent numbers."""
     positions = np.full(count, -1, np.int32)
     positions[source[::-1]] = np.arange(len(source), dtype=np.int32)[::-1]
     return positions
@@ -128,7 +128,7 @@ def _gather(x: jax.Array, source: Any) -> jax.Array:
 
 
 def _take(x: jax.Array, source: Any) -> jax.Array:
-    """Gathers as `_gather` does. For fixed positions, the gradient is also a gather, of first occurrences only."""
+    """Gathers as `_gather` does. For a NumPy `source`, the gradient is a gather too, and ignores repeated positions."""
     if not isinstance(source, np.ndarray):
         return _gather(x, source)
     back = _inverse(np.where(source < 0, x.shape[1], source), x.shape[1] + 1)[:-1]

@@ -53,7 +53,7 @@ def scale_by_muon(momentum: float, b1: float, b2: float, eps: float, dtype: str)
 
 
 def orthogonalize_kernels(kernels: Any, dtype: str = 'float32') -> Any:
-    """Orthogonalizes each matrix in the tree of kernels and multiplies it by sqrt(max(1, O / I)).
+    """Orthogonalizes each matrix in the tree of kernels, [I, O], and multiplies it by sqrt(max(1, O / I)).
 
     Query, key and value of each layer are separate matrices. Matrices with more inputs than outputs are transposed. All
     matrices of one shape form one array, so the iteration compiles once per shape. The array is split over the devices.

@@ -66,7 +66,7 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
     """Multiplies the update of each weight tensor by |weight| / |update| (LAMB, arXiv 1904.00962, algorithm 2).
 
     A stacked parameter has a ratio for each layer, whereas `optax.lamb` would compute one ratio for the whole stack. As
-    in NVIDIA's and Google's LAMB, only parameters with weight decay have a ratio. It is 1 if one of the norms is zero.
+    in NVIDIA's and Google's LAMB, only parameters with weight decay have a ratio. A ratio is 1 if either norm is zero.
     """
 
     def update(updates: Any, params: Any) -> Any:

@@ -28,8 +28,8 @@ def select_all(path: tuple[str, ...]) -> bool:
 def make_selection(train: str, num_layers: int) -> Selection:
     """Builds the selection for `config.trainable` and an encoder of L = `num_layers` blocks.
 
-    `train` is 'all'; or 'head' for all parameters outside the encoder, including the pooler; or 'last_K' for these, the
-    final norm and the last K blocks (0 < K <= L). Other values are a UserError.
+    `train` is 'all'; or 'head' for all parameters outside the encoder, including the pooler; or 'last_K', which adds
+    the final norm and the last K blocks to 'head' (0 < K <= L). Other values are a UserError.
     """
     if train == 'all':
         return select_all

@@ -18,8 +18,8 @@ from bertjax.parallel.compile_cache import enable_compile_cache
 # XLA flags for machines with GPUs, unless XLA_FLAGS has other values. Other flags, and all flags for TPUs, keep XLA's
 # defaults, because we have no measurements in favor of other values.
 GPU_FLAGS = {
-    # With this flag, GPUs exchange gradients while they compute other gradients. NVIDIA's images of JAX set it too
-    # (docs.nvidia.com/jax-toolbox/environment-variables).
+    # With this flag, GPUs exchange gradients while they compute other gradients. NVIDIA's images of JAX also set the
+    # flag (docs.nvidia.com/jax-toolbox/environment-variables).
     'xla_gpu_enable_latency_hiding_scheduler': True,
     # A resumed run must give the same bits, so this flag excludes sums by atomic operations, whose order varies. With
     # the flag, cuDNN's attention uses its deterministic backward pass (openxla/xla, pull request 14125). Only scatters

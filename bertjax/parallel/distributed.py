@@ -68,7 +68,7 @@ def join(flags: ProcessFlags) -> None:
         sys.stdout = open(os.devnull, 'w', encoding='utf-8')  # noqa: SIM115
 
 
-_alone = False  # True within `primary_first`, where processes must not wait for each other
+_alone = False  # True within the body of `primary_first`, where processes must not wait for each other
 
 
 def is_multiprocess() -> bool:
@@ -122,8 +122,8 @@ def primary_first(*, sync_workdirs: bool = True) -> Iterator[None]:
     for other processes. Without `sync_workdirs`, separate workdirs do not get the primary's files.
 
     Raises:
-      OtherStoppedError: In the other processes if the primary has raised, or in every process without an error if
-        another process could not fetch the files of the primary.
+      OtherStoppedError: The primary has raised an error, for the other processes. Or a process could not fetch the
+        files of the primary, for all processes except this one.
     """
     workdir_sync = _workdir_sync if sync_workdirs else None
     if not is_multiprocess():
@@ -192,7 +192,7 @@ def decide_on_primary(decide: Callable[[], int]) -> int:
 
 
 def raise_together(failure: BaseException | None) -> None:
-    """Raises `failure` in this process, and OtherStoppedError in the processes that have none. All must call this."""
+    """Raises `failure`, or OtherStoppedError if only other processes have a failure. All processes must call this."""
     if is_multiprocess():
         _share_status(0 if failure is None else _status_of(failure))
     if failure is not None:
@@ -247,7 +247,7 @@ def check_shared_folder(folder: pathlib.Path) -> None:
 
 
 def gather_texts(text: str) -> list[str]:
-    """Returns the texts of all processes, in their order. Each of several processes must call this."""
+    """Returns the texts of all processes, in the order of the processes. All processes must call this."""
     wait_for_all()
     array = np.frombuffer(text.encode(), np.uint8)
     size = multihost_utils.process_allgather(np.int32(array.size)).max()

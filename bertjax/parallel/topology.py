@@ -40,7 +40,7 @@ class Generation:
 # - Links of v3 and v4: Jouppi et al., arXiv 2304.01433, table 4.
 # - Clocks: the peak FLOPs per second of a chip, divided by its FLOPs per cycle (two for each multiplier). A
 #   chip has 4 (v3, v5e) or 8 (v4, v5p) units of 128 x 128 multipliers. A v6e chip has 4 units of 256 x 256. Google's
-#   page mentions 2, but with 2 the compiler's estimate of a large product would be 1.4 times the peak.
+#   page mentions 2 units, but then the compiler's estimate of a large product would be 1.4 times the peak.
 GENERATIONS = {
     'v3': Generation(16 * 2**30, 450e9, 35e9, 32, 0.94e9),
     'v4': Generation(32 * 2**30, 1200e9, 50e9, 4, 1.05e9),

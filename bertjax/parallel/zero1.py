@@ -46,9 +46,9 @@ def is_data_parallel(mesh: Mesh) -> bool:
 def shard_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """Shards an abstract array over the data axis. The array must be replicated over this axis.
 
-    The largest dimension whose size per device is a multiple of the size of the data axis is split, but the last
-    dimension only if no other fits, so that neighbors in memory stay on one device. Arrays with fewer than SMALL
-    elements per device, or without a dimension that fits, are returned unchanged.
+    This splits the largest dimension whose size per device is a multiple of the size of the data axis. The last
+    dimension is split only if no other fits, so that neighbors in memory stay on one device. Arrays with fewer than
+    SMALL elements per device, or without a dimension that fits, are returned unchanged.
     """
     mesh = x.sharding.mesh
     axes = [_split_axes(entry, mesh) for entry in (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))]

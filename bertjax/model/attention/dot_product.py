@@ -45,9 +45,9 @@ def scores(query: jax.Array, key: jax.Array) -> jax.Array:
     return products * query.shape[-1] ** -0.5
 
 
-# The two products of attention in the form for which XLA:CPU has fast matmuls: heads come before positions, so each
-# matrix is contiguous in memory. Without the barriers, XLA would fold the transposition into the product, which would
-# then take 1.5 times as long. Products of bfloat16 have float32 results, for the reason in `layers.dot`.
+# The functions below compute the two products of attention in the form for which XLA:CPU has fast matmuls: heads come
+# before positions, so each matrix is contiguous in memory. Without the barriers, XLA would fold the transposition into
+# the product, which would then take 1.5 times as long. `layers.dot` says why products of bfloat16 are float32.
 def _swap_heads(x: jax.Array) -> jax.Array:
     """Swaps axes 1 and 2 in memory: [B, S, H, K] -> [B, H, S, K], or back."""
     return jax.lax.optimization_barrier(x.swapaxes(1, 2))

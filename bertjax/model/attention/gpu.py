@@ -6,9 +6,9 @@ reads [S, S] arrays: with float32 scores and bfloat16 weights, 12·S²·H bytes 
 these are 2.4 GB per row and step. At 485 rows per second, the goal in benchmarks/gpu_step.py, they take a quarter of
 the 4.8 TB/s of an H200.
 
-Therefore 'auto' prefers the kernels to `dot_product`, and cuDNN to the kernels, because NVIDIA tunes it for each of its
-GPUs. The speeds have not been compared yet. On an H200, the results agree with float32 on the CPU to a relative error
-of 0.0045 (docs/results/h200.json).
+Therefore 'auto' prefers the kernels to `dot_product`, and cuDNN to the kernels, because NVIDIA tunes cuDNN for each of
+its GPUs. The speeds have not been compared yet. On an H200, the results agree with float32 on the CPU to a relative
+error of 0.0045 (docs/results/h200.json).
 """
 
 import functools
@@ -64,8 +64,8 @@ class Cudnn(GpuImplementation):
     """The kernel of cuDNN, which saves no [S, S] array and skips padding. All positions must be queries.
 
     `jax.nn.dot_product_attention` has no dropout, and cuDNN would drop different weights than bertjax. Packed rows
-    would need an [S, S] bias. In a row without tokens, queries see only the first position. In other implementations,
-    they see all positions. The gradients are reproducible with `parallel.devices.GPU_FLAGS`.
+    would need an [S, S] bias. In a row without tokens, queries see only the first position, whereas they see all
+    positions in other implementations. The gradients are reproducible with `parallel.devices.GPU_FLAGS`.
     """
 
     SUPPORTS_DROPOUT = False

@@ -11,7 +11,8 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout, attention_words
 from bertjax.parallel.partition import indivisible_reason, over_mesh, platform
 
-# (query, key, value, mask, `attention_words`) -> the result. If PLATFORM is set, for one device's shards.
+# (query, key, value, mask, `attention_words`) -> attended values. If `Implementation.PLATFORM` is set, the arrays are
+# the shards of one device.
 Kernel = Callable[[jax.Array, jax.Array, jax.Array, AttentionMask, Any], jax.Array]
 
 
@@ -34,9 +35,9 @@ class Implementation:
     Attributes:
       PLATFORM: The only platform that the implementation supports, 'tpu', 'gpu' or 'cpu'; '' for plain XLA operations,
         which support every call on every platform, and which XLA partitions over a mesh.
-      SUPPORTS_DROPOUT: Whether it supports dropout.
-      SUPPORTS_ANY_MASK: Whether it supports every mask and any number of queries.
-      MERGES_HEADS: Whether its kernel takes and returns [B, S, H·K] instead of [B, S, H, K].
+      SUPPORTS_DROPOUT: Whether the implementation supports dropout.
+      SUPPORTS_ANY_MASK: Whether the implementation supports every mask and any number of queries.
+      MERGES_HEADS: Whether the kernel takes and returns [B, S, H·K] instead of [B, S, H, K].
     """
 
     PLATFORM = ''
@@ -87,7 +88,7 @@ class Implementation:
         return kernel(*arrays, mask, words).reshape(query.shape)
 
     def _kernel(self, query: jax.Array, mask: AttentionMask, rate: float) -> Kernel:
-        """Returns the attention function for a dropout rate. If PLATFORM is set, it gets one device's shards."""
+        """Returns the attention function for a dropout rate; see `Kernel`."""
         raise NotImplementedError
 
     def _refuse_mask(self, mask: AttentionMask) -> str | None:

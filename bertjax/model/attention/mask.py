@@ -13,8 +13,8 @@ class AttentionMask(struct.PyTreeNode):
     Tokens do not see padding keys. The results of padding queries are not used.
 
     Attributes:
-      key_mask: int32 [B, S], 1 for visible tokens, 0 for padding and hidden tokens. cuDNN takes the sums over S as
-        lengths. This works because `data/` pads unpacked rows at the end.
+      key_mask: int32 [B, S], 1 for visible tokens, 0 for padding and hidden tokens. For cuDNN, the sum over S is the
+        length of a row, because `data/` pads unpacked rows at the end.
       sequence_ids: int32 [B, S], the sequence of each position in a packed row. A query sees only keys of its sequence.
         None if each row is one sequence. (JAX's kernels call these "segment ids". In BERT, the segments are A and B.)
       causal: Whether to hide the keys to the right of every query.
@@ -22,12 +22,12 @@ class AttentionMask(struct.PyTreeNode):
       window: Keys that are more than `window` // 2 positions away from a query are hidden. 0 for no window.
       query_ids: int32 [B, Q], the sequence of each query. None if the queries are the first Q positions of the row, or
         if `sequence_ids` is None.
-      positions: int [B, S], the index of each key in its row or, with fixed slots (uint32), in its sequence. Windows
-        and dropout use it. None for the index in the row.
+      positions: int [B, S], the index of each key, for windows and dropout: with a `PackedLayout` (then uint32), the
+        index in its sequence, else in its row. None for the index in the row.
       query_positions: int [B, Q], the index of each query, for windows only. None if the queries are the first Q
         positions of the row.
       hidden_queries: Whether the caller uses the results of hidden tokens, which act as queries but not as keys.
-      layout: The layout of rows with fixed slots, or None. `select.attend` builds a mask for each of its row groups.
+      layout: The layout of packed rows, or None. `select.attend` builds a mask for each row group of the layout.
     """
 
     key_mask: jax.Array

@@ -147,7 +147,7 @@ def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, d
 
 
 def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask) -> jax.Array:
-    """Computes `attend` with a window at a cost of O(S), by multiplying blocks of queries with the keys near them.
+    """Computes `attend` with a window at a cost of O(S), by multiplying each block of queries with the keys near it.
 
     A block has 2·h queries and 4·h keys for h = `_halo`. One call attends in all blocks, with a row for each block.
     """

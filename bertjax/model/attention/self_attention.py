@@ -36,7 +36,8 @@ class SelfAttention(nn.Module):
         Args:
           queries: The first Q positions of x, or the first position of each sequence.
           layer: The index of the layer, from 0. It may be None if all layers are alike.
-          mask: The mask without a window. This layer adds its window, if it has one.
+          mask: The mask without a window. If this layer has a window, the layer adds it.
+          rotary: The rotations of the queries and of the keys; None without RoPE.
         """
         c = self.config
         heads = (c.num_heads, c.head_dim)

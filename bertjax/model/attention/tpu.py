@@ -61,7 +61,7 @@ class FusedTpu(TpuImplementation):
 
 
 class BlocksTpu(TpuImplementation):
-    """A kernel for layers with a window and for longer rows, without dropout and causal attention.
+    """A kernel for layers with a window and for longer rows than `FusedTpu`, without dropout and causal attention.
 
     It keeps a row of S tokens in VMEM, and multiplies each block of `BLOCK` queries with N keys instead of S: the keys
     from half a window before the block to half a window after it, such as 256 for a window of 128. It needs 4·S·N·H·K
@@ -102,8 +102,8 @@ class BlocksTpu(TpuImplementation):
 class FlashTpu(TpuImplementation):
     """JAX's flash attention, for rows that the other kernels do not support, without dropout.
 
-    For the backward pass, it saves two numbers per query instead of the scores [S, S]. Padding queries see only
-    padding. In other implementations, they see the tokens of their row.
+    For the backward pass, the kernel saves two numbers per query instead of the scores [S, S]. Padding queries see only
+    padding, whereas they see the tokens of their row in other implementations.
     """
 
     SUPPORTS_DROPOUT = False
@@ -138,7 +138,7 @@ def _flash(query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMa
 
 
 def _heads_per_program(heads: int, width: int) -> int:
-    """Returns the smallest number of heads whose columns fill whole registers; 0 if `heads` is not a multiple of it."""
+    """Returns the smallest number of heads whose columns fill whole registers, or 0 if it does not divide `heads`."""
     count = LANES // math.gcd(LANES, width)
     return count if heads % count == 0 else 0
 
