@@ -170,8 +170,8 @@ class MemorySearch:
         return [plan for plan in plans if rest + fixed * fsdp / plan['mesh.fsdp'] <= result['hbm_bytes_available']]
 
     def _rows_per_step(self, phase: PretrainingPhase) -> int:
-        """Returns the rows per chip and accumulation step."""
-        return phase.batch_size // phase.grad_accum_steps // row_shards(self.setup({}).mesh)
+        """Returns the rows per chip and accumulation step of the smallest batch, which every plan must divide."""
+        return phase.smallest_batch[1] // phase.grad_accum_steps // row_shards(self.setup({}).mesh)
 
     def _mesh_plans(self) -> list[MemoryPlan]:
         """Returns plans that multiply the fsdp axis and divide the data axis by the same power of two."""

@@ -242,6 +242,20 @@ def test_suggested_flags_name_the_phase(program: Program, tmp_path: pathlib.Path
     )
 
 
+def test_plans_divide_the_smallest_batch_of_a_ramp(program: Program, tmp_path: pathlib.Path, compiler):
+    """A chip has four of the 16 rows at the start of the ramp, so they have at most four parts."""
+    compiler(fixed=2, row=8)
+    ramp = ('batch_size=64', 'batch_ramp=0.5', 'batch_size_start=16')
+    options = {'recipe': 'configs/pretrain_small.py', 'small': False, 'status': 2}
+    arguments = (f'--workdir={tmp_path}', '--config.run=compile', '--config.topology=v5e:2x2')
+    program.run(*arguments, *(f'--config.phases[0].{key}' for key in ramp), **options)
+    report = json.loads((tmp_path / 'compile.json').read_text(encoding='utf-8'))
+    tried = [part['flags'] for part in report['phases'][0]['tried'] if 'grad_accum_steps' in part['flags']]
+    assert tried == [
+        f"'--config.phases[0].grad_accum_steps={steps}" for steps in ("2'", "4'", "4' --config.model.remat=full")
+    ]
+
+
 def test_the_largest_batch_is_found_above_and_below(program: Program, tmp_path: pathlib.Path, compiler):
     compiler(fixed=2, row=0.25)
     _, report = _compile_64_rows(program, tmp_path, '--config.find_batch=True', status=0)
