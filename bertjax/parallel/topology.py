@@ -161,8 +161,8 @@ def topology_devices(name: str) -> list[Any]:
     if slices > 1:
         options['num_slices'] = slices
     try:
-        # Each host has 2 x 2 chips, as in the single-host slices of every generation.
-        options['chips_per_host_bounds'] = (2, 2, 1)
+        # Each host has 2 x 2 chips, as in the single-host slices of every generation, or the only chip of the slice.
+        options['chips_per_host_bounds'] = (1, 1, 1) if slice_chips(name) == 1 else (2, 2, 1)
         topology = topologies.get_topology_desc(f'{generation}:{shape}', 'tpu', **options)
     except Exception as error:  # libtpu raises several kinds of RuntimeError
         reason = first_line(error)

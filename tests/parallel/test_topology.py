@@ -23,10 +23,11 @@ for name in sys.argv[1:]:
     devices, memory = topology_devices(name), generation_of(name).hbm_bytes
     print(json.dumps([len(devices) * memory / 2**30, sum(peak_flops(one.device_kind) for one in devices) / 1e12]))
 """
-# A slice of four chips -> (GiB, TFLOP/s) per chip, from Google Cloud's pages. On v3, JAX has 8 devices for them.
+# A slice -> (GiB, TFLOP/s) per chip, from Google Cloud's pages. On v3, JAX has two devices for a chip.
 CHIPS = {
     'v3:2x2': (32, 123),
     'v4:2x2x1': (32, 275),
+    'v5e:1x1': (16, 197),
     'v5e:2x2': (16, 197),
     'v5p:2x2x1': (95, 459),
     'v6e:2x2': (32, 918),
@@ -40,7 +41,7 @@ def test_memory_and_peak_of_the_devices_add_up_to_those_of_the_chips():
     command = [sys.executable, '-c', SLICES, *CHIPS]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
     totals = [json.loads(line) for line in done.stdout.splitlines()]
-    assert totals == [[4 * memory, 4 * peak] for memory, peak in CHIPS.values()]
+    assert totals == [[slice_chips(name) * each for each in CHIPS[name]] for name in CHIPS]
 
 
 @pytest.mark.parametrize(
