@@ -18,7 +18,7 @@ from bertjax.cost.step_cost import step_cost
 from bertjax.model.config import train_flops_per_sequence
 from bertjax.model.encoder import resolve_remat
 from bertjax.parallel.devices import GPU_FLAGS
-from bertjax.parallel.mesh import make_mesh, row_shards
+from bertjax.parallel.mesh import make_mesh, row_shards, slice_count
 from bertjax.parallel.topology import UNTIMED, generation_of, topology_devices
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.run import build_pretraining_setup
@@ -174,10 +174,13 @@ class MemorySearch:
         return phase.smallest_batch[1] // phase.grad_accum_steps // row_shards(self.setup({}).mesh)
 
     def _mesh_plans(self) -> list[MemoryPlan]:
-        """Returns plans that multiply the fsdp axis and divide the data axis by the same power of two."""
+        """Returns plans that multiply the fsdp axis and divide the data axis by the same power of two.
+
+        The data axis stays a multiple of the number of slices.
+        """
         shape, width = self.setup({}).mesh.shape, self.settings.model.width
-        fsdp, data = shape['fsdp'], shape['data']
-        factors = [2**i for i in range(1, 11) if data % 2**i == 0 and width % (fsdp * 2**i) == 0]
+        fsdp, data, slices = shape['fsdp'], shape['data'], slice_count(self.devices)
+        factors = [2**i for i in range(1, 11) if data % (2**i * slices) == 0 and width % (fsdp * 2**i) == 0]
         rest = self.settings.mesh_axes['data'] == -1  # -1: all remaining devices
         return [{'mesh.fsdp': fsdp * n, **({} if rest else {'mesh.data': data // n})} for n in factors]
 

@@ -230,6 +230,13 @@ def test_all_settings_are_combined_if_none_is_enough(program: Program, tmp_path:
     assert 'none of the other settings that were tried fits' in assert_one_line(_compile_64_rows(program, tmp_path)[0])
 
 
+def test_the_data_axis_spans_the_slices_in_every_plan(program: Program, tmp_path: pathlib.Path, compiler, monkeypatch):
+    compiler(fixed=40, row=40)
+    monkeypatch.setattr(memory_search, 'slice_count', lambda devices: 2)
+    _, report = _compile_64_rows(program, tmp_path)
+    assert report['tried'][-1]['flags'].endswith('--config.model.remat=full --config.mesh.fsdp=2')
+
+
 def test_suggested_flags_name_the_phase(program: Program, tmp_path: pathlib.Path, compiler):
     compiler(fixed=2, row=0.25)
     grown = ('--config.phases[1].batch_size=512', '--config.phases[0].batch_size=64')
