@@ -50,7 +50,7 @@ def is_collective(instruction: Instruction) -> bool:
 
 
 def find_collectives(computation: Computation, chips: int) -> list[Collective]:
-    """Returns the collectives in a computation and in its fusions. Its loops, branches and calls are not searched."""
+    """Returns the collectives in a computation and in its fusions. Loops, branches and calls are not searched."""
     by_key: dict[str, Collective] = {}
     by_start: dict[str, Collective] = {}
     for instruction in computation.instructions.values():
@@ -91,7 +91,7 @@ def _continues_chain(instruction: Instruction, inner: Instruction) -> bool:
 
 
 def _find_between_slices(computation: Computation) -> Iterator[Collective]:
-    """Yields the collectives between slices. They go through the hosts, and libtpu calls them "megascale"."""
+    """Yields the collectives between slices, which go through the hosts and which libtpu calls "megascale"."""
     rendezvous = r'_xla_host_transfer_rendezvous="([^"]+)".*_xla_megascale_target'
     ends = {
         instruction: instruction.find(rendezvous)

@@ -16,8 +16,8 @@ _FREE = {
     'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all', 'partition-id', 'replica-id',
     'opt-barrier', 'optimization-barrier', 'add-dependency', 'domain', 'custom-call', 'send', 'recv',
 }  # fmt: skip
-# {module name: part of the step}. The last of these names in the path of an operation decides its part. Flax and
-# `jax.named_scope` set the paths.
+# {module name: part of the step}. The last of these names in the path of an operation decides the operation's part.
+# Flax and `jax.named_scope` set the paths.
 _MODULES = {
     'dropout': 'dropout',
     'attention': 'attention',
@@ -214,7 +214,7 @@ def _part_of_name(op_name: str) -> str:
     """Returns the part that an op name belongs to. A name without a path, from a compiler pass, gives ''."""
     path = op_name.split('/')
     for element in reversed(path):
-        if part := _MODULES.get(re.sub(r'_\d+$', '', element)):  # Blocks that are not scanned are `layers_0`, ...
+        if part := _MODULES.get(re.sub(r'_\d+$', '', element)):  # unrolled blocks are named `layers_0`, ...
             return part
     if len(path) == 1:
         return ''

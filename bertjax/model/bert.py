@@ -82,7 +82,7 @@ def logits_on_cpu(x: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
     """Multiplies x [B, P, D] with each row of table [V, D] and adds bias [V] -> float32 [B, P, V].
 
     The backward pass rounds the cotangent [B, P, V] to the dtype of x once for the three gradients. Without the
-    optimization barrier, XLA:CPU would round it for each gradient.
+    optimization barrier, XLA:CPU would round the cotangent for each gradient.
     """
     return jnp.einsum('BPD,VD->BPV', x, table, preferred_element_type=jnp.float32) + bias.astype(jnp.float32)
 

@@ -32,7 +32,7 @@ class Lstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
-        """Maps x [B, S, D] and mask [B, S] to [B, S, U]. Padding leaves the state unchanged, and its output is 0."""
+        """Maps x [B, S, D] and mask [B, S] to [B, S, U]. Padding leaves the state unchanged and has the output 0."""
         dtype, param_dtype = jnp.dtype(self.config.dtype), jnp.dtype(self.config.param_dtype)
         U, init = self.units, _uniform_init(self.units)
         kernel = self.param('kernel', with_axes(init, 'embed', None, 'norm'), (x.shape[-1], 4, U), param_dtype)

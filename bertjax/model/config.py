@@ -32,7 +32,7 @@ _CLASSIC = {
 
 
 class FieldKind(enum.Enum):
-    """The effect of a BertConfig field. It determines when the value of the field may change."""
+    """The effect of a BertConfig field, which determines when the value of the field may change."""
 
     ARCHITECTURE = 'shape, dtype, initial values or meaning of the parameters: a resumed run keeps the value'
     LAYOUT = 'tree structure of the parameters: a resumed run keeps the value; a run with config.init may change it'

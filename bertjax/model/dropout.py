@@ -22,7 +22,7 @@ _SHIFTS, _MULTIPLIERS = (16, 15, 16), (0x7FEB352D, 0x846CA68B)
 
 
 class Site(enum.IntEnum):
-    """The operation that drops values. The numbers are part of the hash: never change one."""
+    """The operation that drops values. The numbers are part of the hash: never change a number."""
 
     EMBEDDINGS = 0
     ATTENTION = 1
@@ -68,7 +68,7 @@ class Dropout(struct.PyTreeNode):
         return self.replace(example_ids=example_ids.reshape(-1))
 
     def select(self, function: Callable[[jax.Array], jax.Array]) -> 'Dropout':
-        """Applies a function that selects positions to `example_ids` and `positions`, for a PackedLayout only."""
+        """Derives the dropout of the positions that `function` selects from arrays [B, S]. Only for a PackedLayout."""
         return self.replace(example_ids=function(self.example_ids), positions=function(self.positions))
 
     def words(self, heads: int | None = None) -> jax.Array:

@@ -21,8 +21,7 @@ from bertjax.model.pooling import pool_tokens
 from bertjax.model.row_packing import PackedLayout
 from bertjax.parallel.partition import with_axes
 
-# {value of `layers`: minimum number of blocks}. The names are those of the feature-based rows in the BERT paper's
-# Table 7.
+# {value of `layers`: minimum number of blocks}, named like the feature-based rows in Table 7 of the BERT paper.
 LAYERS = {'embeddings': 0, 'last': 1, 'second_to_last': 2, 'sum_last_four': 4, 'concat_last_four': 4, 'sum_all': 1}
 LAYERS |= {'mean_last_four': 4}  # not in the BERT paper
 

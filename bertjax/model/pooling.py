@@ -22,7 +22,7 @@ def combine_layers(x: jax.Array, combine: str, weights: tuple[float, ...]) -> ja
 
 
 def pool_tokens(x: jax.Array, mask: jax.Array, pool: str) -> jax.Array:
-    """Pools the states x [B, S, D] of the tokens in `mask` [B, S] to [B, D]. With 'none', returns x.
+    """Pools the states x [B, S, D] of the tokens, where `mask` [B, S] is 1, to [B, D]. With 'none', returns x.
 
     The modes come from sentence-transformers. 'mean_sqrt_len_tokens' divides the sum by the square root of the token
     count. In 'weightedmean', the i-th token has weight i. 'cls' is the first token.

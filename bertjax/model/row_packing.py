@@ -39,7 +39,7 @@ class _Packing:
 
 @dataclasses.dataclass(frozen=True)
 class PackedLayout(_Packing, Layout):
-    """A layout with the same slots in every batch. Only attention splits it into its rows."""
+    """A layout with the same slots in every batch. Only attention splits the T positions into rows."""
 
     def gather_cls(self, x: jax.Array) -> jax.Array:
         """Gathers the first positions of all sequences (`cls_positions`): [R, T, ...] -> [R, Q, ...]."""
@@ -128,7 +128,7 @@ def _gather(x: jax.Array, source: Any) -> jax.Array:
 
 
 def _take(x: jax.Array, source: Any) -> jax.Array:
-    """Gathers as `_gather` does. For a NumPy `source`, the gradient is a gather too, and ignores repeated positions."""
+    """Gathers as `_gather` does. For a NumPy `source`, the gradient is a gather too, of first occurrences only."""
     if not isinstance(source, np.ndarray):
         return _gather(x, source)
     back = _inverse(np.where(source < 0, x.shape[1], source), x.shape[1] + 1)[:-1]

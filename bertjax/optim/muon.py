@@ -13,7 +13,7 @@ from bertjax.optim.masks import STACKED, is_stacked, path_names
 from bertjax.optim.trainable import combine, partition
 from bertjax.parallel.partition import constrain, platform, shard_count
 
-# The coefficients and the number of steps of the quintic Newton-Schulz iteration, from the post above.
+# The coefficients and the number of steps of the quintic Newton-Schulz iteration, from the post linked above.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 
@@ -34,7 +34,7 @@ def scale_by_muon(momentum: float, b1: float, b2: float, eps: float, dtype: str)
     """Scales the updates of block kernels by Muon (orthogonalized Nesterov momentum), and all other updates by Adam.
 
     The update of a matrix with I inputs and O outputs is multiplied by sqrt(max(1, O / I)), as in optax.contrib.muon.
-    The factors of the matrix products have `dtype`; the reference implementation uses bfloat16.
+    The operands of the matrix products have the dtype `dtype`; the reference implementation uses bfloat16.
     """
     muon, adam = optax.trace(momentum, nesterov=True), optax.scale_by_adam(b1, b2, eps)
 

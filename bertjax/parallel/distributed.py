@@ -99,7 +99,7 @@ _workdir_sync: WorkdirSync | None = None
 
 @contextlib.contextmanager
 def separate_workdirs(workdir_sync: WorkdirSync) -> Iterator[None]:
-    """A context in which each process has a separate workdir."""
+    """A context in which each process has a separate workdir, synchronized by `workdir_sync`."""
     global _workdir_sync
     _workdir_sync = workdir_sync
     try:
@@ -122,8 +122,8 @@ def primary_first(*, sync_workdirs: bool = True) -> Iterator[None]:
     for other processes. Without `sync_workdirs`, separate workdirs do not get the primary's files.
 
     Raises:
-      OtherStoppedError: The primary has raised an error, for the other processes. Or a process could not fetch the
-        files of the primary, for all processes except this one.
+      OtherStoppedError: In the other processes, the primary has raised an error. In every process without an error,
+        another process could not fetch the primary's files.
     """
     workdir_sync = _workdir_sync if sync_workdirs else None
     if not is_multiprocess():
@@ -290,7 +290,7 @@ def leave(status: int) -> None:
     """Ends this failed process with `status`.
 
     If all processes fail within a minute, they exit together. Otherwise, and after a LostError, this process ends
-    without JAX's shutdown, so that the others detect its loss.
+    without JAX's shutdown, so that the others detect the loss of this process.
     """
     status = process_status(status)
     if is_multiprocess():

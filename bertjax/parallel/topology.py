@@ -120,8 +120,8 @@ def slice_chips(name: str) -> int:
 def ici_bandwidth(name: str, chips: int) -> float:
     """Returns the bytes per second that a chip can send to the others of a group of `chips` chips in one slice.
 
-    If the group is the whole slice, a chip sends along every side of the slice, else along one side. It sends in both
-    directions along a ring, and in one direction along other sides.
+    If the group is the whole slice, a chip sends along every side of the slice, else along one side. The chip sends in
+    both directions along a ring, and in one direction along other sides.
     """
     _, generation, shape = parse_topology(name)
     spec = generation_of(name)

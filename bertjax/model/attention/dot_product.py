@@ -15,7 +15,7 @@ einsum_float32 = functools.partial(jnp.einsum, preferred_element_type=jnp.float3
 
 
 class DotProduct(Implementation):
-    """softmax(query keyᵀ / √K + bias) value for heads of width K, with a float32 softmax."""
+    """Computes softmax(query keyᵀ / √K + bias) value for heads of width K, with a float32 softmax."""
 
     SUPPORTS_ANY_MASK = True
 

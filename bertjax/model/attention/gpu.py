@@ -3,8 +3,8 @@
 For a sequence of S tokens and H heads of width K, the kernels need 4·S²·H·K operations forward and 14·S²·H·K backward,
 where two of the seven products recompute the scores. `dot_product` needs 4·S²·H·K and 8·S²·H·K, but also writes and
 reads [S, S] arrays: with float32 scores and bfloat16 weights, 12·S²·H bytes in each pass. In BERT-large at S = 512,
-these are 2.4 GB per row and step. At 485 rows per second, the goal in benchmarks/gpu_step.py, they take a quarter of
-the 4.8 TB/s of an H200.
+this traffic is 2.4 GB per row and step. At 485 rows per second, the goal in benchmarks/gpu_step.py, the traffic takes a
+quarter of the 4.8 TB/s of an H200.
 
 Therefore 'auto' prefers the kernels to `dot_product`, and cuDNN to the kernels, because NVIDIA tunes cuDNN for each of
 its GPUs. The speeds have not been compared yet. On an H200, the results agree with float32 on the CPU to a relative

@@ -3,8 +3,8 @@
 For a sequence of S tokens and H heads of width K, `fused_tpu` needs 4·S²·H·K operations forward and 10·S²·H·K backward,
 where one of the five products recomputes the scores. `dot_product` needs 4·S²·H·K and 8·S²·H·K. In bfloat16, the
 kernels move 8·S·H·K bytes forward (three arrays in, one out) and 14·S·H·K backward. `dot_product` also writes and reads
-arrays [S, S]. At S = 512 and K = 64, one such write, 2·S²·H bytes in bfloat16, is twice the traffic of the forward
-kernel. 'auto' prefers the kernels because of this arithmetic; they have not been measured on hardware yet.
+arrays [S, S]. At S = 512 and K = 64, writing one array [S, S], 2·S²·H bytes in bfloat16, is twice the traffic of the
+forward kernel. 'auto' prefers the kernels because of this arithmetic. Their speed has not been measured yet.
 """
 
 import functools
@@ -61,11 +61,11 @@ class FusedTpu(TpuImplementation):
 
 
 class BlocksTpu(TpuImplementation):
-    """A kernel for layers with a window and for longer rows than `FusedTpu`, without dropout and causal attention.
+    """A kernel for layers with a window and for rows too long for `FusedTpu`, without dropout and causal attention.
 
-    It keeps a row of S tokens in VMEM, and multiplies each block of `BLOCK` queries with N keys instead of S: the keys
-    from half a window before the block to half a window after it, such as 256 for a window of 128. It needs 4·S·N·H·K
-    operations forward and 10·S·N·H·K backward.
+    The kernel keeps a row of S tokens in VMEM, and multiplies each block of `BLOCK` queries with N keys instead of S:
+    the keys from half a window before the block to half a window after it, such as 256 for a window of 128. This needs
+    4·S·N·H·K operations forward and 10·S·N·H·K backward.
     """
 
     SUPPORTS_DROPOUT = False
