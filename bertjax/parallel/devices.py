@@ -11,7 +11,7 @@ import platform
 import jax
 from jax.sharding import Mesh
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, first_line
 from bertjax.memory import host_memory
 from bertjax.parallel.compile_cache import enable_compile_cache
 
@@ -90,6 +90,23 @@ def set_gpu_flags() -> None:
     os.environ['XLA_FLAGS'] = ' '.join(flags)
 
 
+def find_devices() -> list[jax.Device]:
+    """Starts JAX and returns all devices.
+
+    Raises:
+      UserError: JAX cannot start, for example because another process uses the TPU.
+    """
+    leave_out_absent_tpus()
+    try:
+        return jax.devices()
+    except (AssertionError, RuntimeError) as error:  # JAX asserts that JAX_PLATFORMS names an installed platform
+        if jax.distributed.is_initialized():  # another process may be lost
+            raise
+        found = first_line(error) if str(error) else f'no platform of JAX_PLATFORMS={jax.config.jax_platforms}'
+        fix = 'end the process that uses the devices, repair the driver, or choose others, such as JAX_PLATFORMS=cpu'
+        raise UserError("JAX's devices", found, 'devices that JAX can use', fix) from None
+
+
 def claim_devices() -> list[jax.Device]:
     """Prepares the process for its devices and returns all devices.
 
@@ -97,19 +114,18 @@ def claim_devices() -> list[jax.Device]:
     JAX computes anything.
 
     Raises:
-      UserError: The devices belong to several processes of a TPU slice that are not connected. Each process would train
-        separately and write to the same workdir.
+      UserError: See `find_devices`. Or the devices belong to several processes of a TPU slice that are not connected.
+        Each process would train separately and write to the same workdir.
     """
     # On a CPU, the process keeps freed memory. XLA allocates the temporary arrays anew in every step. By default, glibc
     # returns freed blocks above 32 MiB to the kernel, which then has to clear their pages in every step. This slows
     # down small models. Only the heap of the main thread can keep such blocks, so asynchronous dispatch, which computes
     # in other threads on a CPU, is disabled.
     jax.config.update('jax_cpu_enable_async_dispatch', False)
-    leave_out_absent_tpus()
     if _may_have_nvidia_gpu() and _has_plugins():
         set_gpu_flags()
     enable_compile_cache()
-    devices = jax.devices()
+    devices = find_devices()
     if jax.process_count() > 1 and not jax.distributed.is_initialized():
         found = f'devices of {jax.process_count()} processes, but no connection to the other processes'
         fix = 'give --coordinator_address, --num_processes and --process_id, see docs/scaling.md'

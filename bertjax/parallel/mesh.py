@@ -9,7 +9,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
 from bertjax.errors import UserError
-from bertjax.parallel.devices import leave_out_absent_tpus
+from bertjax.parallel.devices import find_devices
 from bertjax.parallel.rules import BATCH_AXES, MESH_AXES
 
 
@@ -40,11 +40,9 @@ def make_mesh(axes: dict[str, int], devices: Sequence[jax.Device] | None = None)
     do nothing.
 
     Raises:
-      UserError: See `mesh_shape`; or the number of slices does not divide `data`.
+      UserError: See `find_devices` and `mesh_shape`; or the number of slices does not divide `data`.
     """
-    if devices is None:
-        leave_out_absent_tpus()
-        devices = jax.devices()
+    devices = find_devices() if devices is None else devices
     shape = mesh_shape(axes, len(devices))
     if len(devices) == 1 or devices[0].platform == 'cpu':
         grid = np.asarray(devices).reshape(shape)

@@ -24,8 +24,8 @@ AXIS = 'data'
 ZERO1 = ('auto', 'on', 'off')
 SMALL = 2**16  # an array with fewer elements per device is not split: its exchange costs more than it saves
 MATRICES = ('kernel', 'embedding')  # names of parameters that the model casts to the dtype of the computation
-# Modules that compute in float32 (model/heads.py, model/bert.py). The `head` of late interaction computes in `dtype`,
-# but is sent in float32 because of its name.
+# Modules that compute in float32 (model/heads.py, model/bert.py). The `head` of embeddings and of late interaction
+# computes in `dtype`, but is also sent in float32, because of its name.
 FLOAT32_MODULES = ('head', 'nsp')
 
 
