@@ -186,7 +186,7 @@ class MemorySearch:
 
 
 def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
-    """Compiles the step of a phase. Returns whether it `fits`, its memory, and its optimized HLO as `text`.
+    """Compiles the step of a phase. Returns entries of compile.json, and the optimized HLO of the step as `text`.
 
     If libtpu reports that memory is exhausted, `fits` is False and `text` is absent. On GPUs, `fits` is always True. On
     TPUs, libtpu writes the text: jaxlib 0.10.2 cannot print some instructions, such as asynchronous gathers on v6e.

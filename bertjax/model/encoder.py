@@ -135,7 +135,7 @@ class EncoderBlock(nn.Module):
         """Maps x [B, S, D] to [B, S, D]; with `first_only` to [B, 1, D], or to [B, Q, D] with `mask.layout`.
 
         Args:
-          layer: The index of the block, from 0. It may be None if all blocks are alike and there is no dropout.
+          layer: The index of the block, from 0; may be None if all blocks are alike and there is no dropout.
           mask: The mask without a window.
           rotations: The rotations of blocks that attend globally and of blocks with a window; None without RoPE.
         """
@@ -265,7 +265,7 @@ class BertEncoder(nn.Module):
         unpack = functools.partial(layout.unpack, length=length)
         return unpack(x), None if layers is None else jax.vmap(unpack)(layers)
 
-    # If Linen wrapped this method, its name would appear in the operation names that bertjax/cost/estimate.py reads.
+    # If Linen wrapped `_apply_blocks`, this name would appear in the operation names that cost/estimate.py reads.
     @nn.nowrap
     def _apply_blocks(
         self,

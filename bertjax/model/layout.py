@@ -75,7 +75,7 @@ class Layout:
 
     @functools.cached_property
     def cls_positions(self) -> np.ndarray:
-        """int32 [Q], the starts of all sequences, `most_sequences` per row; missing ones are the start of the row."""
+        """int32 [Q], for each row the starts of its sequences, filled up to `most_sequences` with the row's start."""
         padded = [
             starts + [begin] * (most - len(starts))
             for rows, most in zip(self.rows, self.most_sequences, strict=True)

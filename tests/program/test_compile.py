@@ -250,7 +250,7 @@ def test_suggested_flags_name_the_phase(program: Program, tmp_path: pathlib.Path
 
 
 def test_plans_divide_the_smallest_batch_of_a_ramp(program: Program, tmp_path: pathlib.Path, compiler):
-    """A chip has four of the 16 rows at the start of the ramp, so they have at most four parts."""
+    """The ramp starts with 16 rows, four per chip, so a plan has at most four accumulation steps."""
     compiler(fixed=2, row=8)
     ramp = ('batch_size=64', 'batch_ramp=0.5', 'batch_size_start=16')
     options = {'recipe': 'configs/pretrain_small.py', 'small': False, 'status': 2}

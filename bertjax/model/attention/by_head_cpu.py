@@ -90,7 +90,7 @@ def _by_head(
     """Overwrites each head of each row in `written` with the result of `compute`.
 
     Args:
-      compute: (the head's slices of `read`, its words, its `_Row`, its slices of `written`) -> new slices of `written`.
+      compute: (slices of `read`, words, `_Row`, slices of `written`), all for one head -> new slices of `written`.
       read, written: Arrays [B, Q, H, K] or [B, S, H, K]; a head's slice is [Q, K] or [S, K].
       words: uint32 [B, H, 2] or [B, H, Q, 3]; a head's words are [2] or [Q, 3].
     """

@@ -35,7 +35,7 @@ class SelfAttention(nn.Module):
 
         Args:
           queries: The first Q positions of x, or the first position of each sequence.
-          layer: The index of the layer, from 0. It may be None if all layers are alike.
+          layer: The index of the layer, from 0; may be None if all layers are alike.
           mask: The mask without a window. If this layer has a window, the layer adds it.
           rotary: The rotations of the queries and of the keys; None without RoPE.
         """
