@@ -15,6 +15,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.parallel import devices
 from bertjax.parallel.devices import GPU_FLAGS, leave_out_absent_tpus, may_have_tpu, set_gpu_flags
+from bertjax.parallel.mesh import make_mesh
 
 # Prints the number of page faults of a call with a temporary array of 64 MiB: the median of 31 calls. In some of the
 # first calls, a small allocation takes a piece of the heap, so malloc extends the heap again. On a busy machine, this
@@ -118,6 +119,18 @@ def test_devices_of_unconnected_processes_are_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(jax, 'process_count', lambda: 4)
     with pytest.raises(UserError, match=r'found devices of 4 processes.*--coordinator_address'):
         devices.claim_devices()
+
+
+@pytest.mark.parametrize(
+    ('error', 'found'), [(AssertionError(), 'no platform of JAX_PLATFORMS=cpu'), (RuntimeError('a\nb'), 'a')]
+)
+def test_devices_with_which_jax_cannot_start_are_an_error(error, found, monkeypatch):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(jax, 'devices', fail)
+    with pytest.raises(UserError, match=f"JAX's devices: found {found}, expected .* such as JAX_PLATFORMS=cpu"):
+        make_mesh({'data': -1, 'fsdp': 1, 'tensor': 1})
 
 
 def test_flags_of_the_user_are_not_changed(monkeypatch):
