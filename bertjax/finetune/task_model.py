@@ -16,6 +16,8 @@ from bertjax.model.config import train_flops_per_sequence
 from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.optim.trainable import make_selection
+from bertjax.parallel.mesh import row_shards
+from bertjax.parallel.partition import mesh_context
 from bertjax.tasks.task import Outputs
 from bertjax.training.evaluate import OnCompile
 from bertjax.training.phase import Phase
@@ -55,11 +57,12 @@ class TaskModel:
             ema_decay=settings.ema_decay,
             zero1=settings.zero1,
         )
-        if layout is not None:
-            packed = max(layout.most_sequences) > 1
-            self.attention = describe_attention(data.encoder, *layout.row_groups[-1], packed=packed)
-        elif shapes:
-            self.attention = describe_attention(data.encoder, settings.batch_size, max(shapes))
+        with mesh_context(mesh):
+            if layout is not None:
+                (rows, length), packed = layout.row_groups[-1], max(layout.most_sequences) > 1
+                self.attention = describe_attention(data.encoder, rows * row_shards(mesh), length, packed=packed)
+            elif shapes:
+                self.attention = describe_attention(data.encoder, settings.batch_size, max(shapes))
         self._predictors: dict[int, Predictor] = {}
         self._last: tuple[Any, TaskSplit, Outputs] | None = None
 

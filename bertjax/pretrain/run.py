@@ -22,6 +22,7 @@ from bertjax.model.config import BertConfig, parameter_count, train_flops_per_se
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.parallel.distributed import is_primary
+from bertjax.parallel.partition import mesh_context
 from bertjax.pretrain.descriptions import describe_masks, describe_pairs, describe_phases
 from bertjax.pretrain.examples import PhaseExamples, StoreExamples
 from bertjax.pretrain.heldout import PairsEvaluator, check_texts, prepare_texts, read_heldout_pairs, split_name
@@ -87,7 +88,8 @@ class Pretraining(Experiment):
         inputs: tuple[list[MinimalPair], Tokenizer] | None = None,
     ):
         self.settings, self.folders, self._distillation = settings, [folder], distillation
-        self._attention = settings.describe_attention()
+        with mesh_context(mesh):
+            self._attention = settings.describe_attention()
         self._pairs, self.tokenizer = inputs or prepare_inputs(settings, folder)
         self.model_config = settings.model_config(embedding_rows(settings, folder, self.tokenizer))
         self._embeddings = None
