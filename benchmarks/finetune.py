@@ -72,7 +72,7 @@ def recipe(task: str, folder: str, rows: int, epochs: int, learning_rate: float)
 
 
 def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
-    """On each message, trains an epoch with bertjax and sends the seconds. On the last, sends the figures on dev."""
+    """On each message, trains an epoch with bertjax and sends the seconds. One more message gets the figures on dev."""
     os.environ[VARIABLE] = ''  # no cache, because compilation is also measured
     data = data_from_source(finetuning_settings(config), pathlib.Path(folder))
     tuning = Finetuning(data, pathlib.Path(folder), make_mesh(config.mesh, claim_devices()))

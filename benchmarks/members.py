@@ -86,7 +86,7 @@ def main(argv: list[str]) -> None:
     )
     for name, compiling, column in (('one after another', compiling_one, 0), ('together', compiling_all, 1)):
         rate = statistics.median(members * steps / row[column] for row in rounds)
-        print(f'{members} {name:>17}: {rate:7.2f} steps of a member per second; compilation took {compiling:.1f} s')
+        print(f'{members} {name:>17}: {rate:7.2f} steps of all seeds per second; compilation took {compiling:.1f} s')
     print(f'together {statistics.median(a / b for a, b in rounds):.2f} times as fast')
 
 

@@ -49,7 +49,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 # Flags that make bertjax, like the Trainer, evaluate only at the end and save no model.
 SPARE = ['--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=false']
 FIRST, SECOND = 'bertjax, first start', 'bertjax, second start'
-GROUPED, PADDED = 'Trainer, group_by_length', 'Trainer, padded to the maximum'
+GROUPED, PADDED = 'Trainer, group_by_length', 'Trainer, padded to config.seq_len'
 NAMES = {'first': FIRST, 'second': SECOND, 'grouped': GROUPED, 'padded': PADDED}
 
 

@@ -148,9 +148,9 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
     def with_params(self, params: Any) -> 'Bert':
         """Returns a copy of the model with other parameters, for example from a custom training loop.
 
-        The parameters are placed on all devices of the model. The attribute `missing` of the copy has the missing
-        parameters whose values did not change: a head with an unchanged missing bias still counts as untrained. The
-        copy shares the compiled functions of this model.
+        The parameters are placed on all devices of the model. The attribute `missing` of the copy lists the missing
+        parameters that `params` leaves unchanged. A head with any of these counts as untrained. The copy shares the
+        compiled functions of this model.
 
         Raises:
           ValueError: The names or shapes of `params` are not those of this model's parameters.
@@ -161,7 +161,7 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         old, new = flat_paths(self.params), flat_paths(params)
-        # Training changes all parameters of a head, but weight decay alone does not change biases of 0.
+        # Weight decay changes the weights of an untrained head, but only training changes biases of 0.
         other.missing = tuple(path for path in self.missing if np.array_equal(old[path], new[path]))
         other._model = dataclasses.replace(
             self._model,

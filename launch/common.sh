@@ -22,7 +22,7 @@ need() {
   done
 }
 
-# expand_home NAME...: replaces ~ at the start of the values of these options. Bash does not do this after a =.
+# expand_home NAME...: replaces ~ at the start of the values of these options. Bash does not do this in --name=~/path.
 expand_home() {
   local _option
   for _option in "$@"; do

@@ -84,7 +84,7 @@ def parse_texts(texts: Sequence[str], where: str) -> list[Row]:
     """Splits texts at tabs into single texts or pairs. Blank texts are skipped.
 
     Raises:
-      UserError: Single texts and pairs are mixed, a text has several tabs, or a text of a pair or all texts are blank.
+      UserError: Single texts and pairs are mixed, a text has several tabs, a pair has a blank text, or all are blank.
     """
     rows = [Row(where, tuple(part.strip() for part in text.split('\t'))) for text in texts if text.strip()]
     if not rows:

@@ -80,7 +80,7 @@ def measure(
             rel.count_offsets(offsets, trees)
             if features is None:
                 continue
-        elif features.notes:  # some texts are truncated, but not those of exactly max_length tokens
+        elif features.notes:  # some texts are truncated; with one more token allowed, these exceed `max_length`
             cut += int((make_features(model.tokenizer, chunk, (), max_length + 1).lengths > max_length).sum())
         part = runner.sum(forward, features, inputs=inputs, max_rows=max_rows, params=params, advance=advance)
         part = jax.tree.map(lambda x: x.astype(np.int64 if x.dtype.kind == 'i' else np.float64), part)

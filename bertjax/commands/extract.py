@@ -33,7 +33,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     reported before anything is computed. After a kill, the same command continues after the last saved part, and writes
     the same file as an uninterrupted run. With some options there are several files, which the metadata lists.
 
-    With config.input='-', standard input, and no config.extract.format, the features are written to standard output, as
+    With config.input='-' (standard input) and no config.extract.format, the features are written to standard output, as
     JSON lines, while the texts arrive. With a format, the texts are first copied to a temporary file.
 
     Raises:
@@ -91,7 +91,7 @@ def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
         print(f'the texts get no prompt; the model has prompts for {names}: see config.extract.prompt')
     if encoding.prompt and encoding.pool == 'none':
         found, fix = f'{encoding.prompt!r} with pool=none', 'choose a pooling, or omit the prompt'
-        expected = 'one vector per text, because the tokens of a prompt are not in the text'
+        expected = "one vector per text, because a prompt's tokens have no span in the text"
         raise UserError('config.extract.prompt', found, expected, fix)
     return Extractor(runner, encoding)
 

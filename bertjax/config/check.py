@@ -115,9 +115,10 @@ def _check_used_by_a_phase(name: str, values: Mapping[str, Any], flag_keys: Coll
 
 
 def check_key(key: str, known: Collection[str], found: str = 'a value for a group of keys') -> None:
-    """Raises a UserError unless `key` is in `known`, the keys of a recipe. `found` is for errors about groups of keys.
+    """Raises a UserError unless `key` is one of `known`, the keys of a recipe.
 
-    A ConfigDict would accept keys such as `items`, one of its attributes, and `corpus[0]`, a letter of a string.
+    If `key` is a group of keys, `found` describes the value in the error. A ConfigDict would accept keys such as
+    `items`, one of its attributes, and `corpus[0]`, a letter of a string.
     """
     if key in known or any(name.startswith(f'{key}[') for name in known):  # 'phases', if there is 'phases[0].steps'
         return

@@ -64,7 +64,7 @@ class ExtractKeys:
     """The group config.extract."""
 
     field: str = key('text', _FIELD, 'records: the field with the text')
-    pair_field: str = key('', TEXT, 'the field with the second text; in plain lines, any name means two texts')
+    pair_field: str = key('', TEXT, 'the field with the second text; if set, a tab splits plain lines in two')
     id: str = key('', TEXT, 'records: the field with an identifier, which is copied to the output')
     layers: tuple = key(
         (-1,), list_of(integer(-MANY, MANY)), 'the layers; 0: the embeddings, 1: the first block, -1: the last block'
@@ -81,7 +81,7 @@ class ExtractKeys:
     )
     precision: str = key('float32', one_of(PRECISIONS), '`npy`: the precision of a dimension; `binary` is one bit')
     calibration: str = key(
-        '', TEXT, '`int8`: a `.npy` file that gives the ranges; empty: this run', used_with=('precision', 'int8')
+        '', TEXT, "`int8`: take the ranges of these `.npy` vectors; empty: this run's", used_with=('precision', 'int8')
     )
     format: str = key('', one_of(('', *FEATURE_FORMATS)), 'the format; empty: `npy`, or JSON lines if `input` is `-`')
     part: int = key(0, integer(0, MANY), 'the number of texts in memory at once; 0: 4096, or 256 with `pool=none`')
@@ -123,7 +123,7 @@ class MineNegativesKeys:
 
     anchor: str = key('anchor', _FIELD, 'the field with the anchor of a pair')
     positive: str = key('positive', _FIELD, 'the field with the positive of a pair')
-    negative: str = key('negative', _FIELD, 'the field of known negatives, which join the corpus, and of mined ones')
+    negative: str = key('negative', _FIELD, 'the field of known negatives (added to the corpus) and of mined ones')
     corpus: str = key('', TEXT, 'a file of further texts to choose negatives from')
     field: str = key('text', _FIELD, 'the field of a record of `corpus` that holds the text')
     num_negatives: int = key(3, integer(1, 1000), 'the maximal number of negatives per pair, most similar first')
@@ -142,7 +142,7 @@ class AttentionKeys:
     field: str = key('text', _FIELD, 'records: the field with the text')
     pair_field: str = key('', TEXT, 'records: the field with the second text of a pair')
     texts: tuple = key(
-        (), list_of(_FIELD), 'the texts on the page; a tab makes a pair; without `input`, also those of the statistics'
+        (), list_of(_FIELD), 'the texts on the page; a tab makes a pair; without `input`, also for the statistics'
     )
     show: int = key(
         12,

@@ -92,7 +92,7 @@ def budget_config(budget: str, pairs: bool = False) -> ConfigDict:
     With `pairs`, the rows are BERT's sentence pairs with segment ids, and the model predicts next sentences.
     """
     config = pretraining_config('tiny', budget=budget, architecture_from='budget', corpus='pydoc:')
-    # The model is exported as a ModernBERT. It has no local attention, because its rows are short.
+    # Without `pairs`, the export is a ModernBERT. Rows are short, so there is no local attention.
     config.model.update(MODERN_FORM | {'attention_window': 0, 'rope_theta': 10_000.0, 'max_positions': 512})
     config.model.update(mlp_dim=352, init='zero_output', dropout=0.0, scan_layers=False)
     config.vocab.size = vocabulary_size(budget)

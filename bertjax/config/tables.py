@@ -21,8 +21,8 @@ the values of a recipe. `python -m bertjax.config.tables` writes this page.
 
 A pre-training has the keys of "Every training" and "Pre-training". A fine-tuning has the keys of "Every training",
 "Fine-tuning" and its task. A verb at the end of the page has the keys of "Using a finished model" and its own. `int`
-means a whole number. An empty cell of "values" means any text. A task resumes only with unchanged training rows;
-`seq_len` may change them. The column "may change" says whether a resumed run may have another value:
+means a whole number. An empty cell of "values" means any text. A task resumes only with the same training rows;
+another `seq_len` can alter them. The column "may change" says whether a resumed run may have another value:
 
 | | |
 |---|---|

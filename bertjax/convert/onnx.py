@@ -60,7 +60,8 @@ def export_onnx(content: ExportContent, directory: epath.PathLike) -> None:
     model, embeddings, outputs = content.module.clone(config=config), content.embeddings, {}
     embeddings = None if embeddings is None else embeddings.clone(config=config)
     with content.stage(directory) as path, contextlib.ExitStack() as stack:
-        for name in ('jax2onnx', 'onnx_ir'):  # Both warn of missing plugins and undeclared types.
+        # jax2onnx warns of plugins that it cannot import, onnx_ir of values without a type.
+        for name in ('jax2onnx', 'onnx_ir'):
             logger = logging.getLogger(name)
             stack.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.ERROR)

@@ -98,7 +98,7 @@ def _is_json(text: bytes) -> bool:
         return True  # the reader drops the document and reports the reason
 
 
-# An event before lines are decoded: `Document`, the bytes of a line, or `Broken` for a wrong boundary of a document.
+# An event before lines are decoded: `Document`, the bytes of a line, or `Broken` for tags or text in a wrong place.
 _RawEvent = Document | Broken | bytes
 
 

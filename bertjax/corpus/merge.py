@@ -85,7 +85,7 @@ def heldout_threshold(shards: list[Shard], heldout: float) -> int:
     pair needs two. With only two or three distinct documents, a split may have only one. No document is held out if
     there is only one distinct document, or if `heldout` is 0.
     """
-    # The two smallest and two largest hashes of all documents are among the two smallest and two largest of each shard.
+    # Each of the two smallest and two largest hashes of all documents is one of these four hashes of its shard.
     distinct = (np.unique(shard.array('documents')['hash']) for shard in shards)
     extremes = np.unique(np.concatenate([np.append(hashes[:2], hashes[-2:]) for hashes in distinct])).tolist()
     if not heldout or len(extremes) < 2:

@@ -143,7 +143,7 @@ class Features:
         """Reads a file that `save` wrote.
 
         Raises:
-          OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile: The file is damaged or incompatible.
+          OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile: The file is damaged.
         """
         with np.load(path) as file:
             arrays = dict(file)
@@ -231,7 +231,7 @@ def load_or_build(folder: pathlib.Path, key: object, make: Callable[[], Features
     with np.printoptions(threshold=sys.maxsize, floatmode='unique'):  # else the repr of a long array lacks values
         name = hashlib.sha256(repr((FEATURES_VERSION, key)).encode()).hexdigest()[:32]
     path = folder / f'{name}.npz'
-    damages = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile)
+    damages = (OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile)
     with contextlib.suppress(*damages):  # a file that is absent or damaged is written again
         return Features.load(path)
     features = make()

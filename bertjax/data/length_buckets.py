@@ -52,8 +52,8 @@ def choose_lengths(lengths: np.ndarray, *, count: int, max_length: int, multiple
     rows = np.bincount(-(-np.asarray(lengths) // multiple))  # rows[i]: the number of rows of i steps
     shorter = np.concatenate([[0], np.cumsum(rows)])  # shorter[i]: the number of rows of fewer than i steps
     steps = np.arange(len(rows))
-    # best[i]: the minimum total padded length (in steps) of the rows of up to i steps, first with one padded length.
-    # Each pass of the loop allows one more padded length.
+    # best[i]: the minimum total padded length (in steps) of the rows of up to i steps with one padded length. Each
+    # pass of the loop allows one more.
     best, choice = steps * shorter[1:], [np.full(len(rows), -1)]
     last_bucket = steps * (shorter[1:] - shorter[1:, None])  # [j, i]: the total padded length of rows of j+1 to i steps
     last_bucket[np.tril_indices(len(rows))] = np.iinfo(np.int64).max // 2
@@ -102,7 +102,7 @@ class EpochExamples(abc.ABC):
         """Returns the rows of the epoch [batches·B], -1 for empty rows, and the bucket of each batch [batches]."""
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the arrays of the examples `indices`, int64: a batch, or the part of a batch on one process."""
+        """Returns the arrays of the examples `indices` (int64), a batch or one process's part of a batch."""
         batch = int(indices[0]) // self.batch_size
         if (indices // self.batch_size != batch).any():
             raise ValueError('the examples belong to different batches, which may have different lengths')

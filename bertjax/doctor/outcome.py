@@ -86,7 +86,7 @@ def with_set_keys(
 ) -> dict[str, Any]:
     """Returns the recorded config of a run, in plain form, with the values of `config` for `command_line_keys`.
 
-    A key that the run chooses, for example for config.budget, has this value of `config` only if it is in `flag_keys`.
+    A key that the run chooses, as with config.budget, is taken from `config` only if it is in `flag_keys`.
     """
     names = {*command_line_keys, *(['steps'] if 'epochs' in command_line_keys else [])}  # the epochs decide the steps
     if 'batch_size' not in names:  # the steps of an epoch depend on the batch size
@@ -121,13 +121,13 @@ def not_finite(run: Run) -> Iterator[Check]:
         return
     before = max((row['step'] for row in rows if not row['skipped']), default=0)
     grown = count - (rows[-2]['skipped'] if len(rows) > 1 else 0)
-    message = f'{count:,} steps were not finite, the first after step {before:,}'
+    message = f'{count:,} step{"s were" if count > 1 else " was"} not finite, the first after step {before:,}'
     key, rate = _peak_rate(run.config)
     fix = f'--config.{key}={rate / 2:g}, or a larger config.warmup_fraction'
     if not run.config['optimizer']['clip_norm']:
         fix = '--config.optimizer.clip_norm=1'
     if rows[-1]['loss'] is None or grown >= STOP_AFTER_SKIPPED:  # non-finite steps ended the run, or may end it soon
-        yield Check('numbers', FAIL, f'{message}, including the last steps', fix)
+        yield Check('numbers', FAIL, f'{message}, including recent steps', fix)
     else:
         yield Check('numbers', WARN, message, fix)
 

@@ -46,6 +46,8 @@ def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[C
 def corpus(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
     """Yields the warnings of the corpus report, or the size of the text if there are no warnings."""
     existing = load_existing_tokenizer(settings, folder)
+    if settings.data and existing is None:  # the check of the tokenizer reports this
+        return
     built = settings.data or all((path / 'manifest.json').exists() for path in store_directories(settings, folder))
     if existing is None or not built:
         for spec, _ in parse_mixture(settings.corpus):

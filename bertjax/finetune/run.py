@@ -88,7 +88,7 @@ class Finetuning(Experiment):
         return self.data.eval_fingerprints()
 
     def init_state(self) -> TrainState:
-        """Returns the state at step 0: from config.init (with a new head if it has none) or from a distillation."""
+        """Returns the initial state: from config.init (with a new head if it has none), from a teacher, or random."""
         distillation, seed = self._distillation, self.settings.run_seeds.init
         if distillation.initial_params is not None:
             print(distillation.initial_weights)

@@ -63,11 +63,11 @@ def check_value(argument: str, value: Any, allowed: Range, fix: str) -> Any:
 
 
 def check_values(verb: str, values: Mapping[str, Any], **names: str) -> dict[str, Any]:
-    """Converts arguments to Python values. Raises a UserError for a value outside the range of config.VERB.NAME.
+    """Converts arguments to Python values. Raises a UserError for a value outside the range of its config key.
 
     Args:
-      values: {argument: value}.
-      **names: {argument: NAME}, for the arguments whose name is not NAME.
+      values: {argument: value}. The config key of an argument is config.VERB.ARGUMENT.
+      **names: {argument: NAME}, for arguments whose config key is config.VERB.NAME instead.
     """
     checked, keys = {}, keys_of(INFERENCE_KEYS[verb])
     for argument, value in values.items():

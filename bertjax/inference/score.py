@@ -67,7 +67,7 @@ def choose_score_lengths(runner: Runner, sequences: Sequence[np.ndarray]) -> tup
 def score_texts(runner: Runner, texts: Sequence[str], advance: Advance | None = None) -> list[dict[str, Any]]:
     """Returns for each text, truncated to `runner.max_length`, the result of `masked_methods.MaskedMethods.score`.
 
-    `tokens` does not count [CLS] and [SEP]; `words` counts the whitespace-separated words that were read.
+    `tokens` does not count [CLS] and [SEP]; `words` counts whitespace-separated words after truncation.
     """
     if not texts:
         return []
@@ -85,7 +85,7 @@ def score_texts(runner: Runner, texts: Sequence[str], advance: Advance | None = 
 
 
 def corpus_score(scores: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Combines the scores of texts, which may also be results of this function (Salazar et al. 2020, equation 3).
+    """Combines scores of texts or earlier results of this function (Salazar et al. 2020, equation 3).
 
     The result has `texts`, `tokens`, `words`, `log_likelihood`, `perplexity` and `word_perplexity`, exp(-log_likelihood
     / words), which is comparable between vocabularies. A perplexity is None if it overflows float64, or if there

@@ -215,9 +215,9 @@ class BertEncoder(nn.Module):
             with a `PackedLayout`.
           key_mask: int32 [B, S], 1 for the tokens that others attend to; None for all tokens.
           all_layers: Whether to also return the hidden states of all layers, from the embeddings to the last block.
-          first_only: Whether to return only the first position of each sequence; must be False with `all_layers`, and
-            has no effect if `packing` is a number or values are captured. An unrolled encoder then skips most of its
-            last block, which saves 7 % of the work of 12 blocks.
+          first_only: Whether to return only the first position of each sequence. An unrolled encoder then skips most of
+            its last block, which saves 7 % of the work of 12 blocks. `first_only` must be False with `all_layers`, and
+            has no effect if `packing` is a number or values are captured.
 
         Returns:
           The hidden states of the last block: [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or

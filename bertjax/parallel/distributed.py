@@ -122,8 +122,8 @@ def primary_first(*, sync_workdirs: bool = True) -> Iterator[None]:
     for other processes. Without `sync_workdirs`, separate workdirs do not get the primary's files.
 
     Raises:
-      OtherStoppedError: In the other processes, the primary has raised an error. In every process without an error,
-        another process could not fetch the primary's files.
+      OtherStoppedError: In the other processes if the primary raised an error. Also in every process without an error
+        if another process could not fetch the primary's files.
     """
     workdir_sync = _workdir_sync if sync_workdirs else None
     if not is_multiprocess():

@@ -29,7 +29,7 @@ def describe_phases(phases: Sequence[PretrainingPhase]) -> list[str]:
 def describe_masks(
     settings: PretrainingSettings, phases: Sequence[PretrainingPhase], pieces_per_word: float
 ) -> list[str]:
-    """Returns lines about mask rates unlike config.masking.eval_rate, limits on the number of masks, and causal masks.
+    """Returns lines about mask rates other than config.masking.eval_rate, limits on masks, and causal examples.
 
     `pieces_per_word` is the mean number of pieces of a word, in the token store where this mean is largest.
     """

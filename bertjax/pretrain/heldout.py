@@ -105,7 +105,7 @@ def prepare_texts(
     """
     texts: dict[str, StoreSplit] = {}
     options = dataclasses.replace(settings.corpus_options, heldout=0.0, drop_duplicates=False)
-    if settings.data and options.format in sequences.FORMATS:  # the store has the number of segments, not the config
+    if settings.data and options.format in sequences.FORMATS:  # the config lacks the number of segments
         options = dataclasses.replace(options, segments=stores[0].segments)
     for name, path in parse_texts(settings.heldout_texts):
         if not path:

@@ -166,7 +166,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 def _filled_masks(
     params: Any, model_config: BertConfig, tokenizer: Tokenizer, heldout: Examples
 ) -> Iterator[dict[str, Any]]:
-    """Yields the most certain prediction for a [MASK] in each of the first held-out examples, skipping any without."""
+    """Yields the most certain prediction for a [MASK] in each of the first held-out examples that have a [MASK]."""
     batch = heldout.batch(np.arange(_NUM_FILLED))
     forward = jax.jit(make_forward(BertForPreTraining(model_config), PRETRAINING))
     # The parameters are copied to the host, because TPU kernels outside of a mesh cannot compute with sharded arrays.

@@ -30,7 +30,7 @@ class WordPieceTokenizer(Tokenizer):
     """Converts text to ids. Each word is split by greedy longest match, as in BERT.
 
     The ids equal the ids of transformers' fast tokenizers, so the name of a special token in a text, such as '[MASK]',
-    becomes this token. The arguments are those of `Tokenizer`; `bert_settings.py` makes the settings.
+    becomes this token. For the arguments, see `Tokenizer`; `bert_settings.py` can make the settings.
 
     Attributes:
       added_ids: The ids of the added tokens in `settings`.
@@ -47,7 +47,7 @@ class WordPieceTokenizer(Tokenizer):
     def __init__(self, settings: Mapping[str, Any], where: str = 'tokenizer', names: Mapping[str, str] | None = None):
         super().__init__(settings, where, names)
         ids, added = piece_ids(settings), settings.get('added_tokens') or []
-        for token in added:  # nanotoken uses this id, but `tokenizers` uses the id in the vocabulary
+        for token in added:  # nanotoken uses token['id'], but `tokenizers` the id in the vocabulary
             if token['id'] != ids[token['content']]:
                 found = f'the ids {ids[token["content"]]} and {token["id"]} for {token["content"]!r}'
                 raise UserError(where, found, 'one id for each piece', 'use the original file')
@@ -85,7 +85,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @property
     def is_google(self) -> bool:
-        """Whether google-research/bert, with --do_lower_case=`lowercase`, computes the same ids from vocab.txt."""
+        """Whether google-research/bert, with --do_lower_case=`lowercase`, gives ordinary text the same ids."""
         same_accents = self.strip_accents in (None, self.lowercase)
         splits_chinese = (self._settings.get('normalizer') or {}).get('handle_chinese_chars', True)
         names = [self.pieces[i] for i in (self.unk_id, self.cls_id, self.sep_id)]

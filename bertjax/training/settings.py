@@ -65,9 +65,9 @@ def check_memory(
 ) -> None:
     """Raises a UserError if a run does not fit the memory of the devices, before anything is allocated.
 
-    The estimate is a lower bound: the batch, the parameters without those of heads, and the `moments`. For one part of
-    the batch, the estimate also contains the logits of the vocabulary and the input of each block (of one block if
-    `moments` is 0).
+    The estimate is a lower bound. It counts the batch, the parameters (`parameter_count`, without a task's head), and
+    `moments` further arrays per parameter. For one part of the batch, it also counts the logits of the vocabulary and
+    the input of each block (of one block if `moments` is 0).
 
     Args:
       rows, parts: The number of rows and the number of parts of a batch.

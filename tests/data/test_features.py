@@ -79,6 +79,19 @@ def test_a_damaged_cache_file_is_rebuilt(tmp_path, size):
     assert same(Features.load(path), sentences())
 
 
+def test_a_flipped_bit_in_a_header_of_the_cache_is_damage(tmp_path):
+    load_or_build(tmp_path, 'key', sentences)
+    (path,) = tmp_path.iterdir()
+    content = path.read_bytes()
+    start = content.index(b'PK\1\2')  # the first entry of the zip file's directory
+    for byte in range(start + 4, start + 12):  # the versions, the flags and the compression
+        for bit in range(8):
+            damaged = bytearray(content)
+            damaged[byte] ^= 1 << bit
+            path.write_bytes(damaged)
+            assert same(load_or_build(tmp_path, 'key', sentences), sentences())
+
+
 def test_the_fingerprint_covers_every_array():
     features = sentences()
     for name in ('tokens', 'offsets', 'second', 'record'):

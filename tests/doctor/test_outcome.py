@@ -144,8 +144,8 @@ def test_several_causes_are_in_one_line(tmp_path: pathlib.Path, monkeypatch):
     [
         ([train_row(10), train_row(20)], OK, 'every step was finite'),
         ([train_row(10), train_row(20, skipped=2)], WARN, '2 steps were not finite, the first after step 10'),
-        ([train_row(10), train_row(20, skipped=3)], FAIL, 'step 10, including the last steps'),
-        ([train_row(10), train_row(20, skipped=1, loss=None)], FAIL, 'step 10, including the last steps'),
+        ([train_row(10), train_row(20, skipped=3)], FAIL, 'step 10, including recent steps'),
+        ([train_row(10), train_row(20, skipped=1, loss=None)], FAIL, '1 step was not finite, the first after step 10'),
     ],
 )
 def test_not_a_number(tmp_path: pathlib.Path, rows: list[dict], status: str, found: str):

@@ -1,7 +1,7 @@
 """Encodes the shards of a store with Apache Beam.
 
-Workers read the text, and the plan and the tokenizer in the store's folder `partial`. The workers write the files of
-shards (see `shard_writer`).
+Workers read the text and write the files of shards (see `shard_writer`). The plan and the tokenizer are in the store's
+folder `partial`.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class _StoreJob(Job):
 
 def _encode(job: _StoreJob, number: int) -> Iterable:
     directory, parts = job.folder.parent, job.parts(number)
-    if read_record(directory, number, parts) is None:  # else the runner has lost the result of another worker
+    if read_record(directory, number, parts) is None:  # else another worker has already encoded the shard
         options = CorpusOptions(**job.plan['identity']['settings'], strict=job.plan['strict'])
         encode_shard(directory, number, parts, job.tokenizer, options, Metrics.counter('bertjax', 'bytes').inc)
     return ()

@@ -19,7 +19,7 @@ Line = tuple[int, str]  # (number of the line, from 1; text without the line end
 class Blank(NamedTuple):
     """A blank line or an empty record, for which the output has a row without a result.
 
-    `kind` is the description in messages. `fields` has all fields of an empty record, or is None for a blank line.
+    `kind` is the row's `skipped` field. `fields` has all fields of an empty record, or is None for plain text.
     """
 
     where: str

@@ -24,12 +24,11 @@ def read_input(
 ) -> Iterator[Row | Blank]:
     """Yields the texts of each record as soon as its lines are read. A .json file is read to its end first.
 
-    The suffix of the file name determines the format. `format` determines the format if the suffix is unknown. If the
-    suffix is missing or stands for TSV, or if `format` is 'auto' for an unknown suffix, the first line with text
-    determines the format: a JSON object means JSON lines, the beginning of a list of objects means JSON, column names
-    mean a table, and any other line means plain lines. A plain line is a text, or a pair of texts with a tab between
-    them. A blank line before a plain line yields a `Blank`. In other formats, blank lines and final rows of empty cells
-    are ignored.
+    The suffix of the file name determines the format, or `format` if the suffix is unknown. The first line with text
+    decides instead if this format is TSV, if there is no suffix, or if the suffix is unknown and `format` is 'auto': a
+    JSON object means JSON lines, the beginning of a list of objects means JSON, column names mean a table, and any
+    other line means plain lines. A plain line is a text, or a pair of texts with a tab between them. A blank line
+    before a plain line yields a `Blank`. In other formats, blank lines and final rows of empty cells are ignored.
 
     Args:
       columns: The columns of the one or two texts.

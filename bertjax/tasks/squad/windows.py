@@ -89,7 +89,7 @@ def format_list(title: str, lines: Sequence[str]) -> str:
 
 
 def list_misplaced_answers(questions: Sequence[SquadQuestion]) -> list[str]:
-    """Returns a text for each kind of difference in _DIFFERENCES that occurs. A text lists up to 100 first answers."""
+    """Returns a text for each kind of difference in _DIFFERENCES that occurs. A text lists up to 100 questions."""
     by_kind: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
     for question in questions:
         if question.answers:

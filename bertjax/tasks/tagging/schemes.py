@@ -17,7 +17,7 @@ _MAX_LOCATIONS = 10  # the maximum number of locations of deviating entities in 
 
 
 def find_scheme(sentences: Sequence[Sequence[str]], locations: Sequence[Sequence[str]], where: str, scheme: str) -> str:
-    """Checks the tags of a file, and returns its scheme. Prints where the first entities deviate from it.
+    """Checks the tags of a file, and returns its scheme. Prints where the first deviating entities are.
 
     Args:
       sentences, locations: The tags of each sentence, and the location of each tag, 'file:line'.
