@@ -1,10 +1,12 @@
-"""The memory of the host: its size, the return of freed memory, and errors about a lack of memory."""
+"""The memory of the host: its size, the use of freed memory, and errors about a lack of memory."""
 
+import contextlib
 import ctypes
 import errno
 import re
 import resource
 import sys
+from collections.abc import Iterator, Mapping
 
 import psutil
 from absl import logging
@@ -12,14 +14,17 @@ from absl import logging
 from bertjax.cores import cgroup_limits, schedulable_cores
 from bertjax.errors import UserError
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # Parameters of mallopt in glibc's malloc.h.
-_THRESHOLD = 128 * 1024  # glibc's initial value of both thresholds, in bytes. A threshold that is set no longer grows.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # Parameters of mallopt in glibc's malloc.h.
+# glibc's initial values: both thresholds, in bytes, and the number of blocks. A threshold that is set no longer grows.
+_THRESHOLD, _MAX_BLOCKS = 128 * 1024, 65536
 # The required address space in bytes: a constant, and a number per core. A run of the smallest model takes 1.9 GB on
 # two cores, mostly for libraries and threads.
 _BASE_BYTES, _BYTES_PER_CORE = 2 << 30, 128 << 20
 # The messages of XLA, C++ and Python about a lack of memory.
 _EXHAUSTED = re.compile(r"RESOURCE_EXHAUSTED:.*(memory|allocat)|std::bad_alloc|can't start new thread", re.DOTALL)
-_FIX = 'lower config.batch_size, raise config.grad_accum_steps, or give the run more memory; the same command continues'
+_FIX = 'lower batch_size or eval_batch_size, raise grad_accum_steps, or give the run more memory; then run it again'
+
+_must_return = False  # whether the process is in the context `return_freed_memory`
 
 
 def host_memory() -> int:
@@ -28,19 +33,36 @@ def host_memory() -> int:
     return min([psutil.virtual_memory().total, *(limit for (limit,) in limits)])
 
 
-def return_freed_memory() -> None:
-    """Makes glibc return the memory of freed arrays to the system immediately.
+def keep_freed_memory() -> None:
+    """Makes glibc keep the memory of freed arrays for later arrays, except in the context `return_freed_memory`.
+
+    On a CPU, XLA allocates the temporary arrays anew in every step. By default, glibc returns freed blocks above 32 MiB
+    to the kernel, which then has to clear their pages in every step. This slows down small models.
+    """
+    if not _must_return:
+        _set_malloc({_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1})
+
+
+@contextlib.contextmanager
+def return_freed_memory() -> Iterator[None]:
+    """A context in which glibc returns the memory of freed arrays to the system immediately.
 
     By default, glibc keeps freed blocks of up to 32 MB. If a model is converted array by array, these blocks can
-    take as much memory as the model. Do not call this function in training, where each step allocates the same buffers
-    again.
+    take as much memory as the model.
     """
-    if sys.platform != 'linux':
-        return
-    mallopt = getattr(ctypes.CDLL(None), 'mallopt', None)
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _THRESHOLD)
-        mallopt(_TRIM_THRESHOLD, _THRESHOLD)
+    global _must_return
+    _set_malloc({_MMAP_MAX: _MAX_BLOCKS, _MMAP_THRESHOLD: _THRESHOLD, _TRIM_THRESHOLD: _THRESHOLD})
+    _must_return = True
+    try:
+        yield
+    finally:
+        _must_return = False
+
+
+def _set_malloc(values: Mapping[int, int]) -> None:
+    mallopt = getattr(ctypes.CDLL(None), 'mallopt', None) if sys.platform == 'linux' else None  # musl has none
+    for parameter, value in values.items() if mallopt else ():
+        mallopt(parameter, value)
 
 
 def out_of_memory_error(error: BaseException) -> UserError | None:

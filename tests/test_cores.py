@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+import subprocess
+import sys
 
 import psutil
 import pytest
@@ -58,3 +60,28 @@ def test_a_system_without_control_groups_has_no_limits(tmp_path: pathlib.Path, m
     monkeypatch.setattr(cores, 'ROOT', tmp_path)
     assert cores.available_cores() == cores.schedulable_cores()
     assert host_memory() == psutil.virtual_memory().total
+
+
+USE_OF_FREED_MEMORY = """
+import numpy as np, psutil
+from bertjax.memory import keep_freed_memory, return_freed_memory
+
+def kept():
+    start = psutil.Process().memory_info().rss
+    arrays = [np.ones(2**20) for _ in range(16)]
+    arrays = [arrays[-1][:1].copy()]
+    return psutil.Process().memory_info().rss - start
+
+for _ in range(2):
+    with return_freed_memory():
+        keep_freed_memory()
+        returned = kept()
+    keep_freed_memory()
+    print(returned < 2**24 and kept() > 2**26)
+"""
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='sets options of glibc')
+def test_freed_memory_is_kept_except_in_the_context_that_returns_it():
+    done = subprocess.run([sys.executable, '-c', USE_OF_FREED_MEMORY], capture_output=True, text=True, check=True)
+    assert done.stdout == 'True\nTrue\n'

@@ -19,6 +19,7 @@ from bertjax.writers.console import print_output_files
 VERB = Verb(needs='convert')
 
 
+@return_freed_memory()
 def run(config: ConfigDict, workdir: str) -> None:
     """Writes the model of config.init, or of the workdir, to WORKDIR/export in the formats of config.convert.formats.
 
@@ -29,7 +30,6 @@ def run(config: ConfigDict, workdir: str) -> None:
     settings, folder = inference_settings(config, 'convert'), pathlib.Path(workdir)
     formats = split_formats(settings.convert.formats)
     _check_target(folder, formats, bool(settings.init))
-    return_freed_memory()
     with lock_workdir(folder, results_only=True):
         model = load_requested_model(settings, folder)
         content = model_to_export(model, formats, 'config.convert.formats')

@@ -24,6 +24,7 @@ from bertjax.writers.jsonl import read_rows
 VERB = Verb()
 
 
+@return_freed_memory()
 def run(
     config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (), flag_keys: Collection[str] = ()
 ) -> None:
@@ -32,7 +33,6 @@ def run(
     Raises:
       UserError: The checkpoint does not exist, the recipe is for another model, or a format cannot represent the model.
     """
-    return_freed_memory()
     folder = pathlib.Path(workdir)
     if (folder / TRIALS).exists():
         fix = 'use its export/, the model of the best trial'

@@ -22,7 +22,7 @@ class DistillationKeys:
     """
 
     teacher: str = key('', TEXT, "a workdir, a model's directory or `org/name` on the hub")
-    student_init: str = key('alternate', _STUDENT_INIT, 'the initial weights: of the teacher, of `init`, or random')
+    student_init: str = key('alternate', _STUDENT_INIT, 'initialize from the teacher, from `init`, or at random')
     layers: str = key('uniform', _LAYERS, "the blocks of the teacher that the student's blocks imitate")
     temperature: float = key(2.0, number(0.01, 1000), 'the temperature of the soft targets')
     soft: float = key(5.0, _FACTOR, "the weight of the loss on the teacher's outputs")
@@ -39,11 +39,11 @@ class TaskDistillationKeys(DistillationKeys):
     """The group config.distill of a task."""
 
     num_layers: int = key(
-        0, integer(0, 10_000), "the student's blocks; 0: as in `student_init` or `init`, or half the teacher's"
+        0, integer(0, 10_000), "number of blocks; 0: that of `student_init` or `init`, else half the teacher's"
     )
     intermediate: int | str = key(0, duration('%', 'epochs'), 'the length of a first stage without `soft` and `hard`')
     intermediate_learning_rate: float = key(0.0, _RATE_OR_DEFAULT, 'the learning rate of the first stage')
     augment: int = key(0, integer(0, 1000), 'the number of copies of each training row, with some words replaced')
-    augment_probability: float = key(0.4, number(0, 1, above=True), 'the probability of replacing a word of one piece')
+    augment_probability: float = key(0.4, number(0, 1, above=True), 'the probability of replacing a single-piece word')
     augment_candidates: int = key(15, integer(1, 1000), 'replacements are drawn from this many most probable words')
     augment_model: str = key('', TEXT, 'the model that proposes words; empty: the teacher, which needs an MLM head')

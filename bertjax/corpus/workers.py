@@ -28,7 +28,7 @@ _RECORD = 1000  # the estimated bytes of text in a record from TFDS
 _worker: tuple = ()  # in a worker process: the values that `_encode` uses
 
 
-class _Stopped(Exception):  # noqa: N818  not an error: another shard has failed
+class _Stopped(Exception):  # noqa: N818  not an error: the build stops
     pass
 
 
@@ -112,7 +112,7 @@ def encode_shards(
     # Workers load the tokenizer from disk, because a large argument would block this process until they have started.
     tokenizer.save(directory / 'partial' / 'tokenizer')
     context = multiprocessing.get_context('spawn')  # a fork is unsafe if threads of JAX run
-    counters, done = context.Array('q', 2), 0  # bytes or records, whether to stop
+    counters, done = context.Array('q', 2), 0  # counters: [bytes or records, whether to stop]
     arguments = (directory, tokenizer.fingerprint, options, counters)
     pool = concurrent.futures.ProcessPoolExecutor(number, context, _start_worker, arguments)
     try:

@@ -1,18 +1,16 @@
 """The devices of this process and their memory."""
 
-import ctypes
 import glob
 import importlib.metadata
 import importlib.util
 import os
 import pathlib
-import platform
 
 import jax
 from jax.sharding import Mesh
 
 from bertjax.errors import UserError, first_line
-from bertjax.memory import host_memory
+from bertjax.memory import host_memory, keep_freed_memory
 from bertjax.parallel.compile_cache import enable_compile_cache
 
 # XLA flags for machines with GPUs, unless XLA_FLAGS has other values. Other flags, and all flags for TPUs, keep XLA's
@@ -26,9 +24,6 @@ GPU_FLAGS = {
     # whose indices may repeat become slow, and a step has none (model/lookup.py).
     'xla_gpu_exclude_nondeterministic_ops': True,
 }
-# From glibc's malloc.h.
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_MAX = -4
 _GOOGLE = '0x1ae0'  # the PCI vendor id of TPUs, and of the disks and network cards of Google's virtual machines
 _DISK_OR_NETWORK = ('0x01', '0x02')  # the prefixes of the PCI classes of disks and network cards
 # Environment variables that libtpu and JAX set themselves, even on machines without TPUs.
@@ -117,10 +112,8 @@ def claim_devices() -> list[jax.Device]:
       UserError: See `find_devices`. Or the devices belong to several processes of a TPU slice that are not connected.
         Each process would train separately and write to the same workdir.
     """
-    # On a CPU, the process keeps freed memory. XLA allocates the temporary arrays anew in every step. By default, glibc
-    # returns freed blocks above 32 MiB to the kernel, which then has to clear their pages in every step. This slows
-    # down small models. Only the heap of the main thread can keep such blocks, so asynchronous dispatch, which computes
-    # in other threads on a CPU, is disabled.
+    # On a CPU, the process keeps freed memory. Only the heap of the main thread can keep large blocks, so asynchronous
+    # dispatch, which computes in other threads on a CPU, is disabled.
     jax.config.update('jax_cpu_enable_async_dispatch', False)
     if _may_have_nvidia_gpu() and _has_plugins():
         set_gpu_flags()
@@ -130,10 +123,8 @@ def claim_devices() -> list[jax.Device]:
         found = f'devices of {jax.process_count()} processes, but no connection to the other processes'
         fix = 'give --coordinator_address, --num_processes and --process_id, see docs/scaling.md'
         raise UserError('this process', found, 'a process that is connected to the others', fix)
-    if devices[0].platform == 'cpu' and platform.libc_ver()[0] == 'glibc':
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_MAX, 0)
-        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+    if devices[0].platform == 'cpu':
+        keep_freed_memory()
     return devices
 
 

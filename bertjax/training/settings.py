@@ -46,7 +46,7 @@ def check_row_count(batch_size: int, grad_accum_steps: int, row_shards: int, key
     rows = batch_size // grad_accum_steps
     if rows % row_shards:
         parts = f' / grad_accum_steps {grad_accum_steps}' if grad_accum_steps > 1 else ''
-        found = f'{batch_size}{parts} = {rows} rows on {row_shards} devices (mesh data x fsdp)'
+        found = f'{batch_size}{parts} = {rows} rows for {row_shards} shards (mesh data x fsdp)'
         fix = f'try {max(rows // row_shards, 1) * row_shards * grad_accum_steps}'
         raise UserError(f'config.{key}', found, f'a multiple of {row_shards}', fix)
 
@@ -65,9 +65,9 @@ def check_memory(
 ) -> None:
     """Raises a UserError if a run does not fit the memory of the devices, before anything is allocated.
 
-    The estimate is a lower bound. It counts the batch, the parameters (`parameter_count`, without a task's head), and
-    `moments` further arrays per parameter. For one part of the batch, it also counts the logits of the vocabulary and
-    the input of each block (of one block if `moments` is 0).
+    The estimate is about a lower bound. It counts the batch, the parameters (`parameter_count`, with the pre-training
+    heads but no task's head), and `moments` further arrays per parameter. For one part of the batch, it also counts
+    the logits of the vocabulary and the input of each block (of one block if `moments` is 0).
 
     Args:
       rows, parts: The number of rows and the number of parts of a batch.
