@@ -43,7 +43,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     not replace those for another file of the same name.
 
     If config.input is '-', the predictions for standard input go to standard output as the input arrives. A batch is
-    predicted when it has config.eval_batch_size records, or when no more input is waiting.
+    predicted at config.eval_batch_size records or blank lines, or when no more input is waiting.
 
     Without config.input, WORKDIR/predictions/SPLIT.jsonl gets the predictions for all records of each split in
     config.split. For data other than the run's, or with other options of the task, the folder is

@@ -38,7 +38,7 @@ class Head:
 
     @property
     def name(self) -> str:
-        """The class name in model.json of an Orbax export: `architecture`, or the name of `module` if there is none."""
+        """The value of `architecture` in an Orbax model.json: this `architecture`, or the class name of `module`."""
         return self.architecture or self.module.__name__
 
 

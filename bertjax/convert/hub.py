@@ -57,10 +57,10 @@ def moved_name(name: str) -> str:
 def pull(name: str, where: str) -> str:
     """Returns the local folder of a model on the hub, after downloading the files that are not cached.
 
-    Only the description, the tokenizer and one format of the weights are downloaded. If this fails without a network or
-    in a cache that cannot be written to, a cached model is returned. `name` is 'org/name' or 'org/name@revision'.
-    `where` is the config key or function, for messages. Raises a UserError if the model does not exist or is not
-    accessible, or if it cannot be downloaded and is not cached.
+    Only the description, the tokenizer and one format of the weights are downloaded. If the hub cannot be reached or
+    the cache cannot be written to, a cached model is returned. `name` is 'org/name' or 'org/name@revision'. `where` is
+    the config key or function, for messages. Raises a UserError if the model does not exist or is not accessible, or
+    if it cannot be downloaded and is not cached.
     """
     from huggingface_hub import HfApi, constants, errors, snapshot_download
 
@@ -146,7 +146,7 @@ def push(folder: str | os.PathLike, name: str, *, private: bool) -> str:
         options = {'commit_message': 'Trained with bertjax', 'delete_patterns': _STALE}
         api.upload_folder(repo_id=name, folder_path=os.fspath(folder), **options)
     except Exception as error:  # For example a network error, see `pull`.
-        fix = f'the export is complete in {folder}: repeat the command (a single run: with --config.run=export)'
+        fix = f'the export is complete in {folder}: repeat a sweep, or a single run with --config.run=export'
         raise _push_error(name, f'a failed upload ({first_line(error)})', 'a complete upload', fix) from None
     return f'{constants.ENDPOINT}/{name}'
 

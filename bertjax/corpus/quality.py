@@ -1,7 +1,7 @@
 """Problems of a corpus and their fixes: broken input, the warnings of the report, and shuffled sentences.
 
-In running text, neighboring sentences share far more rare words than sentences of different documents do. Otherwise,
-the sentences were shuffled, and sentence pairs teach a model nothing. `coherence` measures this overlap.
+In running text, neighboring sentences share far more rare words than sentences of different documents. In shuffled
+text they do not, and sentence pairs teach a model nothing. `coherence` measures this overlap.
 """
 
 import collections
@@ -72,7 +72,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
     single = facts['one_sentence_documents'] / facts['documents']
     if single > ONE_SENTENCE:
         fix = (
-            'Put blank lines only between documents, read each file as one document (name its directory, or set '
+            'Put blank lines only between documents, read each file as one document (set '
             'config.corpus_options.format=files)'
             if is_text
             else 'Give each document as a list of sentences'
@@ -121,8 +121,12 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
         )
     if is_text and facts['tokens_per_sentence'] > LONG_SENTENCE:
         warnings.append(
-            f'A sentence has {facts["tokens_per_sentence"]:.0f} tokens on average: the text has no full stops that the '
-            'splitter knows, or its lines are not paragraphs.'
+            f'A sentence has {facts["tokens_per_sentence"]:.0f} tokens on average: '
+            + (
+                'the text has no full stops that the splitter knows, or its lines are not prose.'
+                if options.split_sentences
+                else 'its lines are not sentences (config.corpus_options.split_sentences=False).'
+            )
         )
     if facts['heldout_documents'] == 0:
         why = 'one document cannot be divided' if options.heldout else 'heldout=0'
@@ -145,7 +149,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
 
 
 def warn_long_documents(store: TokenStore) -> list[str]:
-    """Returns [warning], which the manifest lacks, if any document has MANY_SENTENCES sentences or more; else []."""
+    """Returns [warning] if a document has MANY_SENTENCES sentences or more, else []. Manifests lack this warning."""
     count = longest = 0
     for name in ('train', 'heldout'):
         sizes = np.diff(store.split(name).document_offsets)

@@ -29,7 +29,7 @@ _BOUNDARY = {
 
 
 def _boundary(file, position: int, size: int, format: str) -> int:
-    """Returns the first boundary between two documents at or after `position`, or `size` if there is none."""
+    """Returns a boundary between two documents at or after `position`, or `size` if none is found."""
     pattern, position = _BOUNDARY[format], position - 1
     file.seek(position)
     window = b''
@@ -57,7 +57,7 @@ def _cut(part: TextPart, target: int) -> list[TextPart]:
 
 
 def _parts_of(source: TextSource, format_option: str, target: int) -> Iterator[tuple[TextPart, bool]]:
-    """Yields (part, whether the part may share a shard) for each part of a source."""
+    """Yields (part, whether the part is a small file) for each part of a source."""
     if source.kind != 'file':
         for begin in range(0, source.size, RECORDS_A_SHARD):
             end = min(begin + RECORDS_A_SHARD, source.size)

@@ -1,6 +1,7 @@
 """Resolves `config.corpus` to a list of files and datasets, and defines the options for reading them."""
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -49,8 +50,8 @@ class CorpusOptions:
       sentences: The splitter: 'rules', or 'pysbd' with an optional language, such as 'pysbd:de' (text/splitters.py).
       drop_duplicates: Whether to drop all but the first of equal training documents. This is always done for held-out
         documents.
-      smoothing: The exponent of `=auto` weights, for examples and for a new vocabulary. The share of a corpus of n
-        tokens is proportional to n^smoothing: 1 gives shares by size, 0 gives equal shares.
+      smoothing: The exponent of `=auto` weights, for examples and for a WordPiece or SentencePiece vocabulary. The
+        share of a corpus of size n is proportional to n^smoothing: 1 gives shares by size, 0 gives equal shares.
       workers: The number of processes; 0 uses up to one for each core. It does not change the result.
     """
 
@@ -92,7 +93,7 @@ class TextSource:
       size: The number of bytes of a file, or of records of a dataset.
       stamp: A value that changes if the content may have changed: a file's modification time in ns, or the version of
         an object or dataset.
-      single: Whether the whole file is one document, if its format is 'auto' and not recognized. `resolve_sources` sets
+      single: Whether 'auto' reads a file of no recognized format as one document. `resolve_sources` sets
         True for files of directories. `reading.choose_readings` can replace it with a value based on the content.
       inode: The inode of a local file; otherwise 0.
       component: The directory or glob that matched the file; '' if the corpus names the file itself.
@@ -159,7 +160,7 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
             weight = float(match[2])
         except ValueError:
             weight = -1.0
-        if not weight > 0:
+        if not 0 < weight < math.inf:
             found = f'the weight {match[2][:40]!r}'
             raise UserError(_WHERE, found, 'a number above 0', 'write for example PATH=0.7')
         weighted.append((match[1], weight))

@@ -132,8 +132,8 @@ def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
 def trip_count(loop: Instruction) -> int | None:
     """Returns the trip count of a `while`, or None if it is unknown.
 
-    The count is known if the text states it. It is also known if, as in `jax.lax.scan`, the condition reads only
-    constants and a counter that begins at a constant and to which the body adds constants.
+    The count is known if the text states it. Otherwise, as in `jax.lax.scan`, the condition must compare constants with
+    a counter that starts at a constant and grows by constants.
     """
     if count := loop.find(r'"known_trip_count":\{"n":"(\d+)"\}'):
         return int(count)

@@ -80,7 +80,7 @@ class MixedExamples:
 
         For `rates`, see `PretrainingExamples.batch`.
         """
-        _ = self.cycle_length  # the first call makes the plans of all components, not only of those in this batch
+        _ = self.cycle_length  # needs the plans of all components, so the first batch makes them all
         component, numbers = self.locate(indices)
         rows: dict[str, np.ndarray] = {}
         for c in np.unique(component):

@@ -83,8 +83,8 @@ def resolve_encoding(
       **options: The fields `layers`, `combine`, `weights` and `truncate_dim` of the Encoding.
 
     Raises:
-      UserError: The modules are not supported or need other layers, the Encoding is invalid, the model lacks a layer or
-        the pooler, or its vectors are shorter than `truncate_dim`. `prompt` is a name in QUERY or DOCUMENT, but the
+      UserError: The modules are not supported or do not fit `layers`, the Encoding is invalid, the model lacks a layer
+        or the pooler, or its vectors are shorter than `truncate_dim`. `prompt` is a name in QUERY or DOCUMENT, but the
         model has no such prompt. Or, with pool='auto', the model is a reranker or a late-interaction model.
     """
     modules, prompts = model.sentence_modules if pool == 'auto' else None, _prompts(model)
@@ -117,6 +117,9 @@ def resolve_encoding(
             expected = f'{width:,} inputs, the width of the preceding vectors'
             raise UserError(model.where, found, expected, 'copy the directory again')
     if options['layers'] == (-1,):
+        if len(modules.layers) > 1 and (combine := options.get('combine', 'mean')) != 'mean':
+            fix = 'omit it, or also give the layers'
+            raise UserError('combine', repr(combine), "the combination of layers of the model's folder", fix)
         combine = {'combine': 'weighted', 'weights': modules.weights} if modules.weights else {}
         options |= {'layers': modules.layers, **combine}
     if modules.truncate_dim and not options.get('truncate_dim'):

@@ -190,6 +190,6 @@ def _tokens(
         )
         title = (
             f'input {token.text}; {last_piece} has probability {last.best_probability[at]:.3f}, '
-            f'{true} has {last.true_probability[at]:.3f}; before: {first.true_probability[at]:.3f}'
+            f'{true} has {last.true_probability[at]:.3f} (was {first.true_probability[at]:.3f})'
         )
         yield Token(last_piece, 'right' if last_piece == true else 'wrong', title, f'was {true}\nbefore {first_piece}')

@@ -38,8 +38,11 @@ def read_exported_task(source: str, kind: str) -> Task | None:
     def parse(facts: Any) -> Task | None:
         if facts['task']['kind'] != kind:
             return None
-        task = build_recorded_task(facts['task'], facts['seq_len'])
-        task.restore(facts['learned'])
+        try:
+            task = build_recorded_task(facts['task'], facts['seq_len'])
+            task.restore(facts['learned'])
+        except UserError:
+            return None
         return task
 
     return read_json_or_none(pathlib.Path(source) / 'task.json', parse)

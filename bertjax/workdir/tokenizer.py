@@ -19,9 +19,9 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_run
 
 FOLDER, SAVED, TRAINED = 'tokenizer', 'saved.json', 'vocabulary.json'
-# The vocabulary files that `load_tokenizer` reads, and tokenizer_config.json.
+# The files that `load_tokenizer` may read.
 _FILES = ('tokenizer.model', 'spiece.model', 'tokenizer.json', 'vocab.txt', 'vocab.json', 'merges.txt')
-_FILES += ('tokenizer_config.json',)
+_FILES += ('tokenizer_config.json', 'added_tokens.json', 'special_tokens_map.json')
 
 
 def save_tokenizer(
@@ -41,7 +41,7 @@ def save_tokenizer(
         found, expected = f'the fingerprint {tokenizer.fingerprint[:16]}', f'{recorded[:16]}, as the run recorded'
         fix = 'give the text or the vocabulary with which the run started, or start anew in another --workdir'
         raise UserError('the tokenizer', found, expected, fix)
-    for path in (directory / SAVED, directory / TRAINED, *directory.glob('.*.tmp-*')):
+    for path in (directory / TRAINED, directory / SAVED, *directory.glob('.*.tmp-*')):
         path.unlink(missing_ok=True)
     written = tokenizer.save(directory)
     for path in _files(directory):  # remove old files, because `load_tokenizer` may prefer them

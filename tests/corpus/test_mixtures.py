@@ -27,6 +27,7 @@ def test_mixtures_are_parsed_or_refused(tmp_path, monkeypatch):
         ('a=auto,b', 'some'),
         ('a=0', "weight '0'"),
         ('a=-1', 'weight'),
+        ('a=1e999,b=1', "weight '1e999'"),
         ('a,,b', 'empty'),
     ):
         with pytest.raises(UserError, match=found):

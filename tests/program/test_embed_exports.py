@@ -98,6 +98,8 @@ def test_the_mean_of_the_last_four_layers(program: Program, trained, exported: C
     by_hand = bert.encode(texts, layers=(-4, -3, -2, -1), pool='mean')
     np.testing.assert_allclose(vectors, by_hand, atol=1e-6)
     assert not np.allclose(vectors, bert.encode(texts, pool='mean'), atol=1e-3)
+    with pytest.raises(bertjax.UserError, match=r"combine: found 'concat', .*; omit it, or also give the layers"):
+        bert.encode(texts, combine='concat')
     applied = bert.apply(bert.params, bert.batch(texts))['embeddings']
     np.testing.assert_allclose(vectors, applied, atol=1e-6)
     found = rows(workdir / 'predictions' / 'dev.jsonl')[0]

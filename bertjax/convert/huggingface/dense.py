@@ -58,8 +58,8 @@ class Dense:
 def read_dense(folder: epath.Path, settings: Mapping[str, Any], fix: str) -> Dense:
     """Reads a Dense module. `settings` is its config.json.
 
-    Raises a UserError if the activation is unknown, if the layer has a residual connection (both with `fix`), or if a
-    tensor is missing or wrong.
+    `fix` is the fix in the UserError for an unknown activation or a residual connection. A missing or wrong tensor also
+    raises a UserError.
     """
     # The default activation of sentence-transformers is tanh.
     activation = str(settings.get('activation_function', 'Tanh')).rpartition('.')[2]

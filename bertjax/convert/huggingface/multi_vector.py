@@ -102,8 +102,11 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
     else:
         mask_file, mask = SETTINGS, {'skiplist_words': given.get('skiplist_words', list(PUNCTUATION))}
     older = None
-    if given['model_type'] == _PYLATE and given.get('do_query_expansion') is not False:
-        older = {'strategy': 'fixed', 'attend': given.get('attend_to_expansion_tokens')}
+    if given['model_type'] == _PYLATE and 'query_expansion' in given:
+        older = given['query_expansion']
+    elif given['model_type'] == _PYLATE and given.get('do_query_expansion') is not False:
+        attend = given.get('attend_to_expansion_tokens', given.get('attend_to_mask_tokens'))
+        older = {'strategy': 'fixed', 'attend': attend}
         query_len = given.get('query_length') or 32  # the default of PyLate and ColBERT
         older['length'] = _parse_length(query_len, 'query_length', str(folder / SETTINGS), longest)
     expansion = encoder.get('query_expansion', older)
@@ -233,7 +236,7 @@ def multi_vector_files(settings: MultiVector, width: int, dim: int) -> dict[str,
             'document_length': settings.document_len,
             'query_expansion': expansion if settings.augment else None,
         },
-        # These prefixes make sentence-transformers read the first word of a prompt as one token if the word is a piece.
+        # Because of `*_prefix`, sentence-transformers reads a prompt's first word as one token if the word is a piece.
         SETTINGS: {
             'model_type': MULTI_VECTOR,
             'prompts': prompts,

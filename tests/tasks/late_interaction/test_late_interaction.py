@@ -290,6 +290,8 @@ def test_settings_of_a_folder(tmp_path: pathlib.Path):
     assert read_multi_vector(tmp_path, 7) == dataclasses.replace(expected, query_len=7)
     with pytest.raises(UserError, match='found queries of 8 tokens, documents of up to 7'):
         settings_as_options(str(tmp_path), expected)
+    (tmp_path / 'config_sentence_transformers.json').write_text(json.dumps({**pylate, 'query_expansion': None}))
+    assert not read_multi_vector(tmp_path, 64).augment
     (tmp_path / 'modules.json').write_text(json.dumps([{'type': 'Transformer', 'path': ''}]))
     with pytest.raises(UserError, match=r'found no Dense module.* copy the folder without modules\.json'):
         read_projection(tmp_path)
