@@ -157,8 +157,13 @@ def load_task_model(
         if part == 'encoder' or tensor is None:
             continue
         their_shape = entry.their_shape(shapes[entry.ours], model.config.vocab_size)
-        is_module = '/' in entry.theirs  # of sentence-transformers
-        if tensor.values.shape != their_shape or (part == 'head' and not same_head and not is_module):
+        shape, is_module = tensor.values.shape, '/' in entry.theirs
+        # A module of sentence-transformers may have other outputs, but must fit the width of the encoder.
+        if is_module:
+            is_misfit = shape != their_shape and shape[1:] == their_shape[1:]
+        else:
+            is_misfit = shape != their_shape or (part == 'head' and not same_head)
+        if is_misfit:
             misfits.add(part)
     readable = {name: shape for name, shape in shapes.items() if name.split('/')[0] not in misfits}
     imported = _assemble(source, model, readable, head.projection, seed)

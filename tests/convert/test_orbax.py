@@ -83,6 +83,10 @@ def test_a_projection_of_another_width_is_initialized(tokenizer, small_config, m
     imported = load_task_model(tmp_path / 'model', narrow, LATE_INTERACTION)
     np.testing.assert_array_equal(imported.params['head']['kernel'], params['head']['kernel'])
     assert load_task_model(tmp_path / 'model', wide, LATE_INTERACTION).missing == ['head/kernel']
+    params['head']['kernel'] = np.ones((9, 4), np.float32)  # the projection of an encoder of another width
+    export_orbax(ExportContent(narrow, params, tokenizer, head=LATE_INTERACTION), tmp_path / 'mixed')
+    with pytest.raises(UserError, match=r'found shape \(4, 9\), expected \(6, 16\)'):
+        load_task_model(tmp_path / 'mixed', wide, LATE_INTERACTION)
 
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # From tensorstore's threads.
