@@ -5,7 +5,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from bertjax.config.ranges import format_value, list_of, number, one_of, text
 from bertjax.errors import UserError
@@ -93,6 +93,8 @@ class ClassificationTask(TextTask):
     @property
     def measures(self) -> tuple[str, ...]:
         """See TextTask; `f1` needs exactly two labels."""
+        if self.labels:
+            self._check_metric()
         names = tuple(VALUE_METRICS if self.regression else CLASS_METRICS)
         if len(self.labels) != 2:
             names = tuple(name for name in names if name != 'f1')
@@ -108,10 +110,6 @@ class ClassificationTask(TextTask):
             self._weights = tuple(self._label_weights(records))
             pairs = zip(self.labels, self._weights, strict=True)
             print('weights in the loss: ' + ', '.join(f'{label} {weight:.4g}' for label, weight in pairs))
-        self._check_metric()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        super().restore(state)
         self._check_metric()
 
     def _check_metric(self) -> None:

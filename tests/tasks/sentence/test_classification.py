@@ -268,8 +268,10 @@ def test_the_metric_f1_needs_two_labels(tmp_path):
     (tmp_path / 'train.tsv').write_text('text\tlabel\na\tx\nb\ty\nc\tz\n')
     with pytest.raises(UserError, match='macro_f1'):
         learned(tmp_path, metric='f1', dev_fraction=0.0)
-    with pytest.raises(UserError, match='with 3 labels'):  # of a model in config.init
-        ClassificationTask('', 32, metric='f1').restore({'labels': ['x', 'y', 'z']})
+    task = ClassificationTask('', 32, metric='f1')
+    task.restore({'labels': ['x', 'y', 'z']})  # of a model in config.init, with which run=predict needs no metric
+    with pytest.raises(UserError, match='with 3 labels'):
+        task.score  # noqa: B018
 
 
 def test_the_error_of_a_missing_split_names_the_dataset(monkeypatch):
