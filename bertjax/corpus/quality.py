@@ -96,9 +96,10 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
             'heart; clean them away before training.'
         )
     if facts['unknown_rate'] > UNKNOWN:
+        letters = 'letters' if is_text else 'symbols'
         warnings.append(
-            f'{facts["unknown_rate"]:.1%} of the tokens are [UNK]: the vocabulary lacks letters of this text. Train '
-            "a vocabulary on this text (--config.tokenizer=''), large enough for all letters (config.vocab.size), "
+            f'{facts["unknown_rate"]:.1%} of the tokens are [UNK]: the vocabulary lacks {letters} of this text. Train '
+            f"a vocabulary on this text (--config.tokenizer=''), large enough for all {letters} (config.vocab.size), "
             'or, with config.init, add words (config.vocab.add).'
         )
     if facts['pieces_per_word'] > PIECES_PER_WORD:
@@ -157,10 +158,15 @@ def warn_long_documents(store: TokenStore) -> list[str]:
         longest = max(longest, int(sizes.max(initial=0)))
     if not count:
         return []
+    fix = 'Cut them into shorter documents'
+    if store.manifest['settings']['format'] not in FORMATS:
+        fix = (
+            'If they are collections, put blank lines between the documents and set config.corpus_options.format=text. '
+            'If they are books, cut them into chapters'
+        )
     return [
-        f'{count:,} documents have {MANY_SENTENCES:,} sentences or more, up to {longest:,}. If they are collections, '
-        'put blank lines between the documents and set config.corpus_options.format=text. If they are books, cut them '
-        'into chapters, because more documents give more pairs of different documents.'
+        f'{count:,} documents have {MANY_SENTENCES:,} sentences or more, up to {longest:,}. {fix}, because more '
+        'documents give more pairs of different documents.'
     ]
 
 
@@ -193,7 +199,8 @@ def coherence(split: StoreSplit) -> tuple[float | None, float | None]:
 
     Returns:
       Two ratios: the overlap of neighbors divided by that of sentences of different documents, and by that of distant
-      sentences of the same document. A ratio is None if there are too few pairs. With one document, the first is None.
+      sentences of the same document. A ratio is None if there are too few pairs. The first is also None if there is
+      only one document.
     """
     documents = [[set(ids.tolist()) for ids in document] for document in _sample(split)]
     counts = collections.Counter(token for document in documents for ids in document for token in ids)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.corpus.build import build_store
+from bertjax.corpus.quality import warn_long_documents
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
 from bertjax.corpus.texts import iter_texts
@@ -137,11 +138,18 @@ def test_unknown_symbols_are_counted_and_broken_lines_are_dropped(tmp_path: path
     assert report['unknown_tokens'] == 1 and report['dropped'] == {'missing sequence': 1}
 
 
-def test_warnings_about_flat_lists_do_not_advise_on_text(tmp_path: pathlib.Path):
+def test_warnings_about_sequences_do_not_advise_on_text(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     rows = [{'codes': [5 + (i + j) % 40 for j in range(200)]} for i in range(30)]
-    report = build_store(write_jsonl(tmp_path, rows), tmp_path / 'store', SYMBOLS, options(format='ids'))
+    report = build_store(write_jsonl(tmp_path, rows), tmp_path / 'flat', SYMBOLS, options(format='ids'))
     assert 'Give each document as a list of sentences' in report['warnings'][0]
-    assert not any('blank lines' in warning or 'full stops' in warning for warning in report['warnings'])
+    words = ('blank lines', 'full stops', 'letters')
+    assert not any(word in warning for warning in report['warnings'] for word in words)
+    rows = [*documents(), {'codes': [['new']] * 9}]
+    report = build_store(write_jsonl(tmp_path, rows), tmp_path / 'store', SYMBOLS, options())
+    assert any('the vocabulary lacks symbols of this text' in warning for warning in report['warnings'])
+    monkeypatch.setattr('bertjax.corpus.quality.MANY_SENTENCES', 5)
+    (warning,) = warn_long_documents(open_store(tmp_path / 'store'))
+    assert 'Cut them into shorter documents' in warning and 'blank lines' not in warning
 
 
 def test_the_segments_field_is_ignored_unless_segments_are_requested(tmp_path: pathlib.Path):
