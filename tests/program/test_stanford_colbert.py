@@ -77,7 +77,7 @@ def test_settings_are_read_or_refused(stanford: pathlib.Path, monkeypatch: pytes
     for changes, message in (
         ({'similarity': 'l2'}, "artifact.metadata: found similarity 'l2', expected 'cosine'"),
         ({'interaction': 'flipr'}, "artifact.metadata: found interaction 'flipr', expected 'colbert'"),
-        ({'doc_maxlen': '180'}, "artifact.metadata: found doc_maxlen '180', expected a number of tokens"),
+        ({'doc_maxlen': '180'}, "found doc_maxlen '180', expected a number of tokens, at least 4; correct the number"),
     ):
         metadata.write_text(json.dumps({**METADATA, **changes}))
         with pytest.raises(UserError, match=message):

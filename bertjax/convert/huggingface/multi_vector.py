@@ -169,7 +169,7 @@ def _are_strings(values: Iterable[Any]) -> bool:
 
 def _parse_length(value: Any, name: str, where: str, longest: int) -> int:
     if type(value) is not int or value < 4:
-        raise UserError(where, f'{name} {format_value(value)}', 'a number of tokens, at least 4', _FIX)
+        raise UserError(where, f'{name} {format_value(value)}', 'a number of tokens, at least 4', 'correct the number')
     return min(value, longest)
 
 
