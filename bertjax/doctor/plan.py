@@ -190,10 +190,10 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
     yield from disk(settings, data.encoder, folder)
     train = min(counts['train'], settings.max_train_records or counts['train'])
     augmented = train * (1 + settings.distill.augment) if settings.distill else train
-    steps = settings.total_steps(count_batches(augmented, settings.batch_size))
+    steps = runs[0].total_steps(count_batches(augmented, runs[0].batch_size))
     with quiet():
         rows, seconds = _time_task(data, mesh)
-    hours = max(steps - done, 0) * seconds * settings.batch_size / rows / 3600
+    hours = max(steps - done, 0) * seconds * runs[0].batch_size / rows / 3600
     per_run = f'; for one of {len(runs)} runs' if len(runs) > 1 else ''
     sample = train if data.task.needs_neighbors else min(_RECORDS, train)
     longest = f'{rows} rows padded to the longest of {sample:,} records'
