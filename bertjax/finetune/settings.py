@@ -80,8 +80,9 @@ class FinetuningSettings(FinetuningKeys):
             expected = '1 with config.trainable=head, which trains no layer'
             raise UserError('config.layer_decay', f'{self.layer_decay:g}', expected, 'leave one of them out')
         check_schedule(self.schedule.name, self.warmup_fraction, self.schedule.decay_fraction)
+        task = self.build_task()
         if self.run not in ('evaluate', 'predict'):  # these verbs train nothing
-            self.build_task().check_training(self.trainable)
+            task.check_training(self.trainable)
 
 
 def finetuning_settings(config: Mapping[str, Any]) -> FinetuningSettings:

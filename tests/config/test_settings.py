@@ -40,6 +40,12 @@ def test_a_fine_tuning_of_zero_steps_is_refused(keys: dict):
         finetuning_settings(config).total_steps(40)
 
 
+def test_options_of_the_task_are_checked_even_if_nothing_is_trained():
+    for verb in ('finetune', 'evaluate', 'predict'):
+        with pytest.raises(UserError, match=r'config\.task\.stride'):
+            finetuning(run=verb, task={'kind': 'glue', 'task': 'rte', 'stride': 8}).check()
+
+
 def test_a_short_interval_is_a_step_and_not_never():
     for interval, steps in (('2%', 1), ('0.01 epochs', 1), ('0%', 0), ('0 epochs', 0), ('2 epochs', 40)):
         settings = finetuning(eval_every=interval)
