@@ -65,7 +65,7 @@ def table_records(lines: Iterable[Line], where: str, format: str, layout: TableL
             if len(broken) > layout.max_broken_rows:
                 count = '1 column' if len(cells) == 1 else f'{len(cells)} columns'
                 earlier = f' (and {len(broken) - 1} earlier rows with a wrong number)' if len(broken) > 1 else ''
-                advice = '; fields with commas need "double quotes"'
+                advice = '; fields with commas need "double quotes"' if len(cells) > len(names) else ''
                 if format == 'tsv':
                     advice = '; TSV has no quoting, so fields with tabs or line ends need CSV'
                 expected, fix = f'{len(names)}: {quote_names(names)}', f'correct or remove the row{advice}'

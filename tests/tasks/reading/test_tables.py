@@ -55,6 +55,7 @@ def test_csv_is_quoted_and_a_row_has_the_number_of_its_first_line(tmp_path):
         Row(f'{path}:5', ('e', '0')),
     ]
     assert 'fields with commas need "double quotes"' in read_error(write(path, 'text,label\na, b,1\n')).fix
+    assert read_error(write(path, 'text,label\na\n')).fix == 'correct or remove the row'
 
 
 def test_csv_fields_may_be_long(tmp_path):
