@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import re
 from collections.abc import Mapping
 
@@ -63,8 +64,9 @@ class SquadFiles(SplitFiles):
     def _no_file_error(self, split: str) -> UserError:
         folder = self._folder
         if folder.is_file():
-            fix = f'give {folder.parent}, with config.task.{split}_file={folder.name}'
-            return UserError('config.data', f'the file {folder}', 'its folder', fix)
+            parent, name = os.path.split(self._data)  # not of `folder`, which may be a copy of an object
+            fix = f'give {parent or "."}, with config.task.{split}_file={name}'
+            return UserError('config.data', f'the file {self._data}', 'its folder', fix)
         names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else None
         found = 'no such folder' if names is None else quote_names(names) if names else 'an empty folder'
         usual = f'{split}-v{self._version}.json'

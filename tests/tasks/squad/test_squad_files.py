@@ -43,6 +43,14 @@ def test_the_files_of_each_split_are_found(tmp_path):
             SquadTask(data=str(tmp_path / name), seq_len=100).records('dev')
 
 
+def test_a_single_object_is_refused_with_the_path_of_its_folder(bucket):
+    bucket.put({'squad/mine.json': json.dumps(GOOD).encode()})
+    with pytest.raises(UserError) as caught:
+        SquadTask(data='s3://bucket/squad/mine.json', seq_len=100).records('dev')
+    assert caught.value.found == 'the file s3://bucket/squad/mine.json'
+    assert caught.value.fix == 'give s3://bucket/squad, with config.task.dev_file=mine.json'
+
+
 def test_a_deeply_nested_file_is_refused(tmp_path):
     (tmp_path / 'train.json').write_text('{"a":' * 100_000)
     with pytest.raises(UserError, match='JSON that cannot be parsed'):
