@@ -124,8 +124,9 @@ def _check_files(directory: pathlib.Path, files: dict[str, dict[str, Any]]) -> N
 
 
 def _changed_error(path: pathlib.Path, found: str, expected: str) -> UserError:
-    fix = 'repeat the training command, which makes the tokenizer again'
-    return UserError(str(path), found, expected, f'undo the change, or remove the folder {path.parent} and {fix}')
+    remove = f'remove the folder {path.parent} and ' if path.parent.exists() else ''
+    fix = f'undo the change, or {remove}repeat the training command, which makes the tokenizer again'
+    return UserError(str(path), found, expected, fix)
 
 
 def check_replaceable(workdir: pathlib.Path) -> None:

@@ -154,6 +154,7 @@ def test_a_changed_tokenizer_is_refused_and_can_be_rebuilt(program: Program, run
     if damage == 'no checksums':
         error = program.error(f'--workdir={run}', '--config.run=export')
         assert 'tokenizer/saved.json: found no readable checksums' in error and 'repeat the training command' in error
+        assert 'remove the folder' not in error
     if damage == 'gone':
         other = run.parent / 'other.txt'
         other.write_text('Some other text, of which no such vocabulary comes.\n' * 20)
