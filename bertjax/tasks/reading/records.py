@@ -51,7 +51,8 @@ def read_records(files: Files, format: str = '', layout: TableLayout = ANY_TABLE
     TSV has no quoting, as in the files of GLUE and SICK: a quotation mark is an ordinary character, and no field
     contains a tab or a line end. CSV follows RFC 4180, with `,` and `"`. JSON is a list of objects, an object of
     objects, or an object that is a single record. A .json file with several lines, each an object, is read as JSON
-    lines. .gz, .bz2, .xz and .zst files are decompressed. Text is UTF-8, with or without a byte order mark.
+    lines. Text files that end in .gz, .bz2, .xz or .zst are decompressed. Text is UTF-8, with or without a byte order
+    mark.
 
     Args:
       format: The format of text files, one of TEXT_FORMATS; '' or 'auto' selects the format by suffix. With

@@ -205,7 +205,8 @@ def _find_candidates(folder: epath.Path, stems: Collection[str], suffixes: Colle
     shard_counts: dict[str, int] = {}
     for path in sorted(folder.iterdir()):
         if path.name in stems and path.is_dir():
-            parts = (path,) if is_saved_dataset(path) else tuple(sorted(path.glob('*.parquet')))
+            parquet = (file for file in sorted(path.iterdir()) if bare_suffix(file.name) == '.parquet')
+            parts = (path,) if is_saved_dataset(path) else tuple(parquet)
             if parts and '.parquet' in suffixes:
                 candidates[path.name] = parts
             continue

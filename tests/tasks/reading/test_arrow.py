@@ -9,6 +9,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.reading.records import read_records
+from bertjax.tasks.reading.splits import split_files
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.glue import GlueTask
 from bertjax.tasks.squad.task import SquadTask
@@ -159,6 +160,9 @@ def test_dates_are_text_and_bytes_are_missing_values(tmp_path: pathlib.Path):
 def test_the_suffix_of_a_parquet_file_may_name_the_compression_of_its_pages(tmp_path: pathlib.Path):
     pq.write_table(table(REVIEWS), tmp_path / 'a.parquet.gz', compression='gzip')
     assert len(list(read_records([tmp_path / 'a.parquet.gz']))) == 4
+    (tmp_path / 'train').mkdir()
+    (tmp_path / 'a.parquet.gz').rename(tmp_path / 'train' / 'a.parquet.gz')
+    assert split_files(tmp_path, 'train') == (tmp_path / 'train' / 'a.parquet.gz',)
 
 
 def test_values_that_python_cannot_represent_are_errors(tmp_path: pathlib.Path):
