@@ -37,8 +37,11 @@ def read_arrow(path: epath.Path) -> Iterator[Record]:
       UserError: pyarrow is not installed, a file is missing or damaged, or a class number is out of range.
     """
     if path.is_dir():
-        fix = 'save the dataset again'
-        files = [path / part['filename'] for part in read_json_object(path / 'state.json', fix)['_data_files']]
+        state, fix = path / 'state.json', 'save the dataset again'
+        try:
+            files = [path / part['filename'] for part in read_json_object(state, fix)['_data_files']]
+        except (KeyError, TypeError):  # the file of another program
+            raise UserError(str(state), 'no list of Arrow files', 'the state.json of a saved dataset', fix) from None
         features = read_json_object(path / 'dataset_info.json', fix).get('features') or {}
     else:
         files, features = [path], {}

@@ -144,6 +144,9 @@ def test_a_folder_of_tables_may_have_the_state_of_another_program(tmp_path: path
     (tmp_path / 'state.json').write_text('{"step": 3}')
     (tmp_path / 'train.csv').write_text('text,label\na,x\n')
     assert ClassificationTask(str(tmp_path), 32).records('train')[0].first == 'a'
+    (tmp_path / 'dataset_info.json').write_text('{}')
+    with pytest.raises(UserError, match=r'state\.json: found no list of Arrow files'):
+        ClassificationTask(str(tmp_path), 32).records('train')
 
 
 def test_dates_are_text_and_bytes_are_missing_values(tmp_path: pathlib.Path):
