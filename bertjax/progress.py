@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from rich import filesize
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -56,7 +57,7 @@ def show_progress(title: str, total: int | None, *, lines: bool = False, in_byte
     # In a notebook rich needs ipywidgets to draw a bar.
     has_bar = bool(title) and (in_terminal or (console.is_jupyter and find_spec('ipywidgets') is not None))
     bar = make_bar(*columns, console=console, transient=True)
-    task, start = bar.add_task(title, total=total), time.monotonic()
+    task, start = bar.add_task(escape(title), total=total), time.monotonic()
     last = start
 
     def advance(count: int) -> None:

@@ -42,9 +42,10 @@ def test_the_bar_of_a_terminal_counts_bytes_or_items(in_bytes, shown, monkeypatc
     monkeypatch.setattr('bertjax.progress._BAR_DELAY', -1)
     monkeypatch.delenv('JPY_PARENT_PID', raising=False)
     monkeypatch.setenv('TERM', 'xterm')
-    with show_progress('reading the corpus', 2_000_000, in_bytes=in_bytes) as advance:
+    with show_progress('reading [a] corpus', 2_000_000, in_bytes=in_bytes) as advance:
         advance(1_000_000)
-    assert shown in re.sub(r'\x1b\[[\d;?]*[A-Za-z]', '', screen.getvalue())
+    screen_text = re.sub(r'\x1b\[[\d;?]*[A-Za-z]', '', screen.getvalue())
+    assert shown in screen_text and 'reading [a] corpus' in screen_text
 
 
 def settings_of(path: pathlib.Path, **changes: str) -> PretrainingSettings:
