@@ -78,7 +78,7 @@ def _check_object(record: Any, where: str, fix: str = 'correct the record') -> d
     return record
 
 
-def convert_to_text(value: Any, where: str, *, lists: str = 'join', key: str = 'config.task') -> str | None:
+def convert_to_text(value: Any, where: str, *, lists: str = 'join', key: str = '') -> str | None:
     """Converts a JSON value to text, and null and NaN to None. Numbers and booleans are written as in JSON.
 
     Args:

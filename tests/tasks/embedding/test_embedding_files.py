@@ -125,6 +125,7 @@ REFUSED = {
     'no column': ([*PAIRS, {'anchor': 'a'}], {}, r':4: found no text in the column positive'),
     'an object': ([{'anchor': 'a', 'positive': {}}], {}, r':1, field positive: found a JSON dict'),
     'no number': ([{**SCORED, 'score': 'x'}], {}, r":1: found the score 'x'"),
+    'list': ([{**SCORED, 'score': [1]}], {}, r':1: found a JSON list, .*; correct the record'),
     'no score': ([{**SCORED, 'score': None}], {}, r':1: found no score in the column score'),
     'range': ([SCORED], {'loss': 'cosine'}, r':1: found the score 5, expected -1 to 1; set config.task.max_score'),
     'loss': (PAIRS, {'loss': 'cosent'}, r"config.task.loss: found 'cosent' with .* pairs, expected one of info_nce"),
