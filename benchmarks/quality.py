@@ -2,11 +2,11 @@
 
     OMP_WAIT_POLICY=passive python benchmarks/quality.py --corpus='texts/*.txt' --tokenizer=vocab.txt
 
-For each seed, both programs start from the same weights, and train on the same rows (text, pairs, masks) with the same
+For each seed, both libraries start from the same weights, and train on the same rows (text, pairs, masks) with the same
 recipe: AdamW, linear warm-up and decay, clipping, and dropout with different random bits. They alternate in blocks of
-steps, in one process. After equal numbers of examples, bertjax evaluates both on the same held-out rows. The script
-prints the losses, their standard deviation over the seeds, and examples per second. The times exclude making rows,
-evaluation and compilation. The compile time is printed separately.
+steps, in one process. After equal numbers of examples, bertjax evaluates both models on the same held-out rows. The
+script prints the losses, their standard deviation over the seeds, and examples per second. The times exclude making
+rows, evaluation and compilation. The compile time is printed separately.
 
 Figures are written to KEPT/SIZE-SEED.json during the run. --report prints them, even if a run was interrupted. A
 finished seed is not repeated. An interrupted seed starts again. On a shared machine, compare the CPU times on one core:
@@ -141,7 +141,7 @@ class Comparison:
         return Phase(phase.settings, phase.setup, [member], phase.batches, evaluator=phase.evaluator)
 
     def train(self, seed: int) -> dict[str, Any]:
-        """Trains both from start to end; writes the figures after each evaluation."""
+        """Trains both models from start to end; writes the figures after each evaluation."""
         phase, batch = self._seeded(seed), _BATCH.value
         examples, times = phase.members[0].examples, {name: [] for name in SIDES}
         with tempfile.TemporaryDirectory() as folder:

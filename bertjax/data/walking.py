@@ -167,11 +167,11 @@ def _walk_full_rows(split: StoreSplit, seq_len: int, seed: int, plan: int) -> np
     The length of the first chunk is random, so rows break at different tokens in each plan.
     """
     capacity, tokens_before = seq_len - 2, split.sentence_offsets[split.document_offsets]
-    # Every token, and the separator before every further document, has a position. `positions` is their number.
+    # Every token, and the separator before every further document, has a position.
     first_positions = tokens_before[:-1] + np.arange(split.num_documents)
-    positions = int(tokens_before[-1]) + split.num_documents - 1
-    breaks = np.arange(1 + int(randint(capacity, seed, Stream.FIRST, plan)), positions, capacity)
-    breaks = np.concatenate([[0], breaks, [positions]])
+    num_positions = int(tokens_before[-1]) + split.num_documents - 1
+    breaks = np.arange(1 + int(randint(capacity, seed, Stream.FIRST, plan)), num_positions, capacity)
+    breaks = np.concatenate([[0], breaks, [num_positions]])
     # A row begins with the token after a separator, not with the separator. `unique` drops rows that would be empty.
     starts = np.unique(breaks + 1 - np.searchsorted(first_positions, breaks, 'right'))
     chunks = np.empty(len(starts) - 1, CHUNK)

@@ -212,9 +212,10 @@ def compile_cost(encoder: BertConfig, *, training: bool) -> float:
 
 
 def _adopted_state(settings: FinetuningSettings, task: Task, folder: pathlib.Path) -> Mapping[str, Any] | None:
-    """Returns the learned state of a started run, with the settings that `Task.adopt` has set; None for other runs.
+    """Returns the learned state of a started run, with the settings that `Task.adopt` has set.
 
-    Like the weights, this state does not change if the run is resumed with another config.init.
+    The result is None for other runs and for tasks without `adopts`. Like the weights, this state does not change if
+    the run is resumed with another config.init.
     """
     if not (task.adopts and has_checkpoints(folder)):
         return None
