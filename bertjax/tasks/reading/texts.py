@@ -9,6 +9,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files import streams
+from bertjax.files.disk import reraise_machine_errors
 from bertjax.files.paths import unusual_kind
 from bertjax.remote.paths import user_path
 
@@ -44,11 +45,13 @@ def read_text(path: epath.PathLike) -> str:
     Raises:
       UserError: The file cannot be opened, is damaged, or is not UTF-8.
     """
+    compression = ''
     with _open(path) as file:
-        compression = streams.detect_compression(str(path), file.peek(8)[:8])
         try:
+            compression = streams.detect_compression(str(path), file.peek(8)[:8])
             raw = b''.join(streams.chunks(file, compression))
         except streams.DAMAGE as error:
+            reraise_machine_errors(error, str(path))
             if not compression:
                 raise
             found = f'a damaged {compression} file ({error})'
@@ -149,6 +152,7 @@ def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
                 raise UserError(f'{where}:{line.line}', line.detail, expected, fix)
             yield lines.number, line.removesuffix('\r')
     except streams.DAMAGE as error:
+        reraise_machine_errors(error, where)
         found = f'an error while reading ({error})'
         raise UserError(f'{where}:{lines.number + 1}', found, 'a complete file', 'download it again') from error
 

@@ -1,6 +1,7 @@
 """Tests reading text files: compressed, with a byte order mark, and errors about anything but text."""
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -12,6 +13,7 @@ import pytest
 import zstandard
 
 from bertjax.errors import UserError
+from bertjax.files.disk import explain_os_error
 from bertjax.tasks.reading.texts import check_text, read_lines, read_text, stream_lines
 
 TEXT = 'caf\u00e9\r\n\U0001f600\n'
@@ -59,6 +61,22 @@ def test_a_missing_file_is_an_error(tmp_path: pathlib.Path):
     for path in (tmp_path, tmp_path / 'none'):
         with pytest.raises(UserError, match='expected a file'):
             read_text(path)
+
+
+class FailingDisk(io.RawIOBase):
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+
+@pytest.mark.parametrize('read', [read_text, lambda path: list(read_lines(path))])
+def test_an_error_of_the_disk_is_not_damage_of_the_file(read, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr('bertjax.tasks.reading.texts._open', lambda path: io.BufferedReader(FailingDisk()))
+    with pytest.raises(OSError, match=os.strerror(errno.ESTALE)) as caught:
+        read(tmp_path / 'a.txt.gz')
+    assert explain_os_error(caught.value, 'workdir').where == str(tmp_path / 'a.txt.gz')
 
 
 def test_a_lone_surrogate_is_refused():
