@@ -42,10 +42,13 @@ def inspect_input(source: InputSource) -> tuple[list[str], int | None]:
       relations. Texts from standard input or a pipe are not read, because they can be read only once; `count` is None.
 
     Raises:
-      UserError: The file does not exist, is malformed, or has no text.
+      UserError: The file does not exist, is malformed, or has no text, or a treebank is a pipe or the like.
     """
-    is_stream = source.path == STANDARD_INPUT or unusual_kind(user_path(source.path, source.key))
-    if is_stream and not _has_trees(source):
+    kind = 'standard input' if source.path == STANDARD_INPUT else unusual_kind(user_path(source.path, source.key))
+    if kind and _has_trees(source):  # `read_chunks` reads the file again
+        expected, fix = 'a file that can be read more than once', 'save the treebank to a file'
+        raise UserError(source.key, f'{source.path}, {kind}', expected, fix)
+    if kind:
         return [], None
     relations, count, blank = set(), 0, 0
     for item in _read_items(source):

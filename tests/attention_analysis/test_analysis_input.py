@@ -1,11 +1,14 @@
 """Tests the strict reading of dependency trees from CoNLL-U."""
 
+import os
 import pathlib
+import threading
 
 import pytest
 
-from bertjax.attention_analysis.analysis_input import Tree, read_trees
+from bertjax.attention_analysis.analysis_input import Tree, inspect_input, read_trees
 from bertjax.errors import UserError
+from bertjax.inference.input import InputSource
 from bertjax.tasks.reading.texts import number_lines, read_lines
 
 
@@ -66,6 +69,14 @@ def test_a_malformed_line_is_reported_with_its_number(rows, where, says):
     with pytest.raises(UserError) as error:
         parsed('# text\n' + '\n'.join(rows) + '\n')
     assert error.value.where == f'a.conllu:{where + 1}' and says in str(error.value)
+
+
+def test_a_treebank_from_a_pipe_is_refused(tmp_path: pathlib.Path):
+    path = tmp_path / 'a.conllu'
+    os.mkfifo(path)
+    threading.Thread(target=path.write_text, args=(GOOD,), daemon=True).start()
+    with pytest.raises(UserError, match=r'a\.conllu, a pipe, expected a file that can be read more than once'):
+        inspect_input(InputSource(str(path), ()))
 
 
 def test_a_real_treebank_is_parsed(shared: pathlib.Path):
