@@ -27,17 +27,18 @@ def cache_folder() -> pathlib.Path:
     Raises:
       UserError: The user has no home directory.
     """
-    if os.environ.get(VARIABLE):
-        return pathlib.Path(os.environ[VARIABLE]).expanduser().absolute()
     try:
+        if os.environ.get(VARIABLE):
+            return pathlib.Path(os.environ[VARIABLE]).expanduser().absolute()
         return pathlib.Path(os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache') / 'bertjax'
     except RuntimeError:
-        raise UserError(VARIABLE, 'no home directory', 'a folder for copies of objects', f'set {VARIABLE}') from None
+        fix = 'set it to an absolute path'
+        raise UserError(VARIABLE, 'no home directory', 'a folder for copies of objects', fix) from None
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def copy_object(url: str) -> pathlib.Path:
-    """Returns the local copy of an object. Later calls in this process return the same copy.
+    """Returns the local copy of an object. Until `cache_clear`, calls return the same copy.
 
     Raises:
       UserError: The object does not exist; see also `RemoteFolder` and `fetch`.
@@ -56,8 +57,8 @@ def copy_object(url: str) -> pathlib.Path:
 def copy_path(url: str, where: str, beside: Collection[str] = (), checkpoints: bool = False) -> pathlib.Path:
     """Returns the local copy of an object, a folder of objects, or a TensorFlow checkpoint and the files beside it.
 
-    A workdir with an export is copied without its store and, unless `checkpoints` is True, without its checkpoints. If
-    the bucket has nothing at `url`, the returned path does not exist.
+    A workdir with an export is copied without its token stores and, unless `checkpoints` is True, without its
+    checkpoints. If the bucket has nothing at `url`, the returned path does not exist.
 
     Args:
       url: gs://… or s3://…; for a TensorFlow checkpoint, the common prefix of its files.
@@ -76,7 +77,7 @@ def copy_path(url: str, where: str, beside: Collection[str] = (), checkpoints: b
     if parent and not objects and parent.info(f'{name}.index'):
         return _fetch_copies(parent, [item for item in parent.find().values() if '/' not in item.name]) / name
     if 'config.json' in objects and any(name.startswith('export/') for name in objects):
-        skipped = ('store/',) if checkpoints else ('checkpoints/', 'store/')
+        skipped = ('store/', 'heldout/') if checkpoints else ('checkpoints/', 'store/', 'heldout/')
         objects = {name: item for name, item in objects.items() if not name.startswith(skipped)}
     return _fetch_copies(folder, objects.values())
 

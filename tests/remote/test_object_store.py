@@ -35,11 +35,19 @@ def test_texts_are_found_as_on_a_disk(spec, bucket, tmp_path):
 
 
 def test_the_copy_of_a_workdir_has_checkpoints_only_on_request(bucket):
-    names = ('config.json', 'export/hf/config.json', 'store/manifest.json', 'checkpoints/1/seal.json')
+    stores = ('store/manifest.json', 'heldout/a/manifest.json')
+    names = ('config.json', 'export/hf/config.json', *stores, 'checkpoints/1/seal.json')
     bucket.put({f'run/{name}': b'{}' for name in names})
     copies = [cache.copy_path('s3://bucket/run', 'config.init', checkpoints=each) for each in (False, True)]
     assert [(copy / 'checkpoints/1/seal.json').exists() for copy in copies] == [False, True]
-    assert all((copy / 'export').exists() and not (copy / 'store').exists() for copy in copies)
+    assert all((copy / 'export').exists() for copy in copies)
+    assert not any((copy / store).exists() for copy in copies for store in stores)
+
+
+def test_a_cache_without_a_home_directory_is_an_error(monkeypatch):
+    monkeypatch.setenv('BERTJAX_CACHE', '~no-such-user/cache')
+    with pytest.raises(UserError, match='BERTJAX_CACHE: found no home directory'):
+        cache.cache_folder()
 
 
 def test_the_mirror_for_reading_has_the_seals_of_checkpoints(bucket):
