@@ -66,6 +66,10 @@ def test_an_unused_or_unavailable_accelerator_is_reported(monkeypatch: pytest.Mo
     (check,) = machine.devices()
     assert check.status == FAIL and check.message.startswith("JAX's devices: found TPU is already in use by process 7,")
 
+    monkeypatch.setattr(machine, 'training_devices', fail)  # JAX starts, but cannot compute
+    (check,) = machine.devices()
+    assert check.status == FAIL and check.message == 'JAX cannot compute: TPU is already in use by process 7'
+
 
 def test_a_disk_with_too_little_space_is_reported(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shutil, 'disk_usage', lambda path: types.SimpleNamespace(free=5 * 2**30))
