@@ -210,6 +210,8 @@ def test_rows_of_pandas_and_datasets_give_the_same_file(tmp_path):
     pd = pytest.importorskip('pandas', reason="needs pandas of the extra 'test-all'")
     frame = pd.DataFrame(RECORDS).astype({'x': 'float32'})
     assert write_training_rows(tmp_path / 'frame', frame) == written
+    arrow = frame.assign(x=frame.x.astype('float[pyarrow]'))
+    assert write_training_rows(tmp_path / 'frame', arrow) == written
     numbers = write_training_rows(tmp_path / 'numbers', frame.assign(n=pd.array([3, None], 'Int64')))
     assert '"n": 3}' in str(numbers) and '"n": null}' in str(numbers)
     with pytest.raises(bertjax.UserError, match="train: found two columns 'text'"):
