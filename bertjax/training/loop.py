@@ -108,6 +108,8 @@ class Loop:
             last |= self._early_stopping.should_stop
         # After a non-finite step, the parameters are suspect, and their checkpoint could replace a better checkpoint.
         if last or stop or over or (may_save and not self._recorder.suspect):
+            if last or stop or over or step == phase.settings.last_step:
+                self._recorder.write_pending()  # a later process would not write this row
             self._save(cost if phase.may_be_best else None, last=last, stop=stop or over)
         if stop and not last:
             raise self._stopped()
@@ -137,7 +139,6 @@ class Loop:
     def _save(self, cost: float | None, *, last: bool, stop: bool) -> None:
         if stop or last:
             self._interrupt.doing = f'checkpoint {self._position.step} is being written'
-            self._recorder.write_pending()  # a later process would not write this row
         failed = {'failed': self._recorder.failed} if any(self._recorder.failed) else {}  # only with several runs
         config = {**self._config, **failed, **self._early_stopping.state}
         with self._clock.during(SAVE):

@@ -265,16 +265,16 @@ def test_patience_saves_the_best_and_ends_the_run(world):
 
     Earlier phases do not use up patience.
     """
-    w = world(eval_every=1, checkpoint_every=0, log_every=100)
+    w = world(eval_every=1, checkpoint_every=6, log_every=100)
     w.patience = EarlyStopping(1)
     save, written = w.save, []
     w.save = lambda *arguments: (written.append([row['step'] for row in w.rows('train')]), save(*arguments))
     state = w.run()
-    assert written == [[6], [6, 8]]  # the last row is on disk before the last checkpoint
+    assert written == [[6], [6], [6, 8]]  # the last row of a phase is on disk before its last checkpoint
     assert w.events[w.events.index('begin 1') :] == [
         'begin 1', 'load 1 from 0', 'step 7: 0', 'evaluate', 'save 7', 'step 8: 4', 'evaluate', 'save 8', 'close 1',
     ]  # fmt: skip
-    assert w.saved.keys() == {7, 8} and int(state.step) == 8 and w.patience.should_stop
+    assert w.saved.keys() == {6, 7, 8} and int(state.step) == 8 and w.patience.should_stop
     before = list(w.events)
     w.run(w.saved[8][1], w.saved[8][0])
     assert w.events == before  # the run is finished
