@@ -111,14 +111,17 @@ class MemorySearch:
         """Compiles a phase with its batch size, then with doubled batch sizes until one does not fit.
 
         If the first batch size does not fit, the batch size is halved instead, until it fits or a chip has 1 row per
-        accumulation step. Halving rounds the rows per chip and accumulation step down.
+        accumulation step. Halving rounds the rows per chip and accumulation step down. With a ramp, the batch
+        size stays a multiple of `batch_size_start`, and larger than it.
         """
         result = self.compile(phase)
         yield result
-        smallest = phase.grad_accum_steps * row_shards(self.setup({}).mesh)
+        unit, least = phase.batch_size_start, 2
+        if not phase.batch_size_start:
+            unit, least = phase.grad_accum_steps * row_shards(self.setup({}).mesh), 1
         grows = result['fits']
-        while result['fits'] == grows and (grows or phase.batch_size > smallest):
-            rows = phase.batch_size * 2 if grows else phase.batch_size // smallest // 2 * smallest
+        while result['fits'] == grows and (grows or phase.batch_size > least * unit):
+            rows = phase.batch_size * 2 if grows else max(phase.batch_size // unit // 2, least) * unit
             phase = dataclasses.replace(phase, batch_size=rows)
             result = self.compile(phase)
             yield result
@@ -170,7 +173,7 @@ class MemorySearch:
         return [plan for plan in plans if rest + fixed * fsdp / plan['mesh.fsdp'] <= result['hbm_bytes_available']]
 
     def _rows_per_step(self, phase: PretrainingPhase) -> int:
-        """Returns the rows per chip and accumulation step of the smallest batch, which every plan must divide."""
+        """Returns the rows of the smallest batch per chip and accumulation step. Every plan must divide this number."""
         return phase.smallest_batch[1] // phase.grad_accum_steps // row_shards(self.setup({}).mesh)
 
     def _mesh_plans(self) -> list[MemoryPlan]:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 from unittest import mock
 
 import jax
@@ -249,13 +250,18 @@ def test_suggested_flags_name_the_phase(program: Program, tmp_path: pathlib.Path
     )
 
 
-def test_plans_divide_the_smallest_batch_of_a_ramp(program: Program, tmp_path: pathlib.Path, compiler):
-    """The ramp starts with 16 rows, four per chip, so a plan has at most four accumulation steps."""
+def test_plans_and_batches_suit_the_smallest_batch_of_a_ramp(program: Program, tmp_path: pathlib.Path, compiler):
+    """The ramp starts with 16 rows, four per chip, so a plan has at most four accumulation steps.
+
+    The search tries no batch below 32, because the batch after the ramp must be a larger multiple of 16.
+    """
     compiler(fixed=2, row=8)
     ramp = ('batch_size=64', 'batch_ramp=0.5', 'batch_size_start=16')
     options = {'recipe': 'configs/pretrain_small.py', 'small': False, 'status': 2}
     arguments = (f'--workdir={tmp_path}', '--config.run=compile', '--config.topology=v5e:2x2')
-    program.run(*arguments, *(f'--config.phases[0].{key}' for key in ramp), **options)
+    flags = ('--config.find_batch=True', *(f'--config.phases[0].{key}' for key in ramp))
+    out = program.run(*arguments, *flags, **options).stdout
+    assert re.findall(r'phase 0, batch (\d+) x', out) == ['64', '32']
     report = json.loads((tmp_path / 'compile.json').read_text(encoding='utf-8'))
     tried = [part['flags'] for part in report['phases'][0]['tried'] if 'grad_accum_steps' in part['flags']]
     assert tried == [
