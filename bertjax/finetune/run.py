@@ -157,7 +157,8 @@ class Finetuning(Experiment):
             self._describe_rows(),
         ]
         intervals = self.settings.eval_every, self.settings.checkpoint_every
-        has_choice = settings.patience or (all(intervals) and math.lcm(*intervals) < self.settings.steps)
+        (first, last), period = [0, *self._stage_ends][-2:], math.lcm(*intervals)
+        has_choice = settings.patience or (all(intervals) and (last - 1) // period > first // period)
         if settings.use_checkpoint == 'best' and not has_choice:
             lines.append(
                 'warning: config.use_checkpoint=best can choose only the last step, the only one saved and '

@@ -266,6 +266,9 @@ def test_a_killed_run_with_augmented_rows_ends_in_the_same_bits(
     assert last['phase'] == 1 and last['loss'] == last['soft_loss'] and 'hidden_loss' not in last
     for file in ('export/hf/model.safetensors', 'ledger.jsonl', 'config.json', 'results.json'):
         assert (tmp_path / 'whole' / file).read_bytes() == (tmp_path / 'killed' / file).read_bytes(), file
+    rewind(tmp_path / 'killed', step=12)  # of the steps 9 and 18, which this interval evaluates, 9 ends the first stage
+    out = program.run(*flags, '--config.eval_every=9', **recipe).stdout
+    assert 'warning: config.use_checkpoint=best can choose only the last step' in out
 
 
 @pytest.mark.slow
