@@ -126,7 +126,8 @@ def not_finite(run: Run) -> Iterator[Check]:
     fix = f'--config.{key}={rate / 2:g}, or a larger config.warmup_fraction'
     if not run.config['optimizer']['clip_norm']:
         fix = '--config.optimizer.clip_norm=1'
-    if rows[-1]['loss'] is None or grown >= STOP_AFTER_SKIPPED:  # non-finite steps ended the run, or may end it soon
+    may_stop = grown >= STOP_AFTER_SKIPPED and run.steps != run.total_steps
+    if rows[-1]['loss'] is None or may_stop:  # non-finite steps ended the run, or may end it soon
         yield Check('numbers', FAIL, f'{message}, including recent steps', fix)
     else:
         yield Check('numbers', WARN, message, fix)

@@ -145,6 +145,7 @@ def test_several_causes_are_in_one_line(tmp_path: pathlib.Path, monkeypatch):
         ([train_row(10), train_row(20)], OK, 'every step was finite'),
         ([train_row(10), train_row(20, skipped=2)], WARN, '2 steps were not finite, the first after step 10'),
         ([train_row(10), train_row(20, skipped=3)], FAIL, 'step 10, including recent steps'),
+        ([train_row(10), train_row(1000, skipped=3)], WARN, 'the first after step 10'),
         ([train_row(10), train_row(20, skipped=1, loss=None)], FAIL, '1 step was not finite, the first after step 10'),
     ],
 )
