@@ -76,9 +76,9 @@ def _config_checks(
         settings = finetuning_settings(config)
         if settings.distill:
             yield plan.teacher(settings, folder, flag_keys)
-        # Without config.init, the cost is estimated with the size of the teacher instead of the student.
-        origin = settings.init or (config.distill.teacher if 'distill' in config else '')
-        yield plan.task(dataclasses.replace(settings, init=origin), folder, done)
+            # Without config.init, the cost is estimated with the size of the teacher instead of the student.
+            settings = dataclasses.replace(settings, init=settings.init or settings.distill.teacher)
+        yield plan.task(settings, folder, done)
     elif 'corpus' in config:
         settings = with_architecture(pretraining_settings(config), folder, flag_keys)
         with contextlib.suppress(UserError):  # the check of the tokenizer reports the error
