@@ -24,7 +24,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         was made with another tokenizer. Or the text is malformed, and config.corpus_options.strict is set.
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
-    settings.check_vocabulary()
+    settings.check_new_vocabulary()
     with lock_workdir(folder):
         tokenizer = prepare_tokenizer(settings, folder)
         stores = prepare_stores(settings, folder, tokenizer)

@@ -43,7 +43,7 @@ def run(config: ConfigDict, workdir: str) -> None:
             if value:
                 fix = 'leave it empty; run=corpus adds the words of config.vocab.add to a given vocabulary'
                 raise UserError(f'config.{key}', repr(value), "'', because run=vocab trains a new vocabulary", fix)
-        settings.check_vocabulary()
+        settings.check_new_vocabulary()
         check_replaceable(folder)
         tokenizer = train_vocabulary(settings, folder)
     print(f'{tokenizer.vocab_size:,} pieces in {directory}, fingerprint {tokenizer.fingerprint[:16]}')

@@ -216,14 +216,14 @@ class PretrainingSettings(PretrainingKeys):
             phase.check(self.masking)
         self._check_causal()
         self._check_budget()
-        self.check_vocabulary()
+        self.check_new_vocabulary()
         if self.epochs <= 0 and not is_in_epochs(self.steps):
             total = self.total_steps(None)
             self.resolve_phases(total)
             resolve_durations(self, total)
 
-    def check_vocabulary(self) -> None:
-        """Raises a UserError if the run trains a vocabulary, but config.vocab does not allow this."""
+    def check_new_vocabulary(self) -> None:
+        """Raises a UserError if config.vocab has words, or too many unused pieces, for a vocabulary to train."""
         if self.tokenizer or self.init:
             return
         if self.vocab.unused + len(SPECIAL_TOKENS) >= self.vocab.size:
