@@ -88,8 +88,8 @@ class SearchMethods(EncodeMethods):
 
         Returns:
           For each query a list of `{'index': …, 'score': …, 'text': …}`, the best first. Equal scores are in the order
-          of the corpus. There is no `text` for a corpus of vectors. Vectors of blank lines, which are NaN or, if
-          quantized, zeros, are never found, and as queries they find nothing.
+          of the corpus. There is no `text` for a corpus of vectors. Vectors of NaN, and quantized vectors of zeros,
+          stand for blank lines: they are never found, and as queries they find nothing.
 
         Raises:
           UserError: The widths differ, the precisions cannot be compared, or `calibration` does not fit the vectors.

@@ -94,9 +94,10 @@ def find_devices() -> list[jax.Device]:
     leave_out_absent_tpus()
     try:
         return jax.devices()
-    except (AssertionError, RuntimeError) as error:  # JAX asserts that JAX_PLATFORMS names an installed platform
+    except (AssertionError, RuntimeError) as error:
         if jax.distributed.is_initialized():  # another process may be lost
             raise
+        # JAX's assertion has no text, for example with JAX_PLATFORMS=cuda and no GPU.
         found = first_line(error) if str(error) else f'no platform of JAX_PLATFORMS={jax.config.jax_platforms}'
         fix = 'end the process that uses the devices, repair the driver, or choose others, such as JAX_PLATFORMS=cpu'
         raise UserError("JAX's devices", found, 'devices that JAX can use', fix) from None

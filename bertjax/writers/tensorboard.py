@@ -31,6 +31,7 @@ class TensorBoard(Writer):
         return str(self.directory)
 
     def truncate_after(self, step: int) -> None:
+        """Hides the rows of earlier processes after `step`, when the first row is written."""
         self._first_step = step + 1
 
     def write(self, row: MetricRow) -> None:
