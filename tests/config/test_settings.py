@@ -86,6 +86,11 @@ def test_a_state_over_the_data_axis_needs_less_memory(monkeypatch: pytest.Monkey
         return
     with pytest.raises(UserError, match=r'config\.model: .* at least 1.2 GiB per device'):
         check(mesh)
+
+
+def test_an_evaluation_that_does_not_fit_gets_no_advice_on_training(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(train_settings, 'device_memory', lambda mesh: 800 << 20)
+    mesh = make_mesh({'data': 8, 'fsdp': 1, 'tensor': 1}, jax.devices()[:8])
     config = finetuning_config('glue', task='rte')
     config.eval_batch_size = 2**24
     with pytest.raises(UserError, match=r'config\.eval_batch_size: .*; lower eval_batch_size or seq_len$'):

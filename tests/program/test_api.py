@@ -113,15 +113,13 @@ def test_repr_describes_the_model(bert, trained):
 
 
 @pytest.mark.slow
-def test_checkpoints_of_a_run_can_be_loaded(trained, tmp_path, caplog):
+def test_checkpoints_of_a_run_can_be_loaded(trained):
     """The last checkpoint has the weights of the export; an earlier one has others."""
     finished, last, earlier = (
         bertjax.load(trained, step=step).encode(TEXTS) for step in (0, np.int64(24), np.array(20))
     )
     np.testing.assert_allclose(last, finished, atol=1e-6)
     assert np.abs(earlier - finished).max() > 1e-4
-    bertjax.load(trained).save(tmp_path / 'saved', format='orbax')
-    assert not caplog.records  # Orbax warns about its own options
     with pytest.raises(UserError, match=r'^step: found 7, .* no undamaged checkpoint of this step'):
         bertjax.load(trained, step=7)
     with pytest.raises(UserError, match=r'^step: found 7, but .* has no checkpoints'):

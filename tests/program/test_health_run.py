@@ -47,7 +47,7 @@ def test_a_hang_ends_with_status_4_and_the_same_command_resumes(
 def test_the_selected_steps_are_traced(program: Program, tmp_path: pathlib.Path):
     error = program.error(f'--workdir={tmp_path}', *RUN, '--config.profile=20:26')
     assert "config.profile: found '20:26', expected steps up to 24, the last of the run" in error
-    assert error.rstrip().endswith('for example --config.profile=19:25')  # also valid for a run of one step
+    assert error.rstrip().endswith('for example --config.profile=19:25')
     # A new process, because a trace has all compiled programs of its process.
     out = program.spawn(f'--workdir={tmp_path}', *RUN, '--config.steps=8', '--config.profile=3:6').stdout
     assert f'traced steps 3 to 5: xprof --logdir={tmp_path / "profile"}' in out

@@ -214,7 +214,9 @@ def test_every_form_of_the_recipe_flag_is_accepted(program: Program, tmp_path: p
     assert 'expected a folder for the run' in program.error(*flags, '--config.batch_size=8', recipe='', small=False)
 
 
-def test_a_missing_flagfile_is_reported_in_one_line(program: Program):
+def test_a_missing_or_binary_flagfile_is_reported_in_one_line(program: Program, tmp_path: pathlib.Path):
+    (tmp_path / 'flags').write_bytes(b'\xff')
+    assert '--flagfile: found' in program.error(f'--flagfile={tmp_path / "flags"}', recipe='', small=False)
     # Unlike a fork, a new process imports the definitions of the flags, with its arguments in sys.argv.
     new = program.without_forks()
     assert '/nowhere' in assert_one_line(new.spawn('--flagfile=/nowhere', recipe='', small=False, status=2))
