@@ -10,8 +10,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from bertjax.checkpoint.steps import DAMAGED, finished_steps
+from bertjax.config.check import config_keys
 from bertjax.config.plain import flatten, from_plain
 from bertjax.config.resume import BATCH_KEYS, check_resume
+from bertjax.config.schema import Change
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.doctor.text import learning_obstacles
 from bertjax.errors import UserError
@@ -82,13 +84,17 @@ def progress(run: Run, *, at_work: bool) -> Iterator[Check]:
 
 
 def with_set_keys(
-    run: Run, config: Mapping[str, Any], command_line_keys: Collection[str], flag_keys: Collection[str] = ()
+    run: Run, config: Mapping[str, Any], command_line_keys: Collection[str], flag_keys: Collection[str]
 ) -> dict[str, Any]:
-    """Returns the recorded config of a run, in plain form, with the values of `config` for `command_line_keys`.
+    """Returns the recorded config of a run, in plain form, with the values of `config` for `flag_keys`.
 
-    A key that the run chooses, as with config.budget, is taken from `config` only if it is in `flag_keys`.
+    It also has the values of `config` for the other `command_line_keys` that choose the task or must not change. Keys
+    that the run chooses itself, for example with config.budget, keep the recorded values unless `flag_keys` has them.
     """
-    names = {*command_line_keys, *(['steps'] if 'epochs' in command_line_keys else [])}  # the epochs decide the steps
+    known = config_keys(config)
+    fixed = {key for key in command_line_keys if key in known and known[key].change is Change.STATE}
+    names = {*flag_keys, *fixed, *(key for key in command_line_keys if key.startswith('task.'))}
+    names |= {'steps'} if 'epochs' in names else set()  # the epochs decide the steps
     if 'batch_size' not in names:  # the steps of an epoch depend on the batch size
         config = {**config, 'batch_size': run.config['batch_size']}
     resolved, merged = flatten(resolve_like(config, run.config, flag_keys)), copy.deepcopy(dict(run.config))

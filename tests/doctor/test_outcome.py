@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import bertjax
 from bertjax.config.plain import to_plain
 from bertjax.config.recipes import budget_config, finetuning_config, phase, pretraining_config
 from bertjax.doctor import outcome
@@ -37,7 +38,7 @@ def test_keys_of_a_phase_continue_a_run(tmp_path: pathlib.Path):
     run = pretraining(tmp_path, [], phases=(phase(steps='50%'), phase(steps='50%', batch_size=64)))
     config = copy.deepcopy(run.config)
     config['phases'][1]['batch_size'], config['seq_len'] = 32, 64
-    continued = outcome.with_set_keys(run, config, ('phases[1].batch_size',))
+    continued = outcome.with_set_keys(run, config, (), ('phases[1].batch_size',))
     assert [part['batch_size'] for part in continued['phases']] == [0, 32]
     assert continued['seq_len'] == run.config['seq_len'] and run.config['phases'][1]['batch_size'] == 64
 
@@ -45,16 +46,27 @@ def test_keys_of_a_phase_continue_a_run(tmp_path: pathlib.Path):
 def test_more_epochs_continue_a_run_in_its_own_steps(tmp_path: pathlib.Path):
     config = to_plain(finetuning_config('glue', task='rte'))
     run = Run(tmp_path, 'configs/glue.py', config | {'steps': 468, 'batch_size': 16}, True, [])
-    assert outcome.with_set_keys(run, config | {'epochs': 5.0}, ('epochs',))['steps'] == 780
+    assert outcome.with_set_keys(run, config | {'epochs': 5.0}, (), ('epochs',))['steps'] == 780
+
+
+def test_the_argument_of_a_recipe_does_not_extend_a_run(tmp_path: pathlib.Path):
+    """The argument sets the steps, and the optimizer, which no run may change."""
+    recipe = bertjax.recipe('pretrain_tiny:adam')
+    config, keys = to_plain(recipe.config), recipe.command_line_keys
+    run = pretraining(tmp_path, [])
+    continued = outcome.with_set_keys(run, config, keys, ())
+    assert {'steps', 'optimizer.name'} < keys and config['steps'] == 1500
+    assert continued['steps'] == 1000 and continued['optimizer']['name'] == config['optimizer']['name']
+    assert outcome.with_set_keys(run, config, keys, ('steps',))['steps'] == 1500
 
 
 def test_choices_of_a_budget_are_kept_unless_a_flag_sets_them(tmp_path: pathlib.Path):
     config = to_plain(budget_config('3e12'))
     run = Run(tmp_path, 'configs/budget.py:3e12', config | {'batch_size': 32, 'steps': 100}, True, [])
     keys = ('batch_size', 'budget')
-    assert outcome.with_set_keys(run, config, keys)['batch_size'] == 32
+    assert outcome.with_set_keys(run, config, keys, ())['batch_size'] == 32
     assert outcome.with_set_keys(run, config, keys, ('batch_size',))['batch_size'] == config['batch_size'] == 16
-    (check,) = outcome.resume(run, 9, outcome.with_set_keys(run, config | {'budget': '4e12'}, keys))
+    (check,) = outcome.resume(run, 9, outcome.with_set_keys(run, config | {'budget': '4e12'}, keys, ()))
     assert check.status == FAIL and 'config.budget: found 4e12, expected 3e12' in check.message
 
 
