@@ -28,7 +28,7 @@ from bertjax.data.loader import global_arrays, local_rows
 from bertjax.data.packing_plan import plan_single_rows
 from bertjax.distill.objective import HAS_LABEL
 from bertjax.distill.settings import DistillationSettings
-from bertjax.distill.teacher import Teacher, check_vocabulary, teacher_config_changes
+from bertjax.distill.teacher import Teacher, check_inputs, check_vocabulary, teacher_config_changes
 from bertjax.errors import UserError
 from bertjax.finetune.task_data import TaskData
 from bertjax.losses import PRETRAINING
@@ -82,7 +82,7 @@ def _load_masked_lm(distill: DistillationSettings, data: TaskData, mesh: Mesh) -
     imported = load_pretraining_model(directory, nsp=False, **teacher_config_changes('float32'))
     masked_lm = Teacher(directory, BertForPreTraining(imported.config), imported, mesh, _MODEL_KEY)
     masked_lm.check_head(('mlm',), 'a masked language model, which predicts the replacements')
-    masked_lm.check_inputs(data.settings.seq_len)
+    check_inputs(directory, imported.config, data.settings.seq_len, key=_MODEL_KEY)
     return masked_lm
 
 

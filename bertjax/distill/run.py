@@ -10,7 +10,7 @@ from bertjax.convert.load import load_pretraining_model, load_task_model, read_c
 from bertjax.corpus.store import open_store
 from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, distill_objective
 from bertjax.distill.settings import DistillationSettings
-from bertjax.distill.teacher import KEY, Teacher, check_copies, check_vocabulary, teacher_config_changes
+from bertjax.distill.teacher import KEY, Teacher, check_copies, check_inputs, check_vocabulary, teacher_config_changes
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, data_from_source, read_encoder_config
@@ -28,12 +28,13 @@ from bertjax.workdir.resolve_path import huggingface_directory
 def student_params(settings: PretrainingSettings, student: BertConfig) -> dict[str, Any] | None:
     """Returns the initial parameters that a run copied from its teacher, or None if it copied none.
 
-    Raises a UserError if the teacher no longer exists.
+    Raises a UserError if the teacher no longer exists, or has another architecture now.
     """
     if settings.distill is None or settings.distill.student_init in ('init', 'random'):
         return None
     distill = DistillationSettings(**dataclasses.asdict(settings.distill))
     teacher = _load_teacher(settings, distill, student, None)
+    check_copies(teacher.config, student)
     return teacher.as_student(distill.student_layers(teacher.config, student.num_layers), student)
 
 
@@ -43,13 +44,6 @@ def _load_teacher(
     directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     changes = {'seed': settings.run_seeds.init, 'nsp': student.nsp, **teacher_config_changes(student.dtype)}
     imported = load_pretraining_model(directory, **changes)
-    # A teacher with a padded embedding table has more outputs than pieces. Its probabilities include pieces that do not
-    # exist, so the student must have as many outputs. This holds for a student that copies the table.
-    if imported.config.vocab_size != student.vocab_size:
-        found = f'a model with {imported.config.vocab_size:,} token embeddings in {directory}'
-        expected = f'{student.vocab_size:,}, the number of pieces of its tokenizer'
-        fix = f'resize it with resize_token_embeddings({student.vocab_size}) of transformers, or name another model'
-        raise UserError(f'config.{KEY}', found, expected, fix)
     return Teacher(directory, BertForPreTraining(imported.config), imported, mesh)
 
 
@@ -85,7 +79,7 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     labels = task.huggingface().get('id2label')
     imported = load_task_model(directory, module, task.head, id2label=labels, seed=data.settings.run_seeds.init)
     teacher = Teacher(directory, module, imported, mesh)
-    teacher.check_inputs(data.settings.seq_len)
+    check_inputs(directory, module.config, data.settings.seq_len)
     if distill.soft:
         parts = ('pooler', 'head', 'mix', 'bilstm')
         teacher.check_head(parts, f'a model tuned to {task.name}, with the same labels')
@@ -100,28 +94,47 @@ def distill_pretraining(
 ) -> tuple[PretrainingSettings, Distillation]:
     """Loads and checks the teacher of a pre-training run, before any text is read.
 
-    Returns the settings with the student's tokenizer, and the distillation for `Pretraining`. If config.tokenizer and
+    Returns the settings with the student's tokenizer, and the distillation for `Pretraining`. Raises a UserError if
+    `check_student` does, or if the teacher has no MLM head for the soft loss.
+    """
+    settings, student = check_student(settings, distill, folder)
+    teacher = _load_teacher(settings, distill, student, mesh)
+    if distill.soft:
+        teacher.check_head(('mlm',), 'a masked language model')
+    return settings, _distillation(teacher, distill, student)
+
+
+def check_student(
+    settings: PretrainingSettings, distill: DistillationSettings, folder: pathlib.Path
+) -> tuple[PretrainingSettings, BertConfig]:
+    """Compares the student of a pre-training run with the config and the tokenizer of its teacher.
+
+    Returns the settings with the student's tokenizer, and the config of the student. If config.tokenizer and
     config.init are empty, the student uses the tokenizer of the teacher. Raises a UserError if the teacher has another
-    vocabulary, too few positions or, with the soft loss, no MLM head, or if it cannot be compared with the student or
-    copied to it.
+    vocabulary or too few positions, or if it cannot be compared with the student or copied to it.
     """
     directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     if not settings.tokenizer and not settings.init:
         settings = dataclasses.replace(settings, tokenizer=directory)
     tokenizer = load_configured_tokenizer(settings, settings.tokenizer or huggingface_directory(settings.init))
     check_vocabulary(directory, tokenizer)
-    student = settings.model_config(embedding_rows(settings, folder, tokenizer))
-    teacher = _load_teacher(settings, distill, student, mesh)
+    teacher, student = read_config(directory), settings.model_config(embedding_rows(settings, folder, tokenizer))
+    # A teacher with a padded embedding table has more outputs than pieces. Its probabilities include pieces that do not
+    # exist, so the student must have as many outputs. This holds for a student that copies the table.
+    if teacher.vocab_size != student.vocab_size:
+        found = f'a model with {teacher.vocab_size:,} token embeddings in {directory}'
+        expected = f'{student.vocab_size:,}, the number of pieces of its tokenizer'
+        fix = f'resize it with resize_token_embeddings({student.vocab_size}) of transformers, or name another model'
+        raise UserError(f'config.{KEY}', found, expected, fix)
     longest = max(phase.seq_len for phase in settings.unresolved_phases)
     segments = settings.corpus_options.segments
     if settings.data:
         segments = open_store(user_path(settings.data, 'config.data'), verify=False).segments
-    teacher.check_inputs(longest, segments)
-    if distill.soft:
-        teacher.check_head(('mlm',), 'a masked language model')
-    if distill.student_layers(teacher.config, student.num_layers) is not None:
-        check_copies(teacher.config, student)
-    return settings, _distillation(teacher, distill, student)
+    check_inputs(directory, teacher, longest, segments)
+    if distill.student_layers(teacher, student.num_layers) is not None:
+        check_copies(teacher, student)
+    distill.make_spec(teacher, student)  # raises if the two cannot be compared
+    return settings, student
 
 
 def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher) -> Distillation:

@@ -41,6 +41,20 @@ def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None
         raise UserError(f'config.{key}', found, expected, 'leave config.tokenizer empty, or name another model')
 
 
+def check_inputs(directory: str, teacher: BertConfig, seq_len: int, segments: int = 0, key: str = KEY) -> None:
+    """Raises a UserError if the teacher has fewer than `seq_len` positions or `segments` segment types.
+
+    The error names the config key `key`.
+    """
+    if seq_len > teacher.max_positions:
+        found = f'{directory}, which has {teacher.max_positions} positions'
+        fix = f'set --config.seq_len={teacher.max_positions}, or name another model'
+        raise UserError(f'config.{key}', found, f'{seq_len}, the length of the sequences', fix)
+    if segments > teacher.num_segments:
+        found = f'{directory}, which has {teacher.num_segments} segment types'
+        raise UserError(f'config.{key}', found, f'{segments}, as in the corpus', 'name another model')
+
+
 def check_copies(teacher: BertConfig, student: BertConfig) -> None:
     """Raises a UserError if the architecture of the student does not allow it to copy blocks of the teacher.
 
@@ -107,17 +121,6 @@ class Teacher:
     def params(self) -> Any:
         """The parameters on the mesh."""
         return put_like(self.imported.params, self.abstract)
-
-    def check_inputs(self, seq_len: int, segments: int = 0) -> None:
-        """Raises a UserError if the teacher has fewer than `seq_len` positions or `segments` segment types."""
-        longest, count = self.config.max_positions, self.config.num_segments
-        if seq_len > longest:
-            found = f'{self.directory}, which has {longest} positions'
-            fix = f'set --config.seq_len={longest}, or name another model'
-            raise UserError(f'config.{self.key}', found, f'{seq_len}, the length of the sequences', fix)
-        if segments > count:
-            found, expected = f'{self.directory}, which has {count} segment types', f'{segments}, as in the corpus'
-            raise UserError(f'config.{self.key}', found, expected, 'name another model')
 
     def describe(self) -> str:
         """Returns one line about the size of the teacher."""

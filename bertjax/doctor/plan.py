@@ -17,11 +17,11 @@ from jax.sharding import Mesh
 
 from bertjax.config.ranges import is_in_epochs
 from bertjax.config.run import RunKeys
-from bertjax.convert.load import read_config
 from bertjax.cost.memory_search import MemorySearch
 from bertjax.data.batch import count_batches
+from bertjax.distill.run import check_student
 from bertjax.distill.settings import DistillationSettings
-from bertjax.distill.teacher import KEY, check_copies, check_vocabulary
+from bertjax.distill.teacher import KEY
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.doctor.machine import disk_space, gib
 from bertjax.files.paths import display_path, is_remote
@@ -39,7 +39,7 @@ from bertjax.pretrain.heldout import check_texts, read_heldout_pairs
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.warm_start import load_existing_tokenizer, read_matrix
+from bertjax.pretrain.warm_start import read_matrix
 from bertjax.remote.cache import VARIABLE, cache_folder
 from bertjax.remote.paths import user_path
 from bertjax.report.run_record import quiet
@@ -156,12 +156,7 @@ def teacher(
     distill.check(settings.init, flag_keys)
     directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     if isinstance(settings, PretrainingSettings):
-        if (tokenizer := load_existing_tokenizer(settings, folder)) is not None:
-            check_vocabulary(directory, tokenizer)
-        config, student = read_config(directory), settings.model_config(settings.vocab.size)
-        if distill.student_layers(config, student.num_layers) is not None:
-            check_copies(config, student)
-        distill.make_spec(config, student)
+        check_student(settings, distill, folder)
     yield Check('teacher', OK, directory)
 
 

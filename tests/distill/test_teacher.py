@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.distill.teacher import Teacher
+from bertjax.distill.teacher import Teacher, check_inputs
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.model.stacking import unstack_layers
@@ -40,21 +40,20 @@ def test_a_student_has_the_chosen_blocks_and_all_other_parameters(teacher, scan)
     np.testing.assert_array_equal(teacher.as_student((0, 1, 2, 4), student)['mix']['weights'], four)
 
 
-def test_a_teacher_with_too_few_positions_is_refused(teacher):
-    teacher.check_inputs(8)
+def test_a_teacher_with_too_few_positions_is_refused():
+    check_inputs('DIR', CONFIG, 8)
     with pytest.raises(UserError, match=r'config\.distill\.teacher: found DIR, which has 8 positions, expected 9'):
-        teacher.check_inputs(9)
+        check_inputs('DIR', CONFIG, 9)
 
 
-def test_a_teacher_with_too_few_segment_types_is_refused(teacher):
-    teacher.check_inputs(8, 2)
+def test_a_teacher_with_too_few_segment_types_is_refused():
+    check_inputs('DIR', CONFIG, 8, 2)
     with pytest.raises(UserError, match=r'found DIR, which has 2 segment types, expected 3, as in the corpus'):
-        teacher.check_inputs(8, 3)
+        check_inputs('DIR', CONFIG, 8, 3)
 
 
-def test_a_teacher_without_segment_embeddings_is_accepted(teacher):
-    config = dataclasses.replace(CONFIG, num_segments=0)  # as in DistilBERT
-    dataclasses.replace(teacher, module=types.SimpleNamespace(config=config)).check_inputs(8)
+def test_a_teacher_without_segment_embeddings_is_accepted():
+    check_inputs('DIR', dataclasses.replace(CONFIG, num_segments=0), 8)  # as in DistilBERT
 
 
 def test_the_fingerprint_of_a_teacher_covers_every_number(teacher):

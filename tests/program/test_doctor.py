@@ -68,6 +68,9 @@ def test_a_student_that_does_not_fit_its_teacher_is_a_failure(trained: pathlib.P
     config, sizes = pretraining_config('tiny'), json.loads((trained / 'config.json').read_text())['model']
     config.model.update({name: sizes[name] for name in ('width', 'num_heads', 'mlp_dim', 'max_positions')})
     distillation(config, teacher=str(trained / 'export' / 'hf'))
+    # A run that has not started replaces this vocabulary.
+    (tmp_path / 'tokenizer').mkdir()
+    (tmp_path / 'tokenizer' / 'vocab.txt').write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a']))
 
     def check(flag_keys: tuple[str, ...] = (), **model: int) -> str:
         settings = with_architecture(pretraining_settings(config), tmp_path)
@@ -79,6 +82,11 @@ def test_a_student_that_does_not_fit_its_teacher_is_a_failure(trained: pathlib.P
     assert check(width=64).startswith('FAIL config.model.width: found 64, expected 32, as in the teacher')
     assert check(num_layers=3).startswith('FAIL config.model.num_layers: found 3 blocks, expected at most 2')
     assert check(('distill.layers',)).startswith('FAIL config.distill.layers: ')
+    config.model.max_positions, config.seq_len = 2 * sizes['max_positions'], sizes['max_positions'] + 1
+    config.distill.student_init = 'random'
+    assert f'which has {sizes["max_positions"]} positions' in check()
+    config.seq_len, config.tokenizer = 32, str(tmp_path / 'tokenizer')
+    assert check().startswith('FAIL config.distill.teacher: found a vocabulary of 96 pieces')
 
 
 def test_another_vocabulary_than_the_initial_models_is_named(trained: pathlib.Path, tmp_path: pathlib.Path):
