@@ -83,9 +83,12 @@ def write_exports(
     directories = {name: folder / 'export' / name for name in formats}
     for name, directory in directories.items():
         write_export(content, directory, name)
-    exported = exported_model(folder)
-    if exported is not None and exported not in directories.values() and is_primary() and not is_converted:
-        print(f'{exported} is from an earlier export, but is loaded first: if it is outdated, export it again')
+    others = [name for name in FORMATS if name not in directories and (folder / 'export' / name).is_dir()]
+    if others and is_primary() and not is_converted:
+        exported = exported_model(folder)
+        loaded = f' ({exported.name} is loaded first)' if exported and exported.name in others else ''
+        names = f'{", ".join(others)} from an earlier export{loaded}'
+        print(f'{folder / "export"} also has {names}: if outdated, export again')
     return list(directories.values())
 
 

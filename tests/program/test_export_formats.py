@@ -20,7 +20,9 @@ def model(workdir: pathlib.Path) -> dict:
 def test_every_format_is_the_same_model(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
     """Each export of a task gives the same metrics."""
     workdir = copy_workdir(tuned, tmp_path / 'own')
+    (workdir / 'export' / 'onnx').mkdir()
     result = program.run(f'--workdir={workdir}', '--config.run=export', f'--config.export_formats={FORMATS}', **GLUE)
+    assert f'{workdir / "export"} also has onnx from an earlier export: if outdated, export again' in result.stdout
     assert [line.split('export/')[1] for line in result.stdout.splitlines() if 'exported to' in line] == FORMATS.split(
         ','
     )
@@ -36,7 +38,7 @@ def test_every_format_is_the_same_model(program: Program, tune, tuned: pathlib.P
 def test_pretraining_starts_from_other_formats(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     workdir = copy_workdir(trained, tmp_path / 'own')
     result = program.run(f'--workdir={workdir}', '--config.run=export', '--config.export_formats=orbax,google')
-    assert f'{workdir / "export" / "hf"} is from an earlier export, but is loaded first' in result.stdout
+    assert f'{workdir / "export"} also has hf from an earlier export (hf is loaded first): ' in result.stdout
     for name in ('google/bert_model.ckpt', 'orbax'):
         init = f'--config.init={workdir / "export" / name}'
         result = program.run(f'--workdir={tmp_path / name}', init, '--config.steps=1', '--config.eval_every=0')
