@@ -50,7 +50,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         with primary_first():
             data = distillation_data(settings, distill, folder) if distill else data_from_source(settings, folder)
             # The teacher is loaded before the slow augmentation, so that errors about the teacher are reported early.
-            teacher = task_teacher(data, distill, mesh) if distill else None
+            distillation = distill_task(data, distill, task_teacher(data, distill, mesh)) if distill else NO_TEACHER
         for one in all_settings:
             one.check_memory(data.encoder, mesh, training=True)
         if trials:
@@ -59,7 +59,6 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         if distill and distill.augment:
             add_augmented(data, distill, folder, mesh)
         with primary_first():
-            distillation = distill_task(data, distill, teacher) if distill else NO_TEACHER
             training = Finetuning(data, folder, mesh, distillation)
         state, last = fit(folder, training, use_checkpoint=settings.use_checkpoint)
         finish_task(folder, training.resolved, training.task_model, without_aux(state.eval_params), last, recipe)

@@ -21,7 +21,7 @@ from bertjax.data.augment import (
     repeat_rows,
     token_positions,
 )
-from bertjax.data.batch import ordinals
+from bertjax.data.batch import count_batches, ordinals
 from bertjax.data.features import Features, load_or_build
 from bertjax.data.length_buckets import choose_lengths
 from bertjax.data.loader import global_arrays, local_rows
@@ -31,6 +31,7 @@ from bertjax.distill.settings import DistillationSettings
 from bertjax.distill.teacher import Teacher, check_inputs, check_vocabulary, teacher_config_changes
 from bertjax.errors import UserError
 from bertjax.finetune.task_data import TaskData
+from bertjax.finetune.task_model import prepare
 from bertjax.losses import PRETRAINING
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.layers import NEGATIVE
@@ -50,16 +51,21 @@ PredictWords = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
 def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib.Path, mesh: Mesh) -> None:
     """Adds augmented rows to the training split of `data`, as config.distill.augment specifies.
 
-    Raises a UserError if the masked language model does not exist or does not fit the task, or if the vocabulary has
-    too few words.
+    Raises a UserError if the masked language model does not exist or does not fit the task, if the vocabulary has too
+    few words, or if a stage of the distillation would have no steps; also see `prepare`.
     """
     settings = data.settings
     with primary_first():
         masked_lm = _load_masked_lm(distill, data, mesh)
+        # The mistakes that `prepare` and the check of the stages find are reported before the slow augmentation.
+        prepare(data, mesh, length_count=1, selection_key=settings.selection_key)
         split = data.split('train', training=True)
     plain, fixed = split.features, data.task.fixed_tokens(split.records, split.features, data.tokenizer)
     options = {'times': distill.augment + 1, 'seed': settings.run_seeds.data}
     options |= {'probability': distill.augment_probability, 'count': distill.augment_candidates}
+    if distill.has_two_stages:
+        batches = count_batches(len(plain) * (distill.augment + 1), settings.batch_size)
+        distill.intermediate_steps(settings.total_steps(batches), batches)
     key = ('augmented', plain.fingerprint, masked_lm.fingerprint, tuple(options.items()))
     if fixed.any():
         key += (hashlib.sha256(fixed.tobytes()).hexdigest(),)

@@ -37,9 +37,6 @@ class Finetuning(Experiment):
     def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh, distillation: Distillation = NO_TEACHER):
         settings = data.settings
         self.settings, self.folders, self.data, self._distillation = settings, [folder], data, distillation
-        selection_key = 'config.patience' if settings.patience else ''
-        if settings.use_checkpoint == 'best':
-            selection_key = 'config.use_checkpoint'
         self._train = train = data.split('train', training=True)
         passes = train.passes(settings)
         recorded_count, recorded_packing = _recorded_rows(folder)
@@ -52,7 +49,9 @@ class Finetuning(Experiment):
             splits, passes = [data.split(name) for name in data.eval_splits] or [train], 1
         length_count = settings.max_padded_lengths or recorded_count
         length_count = length_count or data.best_length_count(splits, passes, training=is_padded)
-        self.task_model = prepare(data, mesh, length_count, layout=self.packing.layout, selection_key=selection_key)
+        self.task_model = prepare(
+            data, mesh, length_count, layout=self.packing.layout, selection_key=settings.selection_key
+        )
         self._setups = [self.task_model.setup]
         self.values = task_values
         if distillation is not NO_TEACHER:

@@ -27,6 +27,13 @@ class FinetuningSettings(FinetuningKeys):
         return {self.trainable, *self.sweep.trainable}
 
     @property
+    def selection_key(self) -> str:
+        """The config key that selects a checkpoint or the last step by its dev score; '' for none."""
+        if self.use_checkpoint == 'best':
+            return 'config.use_checkpoint'
+        return 'config.patience' if self.patience else ''
+
+    @property
     def steps_decide(self) -> bool:
         """Whether config.steps sets the length of the run, instead of config.epochs."""
         return parse_duration(self.steps)[0] > 0

@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -238,6 +239,21 @@ def test_a_student_starts_from_layers_of_a_modernbert(program: Program, tmp_path
     assert all(getattr(model.config, name) == getattr(theirs.config, name) for name in same)
     line = program.error(*flags[1:], f'--workdir={tmp_path / "2"}', '--config.model.rope_theta=5e4', **TEXT)
     assert 'config.model.rope_theta: found 50000.0, expected 160000.0, as in the teacher' in line
+
+
+def test_mistakes_are_reported_before_the_augmentation(program, trained, tuned, rte, tmp_path):
+    recipe = {'recipe': 'configs/tinybert.py:glue:rte', 'small': False}
+    broken = copy_workdir(rte, tmp_path / 'broken')
+    (broken / 'dev.tsv').open('a').write('x\ty\n')
+    flags = (f'--workdir={tmp_path / "run"}', *TUNE, teacher(tuned), f'--config.init={trained}')
+    flags += ('--config.distill.augment=1', f'--config.distill.augment_model={trained}')
+    with mock.patch('bertjax.distill.augment.augment_split', side_effect=AssertionError):
+        for arguments, named in (
+            ((f'--config.data={rte}', '--config.packing=on'), "config.packing: found 'on' in a distillation"),
+            ((f'--config.data={broken}',), f'{broken / "dev.tsv"}:35'),
+            ((f'--config.data={rte}',), 'config.distill.intermediate: found 20epochs, which is 240 steps'),
+        ):
+            assert named in program.error(*flags, *arguments, **recipe)
 
 
 @pytest.mark.slow
