@@ -126,11 +126,17 @@ class TextTask(Task[Example, np.ndarray]):
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Example | Blank]:
         options = {'headerless_columns': self.columns, 'format': self.format, 'keep_tabs': self.keep_tabs}
-        for row in read_input(lines, where, self.text_columns, **options):
-            yield row if isinstance(row, Blank) else self.example(row)
+        yield from self._examples(read_input(lines, where, self.text_columns, **options))
 
-    def from_rows(self, rows: Iterator[Record]) -> Iterator[Example]:
-        return map(self.example, select_columns(rows, self.text_columns))
+    def from_rows(self, rows: Iterator[Record]) -> Iterator[Example | Blank]:
+        return self._examples(select_columns(rows, self.text_columns))
+
+    def _examples(self, rows: Iterable[Row | Blank]) -> Iterator[Example | Blank]:
+        needs_text = all(column.required for column in self.text_columns)  # a relation may have tokens instead
+        for row in rows:
+            if needs_text and isinstance(row, Row) and not any(text and text.strip() for text in row.values):
+                row = Blank(row.where, 'an empty text', row.fields)
+            yield row if isinstance(row, Blank) else self.example(row)
 
     def example(self, row: Row, label: str | None = None, index: str = '') -> Example:
         """Builds a record from a row of one or two texts. `label` is the text of the label; None if it is unknown.
