@@ -17,7 +17,7 @@ from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.pretrain.budget_plan import read_plan
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.workdir.files import read_recorded_config, read_recorded_results
-from bertjax.workdir.lock import TRIALS
+from bertjax.workdir.lock import TRIALS, trial_fields
 from bertjax.writers.jsonl import read_rows
 
 _LOCAL_MESH = {'data': -1, 'fsdp': 1, 'tensor': 1}  # fits any machine
@@ -115,6 +115,9 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
             found, fix = f'{recipe}, a recipe without a corpus', 'give that recipe, such as --config=pretrain_tiny'
             raise UserError('--config', found, f'the recipe with which the corpus in {folder} was built', fix)
         return Run(folder, recipe, config, False, [])
+    if trial_fields(folder):
+        fix = f'give --workdir={folder.parent.parent}, or draw the trial with --config.run=plot'
+        raise UserError('--workdir', f'{folder}, a trial of a sweep', 'the workdir of a run or a whole sweep', fix)
     if (folder / RESULTS).exists():
         return _read_evaluation(config, folder, recipe)
     found, fix = f'no run and no corpus in {folder}', 'train first, in this --workdir'

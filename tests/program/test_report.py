@@ -192,6 +192,15 @@ def test_the_page_of_a_sweep_shows_its_trials(
     assert 'No run of the sweep is finished yet' in report(program, workdir, **GLUE).read_text(encoding='utf-8')
 
 
+def test_a_trial_of_a_sweep_has_no_page(program: Program, tmp_path: pathlib.Path):
+    pytest.importorskip('plotly', reason="needs the extra 'report'")
+    trial = tmp_path / 'trials' / 'lr=1'
+    trial.mkdir(parents=True)
+    (trial / 'results.json').write_text('{}')
+    error = program.error(f'--workdir={trial}', '--config.run=report', **GLUE)
+    assert 'a trial of a sweep, expected' in error and f'give --workdir={tmp_path}, or' in error
+
+
 def test_a_missing_plotly_is_an_error(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
     monkeypatch.setitem(__import__('sys').modules, 'plotly', None)
     message = program.error(f'--workdir={tmp_path}', '--config.run=report')
