@@ -65,12 +65,14 @@ class Loop:
 
     def _run_phase(self, phase: Phase) -> None:
         settings = phase.settings
+        # If the previous phase has been shortened, a resumed run enters this phase after its first step.
+        is_start = self._position.step == settings.first_step or self._position.phase < settings.number
         if self._position.phase != settings.number:
             self._position = self._position.enter(settings.number)
         self._interrupt.doing = 'the run is being prepared'
         self._clock.prepare()
         with phase.compiling(self._position.next, settings.last_step - self._position.step):
-            if self._position.step == settings.first_step:
+            if is_start:
                 self._state = phase.begin(self._state)
             if self._position.step == 0 and self._evaluate_first:
                 self._evaluate(phase)

@@ -119,6 +119,16 @@ def test_resuming_at_the_end_of_a_phase_starts_the_next_one(world):
     assert again.events[:3] == ['begin 1', 'load 1 from 0', 'step 7: 0']
 
 
+def test_a_phase_also_begins_if_the_previous_one_was_shortened(world):
+    w = world()
+    w.run()
+    for step, expected in ((4, ['begin 1', 'load 1 from 0', 'step 5: 0']), (8, ['load 1 from 8', 'step 9: 8'])):
+        state, position, _ = w.saved[step]
+        again = world(f'from {step}', ends=(3, 10))
+        again.run(position, state)
+        assert again.events[: len(expected)] == expected
+
+
 def test_a_longer_run_that_returns_to_a_phase_continues_its_examples(world):
     w = world()
     w.run()
