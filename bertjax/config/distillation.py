@@ -4,7 +4,7 @@ import dataclasses
 
 from bertjax.config.ranges import duration, either, integer, number, special, word
 from bertjax.config.run import RATE, TEXT
-from bertjax.config.schema import STATE, key
+from bertjax.config.schema import RUN, STATE, key
 
 _FACTOR = number(0, 1e6)
 _RATE_OR_DEFAULT = either(RATE, special(0.0, 'config.learning_rate'))
@@ -21,7 +21,7 @@ class DistillationKeys:
     The defaults come from DistilBERT (arXiv 1910.01108; huggingface/transformers, research_projects/distillation).
     """
 
-    teacher: str = key('', TEXT, "a workdir, a model's directory or `org/name` on the hub")
+    teacher: str = key('', TEXT, "a workdir, a model's directory or `org/name` on the hub", change=RUN)
     student_init: str = key('alternate', _STUDENT_INIT, 'initialize from the teacher, from `init`, or at random')
     layers: str = key('uniform', _LAYERS, "the blocks of the teacher that the student's blocks imitate")
     temperature: float = key(2.0, number(0.01, 1000), 'the temperature of the soft targets')
@@ -46,4 +46,6 @@ class TaskDistillationKeys(DistillationKeys):
     augment: int = key(0, integer(0, 1000), 'the number of copies of each training row, with some words replaced')
     augment_probability: float = key(0.4, number(0, 1, above=True), 'the probability of replacing a single-piece word')
     augment_candidates: int = key(15, integer(1, 1000), 'replacements are drawn from this many most probable words')
-    augment_model: str = key('', TEXT, 'the model that proposes words; empty: the teacher, which needs an MLM head')
+    augment_model: str = key(
+        '', TEXT, 'the model that proposes words; empty: the teacher, which needs an MLM head', change=RUN
+    )

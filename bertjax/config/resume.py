@@ -87,7 +87,7 @@ def check_processes(configs: Sequence[Mapping[str, Any]]) -> None:
         for name, (first, value, change) in changed_keys(configs[0], config).items():
             # Other keys of free text, such as prompts, have Change.TRAINING.
             may_be_path = bool(first and value) and name in known and known[name].allowed.contains('/')
-            may_be_path &= change is Change.RUN or name.startswith('distill.')
+            may_be_path &= change is Change.RUN
             is_of_machine = change is Change.VERB and known[name].trained is not Trained.RECIPE
             if not may_be_path and not is_of_machine:
                 found, expected = (

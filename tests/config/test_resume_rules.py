@@ -232,6 +232,15 @@ def test_the_teacher_of_each_process_may_have_another_path():
         check_processes([config, changed(config, 'distill.temperature', 7)])
 
 
+def test_a_finished_student_may_have_a_moved_teacher():
+    config = to_plain(bertjax.recipe('distilbert:glue:rte').config) | {'fingerprints': {'teacher': 'a' * 64}}
+    for name in ('teacher', 'augment_model'):
+        moved = changed(config, f'distill.{name}', 'new/path')
+        assert check_resume(config, moved, 'out', finished=True) == [f'distill.{name}:  -> new/path']
+        with pytest.raises(UserError, match=r'the teacher: found b+…, expected a+… as in the checkpoint'):
+            check_resume(config, changed(moved, 'fingerprints.teacher', 'b' * 64), 'out')
+
+
 def test_a_key_that_the_checkpoint_lacks_counts_as_changed(saved):
     older = copy.deepcopy(saved)
     del older['log_every']
