@@ -15,6 +15,7 @@ from bertjax.config.schema import MACHINE, OUTPUT, VERB, Key, keys_of
 from bertjax.config.suggestions import suggestion
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic, write_zip
+from bertjax.files.paths import real_path
 from bertjax.files.small_files import read_json_object, read_json_or_none
 from bertjax.finetune.results import RESULTS, STEP
 from bertjax.finetune.sweep import SWEEP
@@ -134,7 +135,8 @@ def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]
 
     A sweep runs again after a change of a sweep key, and a single run after a change of an OUTPUT key. The old config
     stays recorded until `record_result` is called, so that a killed process does not hide the change. Raises a
-    UserError if any other key of a finished task has changed, except MACHINE and VERB keys.
+    UserError if any other key of a finished task has changed, except MACHINE and VERB keys and the spelling of the path
+    config.data.
     """
     path = folder / REQUEST
     recorded = read_json_object(path, 'restore the file, or give another --workdir') if path.exists() else {}
@@ -143,7 +145,11 @@ def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]
         if not is_finished(folder / task):
             continue
         changed = changed_keys(recorded[task], config) if task in recorded else {}
-        changed = {key: values for key, values in changed.items() if values[2] not in (MACHINE, VERB)}
+        changed = {
+            key: (old, new, change)
+            for key, (old, new, change) in changed.items()
+            if change not in (MACHINE, VERB) and not (key == 'data' and real_path(old) == real_path(new))
+        }
         for key, (old, new, change) in changed.items():
             only_adds_work = change is OUTPUT and not (folder / task / TRIALS).exists()  # a sweep refuses the change
             if not only_adds_work and not key.startswith('sweep.'):

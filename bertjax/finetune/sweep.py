@@ -129,13 +129,13 @@ def _check_same_settings(data: TaskData, folder: pathlib.Path) -> None:
     """Raises a UserError if the workdir has trials with other settings, else writes config.json.
 
     config.sweep may change, because trials may be added to a sweep. MACHINE and VERB keys may change too, and so may
-    config.init if its folder was moved together with the workdir.
+    config.data, which a fingerprint identifies, and config.init if its folder was moved together with the workdir.
     """
     path = folder / 'config.json'
     config = {**to_plain(data.settings), 'fingerprints': data.fingerprints() | data.eval_fingerprints()}
     if path.exists() and (folder / TRIALS).exists():
         for key, (old, new, change) in changed_keys(read_recorded_config(path), config).items():
-            is_moved = (
+            is_moved = key == 'data' or (
                 key == 'init'
                 and f'../{pathlib.Path(old).name}' == _portable_init(new, folder)
                 and (not pathlib.Path(old).exists() or real_path(old) == real_path(new))

@@ -114,7 +114,7 @@ def test_finished_tasks_are_recorded_with_their_results(tmp_path: pathlib.Path):
     write('wnli/results.json', splits={'dev': {'accuracy': 1.0}}, step=3)
     for split, name in (('test', 'RTE.tsv'), ('old', 'CoLA.tsv')):
         write(f'{name.lower()[:-4]}/predictions/{split}/{name}')
-    config = {**to_plain(finetuning_config('glue')), 'steps': 5}
+    config = {**to_plain(finetuning_config('glue')), 'steps': 5, 'data': 'glue'}
     configs = dict.fromkeys(('cola', 'rte', 'wnli'), config)
     assert record_request(tmp_path, configs) == {'cola', 'rte'}
     more = {**configs, 'rte': {**config, 'sweep': {**config['sweep'], 'seeds': [1]}, 'log_every': 2}}
@@ -124,6 +124,9 @@ def test_finished_tasks_are_recorded_with_their_results(tmp_path: pathlib.Path):
     assert record_request(tmp_path, more) == {'cola', 'rte'}
     with pytest.raises(UserError, match=r'config\.seed: found 1 for cola, expected 0, as when the task was finished'):
         record_request(tmp_path, {'cola': {**config, 'seed': 1}})
+    with pytest.raises(UserError, match=r"config\.data: found 'other' for cola, expected 'glue'"):
+        record_request(tmp_path, {'cola': {**config, 'data': 'other'}})
+    assert record_request(tmp_path, {'cola': {**config, 'data': 'glue/'}}) == {'cola'}
     with pytest.raises(UserError, match=r'config\.steps: found 9 for cola, expected 5'):  # config.step may differ
         record_request(tmp_path, {'cola': {**config, 'step': 3, 'steps': 9}})
     summary, table = write_summary(tmp_path, {'qqp': 'no folder'})

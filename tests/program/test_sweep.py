@@ -51,6 +51,7 @@ def test_finished_trials_are_not_run_again(program: Program, tune, trained, rte,
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('trials/*/results.json')}
     again = (*tune, *SWEEP, '--config.log_every=7', '--config.hang_minutes=20')  # keys that do not affect the trials
+    again += (f'--config.data={copy_workdir(rte, tmp_path / "moved" / "data")}',)
     assert '4 runs, 4 of them already finished' in program.run(f'--workdir={tmp_path}', *again, **GLUE).stdout
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob('trials/*/results.json')}
     workdir = copy_workdir(swept, tmp_path / 'moved' / 'rte')  # with the rows of a Python program and an earlier task
