@@ -52,7 +52,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         tuned = load_models(request, lambda data: {name: _labeled(data, name) for name in names})
         data, task, path = tuned.data, tuned.data.task, folder / RESULTS
         facts = _model_facts(request[0][0], folder, tuned)
-        results = {'task': task.name, 'score': task.score, **_read_earlier_results(path, facts)}
+        earlier = read_recorded_results(path) if path.exists() else {}
+        results = {'task': task.name, 'score': task.score, **_merge_facts(earlier, facts)}
         section, predictions_folder = results, folder / 'predictions'
         if other := describe_other_data(request[0][0], folder, results):
             section = results.setdefault(OTHER_DATA, {}).setdefault(other, {})
@@ -86,6 +87,11 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         write_atomic(path, json.dumps(results, indent=2) + '\n')
         console.print(results_table({**results, 'task': task.name, 'parts': parts, 'splits': measured}))
         console.print(f'{path}, {predictions_folder}', markup=False)
+        has_replaced_final = data.finished and STEP in results and not earlier.keys() & {STEP, 'ensemble'}
+        if has_replaced_final and earlier.get('splits'):
+            restored = f'--config.run=evaluate --config.split={",".join(earlier["splits"])}'
+            note = f'no longer has the results of the final model, but those of step {results[STEP]}'
+            console.print(f'{path} {note}; {restored} restores them', markup=False)
 
 
 def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: EvaluatedTask | Ensemble) -> dict[str, Any]:
@@ -102,9 +108,8 @@ def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: Eval
     return {**facts, 'trial': trial} if trial else facts
 
 
-def _read_earlier_results(path: pathlib.Path, model: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of results.json with the facts `model`, or only `model` if the file is for another model."""
-    results = read_recorded_results(path) if path.exists() else {}
+def _merge_facts(results: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+    """Returns the content of results.json with the facts `model`, or only `model` if it is for another model."""
     same = all(results.get(key, value) == value for key, value in model.items())
     same &= all(results.get(key) == model.get(key) for key in (STEP, 'ensemble'))
     return {**results, **model} if same else model

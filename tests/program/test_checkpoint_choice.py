@@ -82,6 +82,12 @@ def test_a_stopped_run_resumes_and_its_final_results_count(
     assert 'step' not in final and 'finished' not in json.loads((workdir / 'task.json').read_text())
     program.run(f'--workdir={workdir}', '--config.run=evaluate', **GLUE)
     assert results(workdir) == final
+    out = program.run(f'--workdir={workdir}', '--config.run=evaluate', '--config.step=12', **GLUE).stdout
+    restored = '--config.run=evaluate --config.split=dev'
+    assert f'no longer has the results of the final model, but those of step 12; {restored} restores them' in out
+    out = program.run(f'--workdir={workdir}', *restored.split(), **GLUE).stdout
+    assert 'no longer' not in out and 'step' not in results(workdir)
+    assert results(workdir)['splits'] == final['splits']
     parts = {'train': '60 of 80 records', 'dev': '5 of 9 records'}
     (workdir / 'results.json').write_text(json.dumps(final | {'parts': parts}))
     program.run(f'--workdir={workdir}', '--config.run=export', '--config.step=12', **GLUE)
