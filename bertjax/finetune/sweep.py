@@ -288,7 +288,9 @@ def find_group_size(group: TrialGroup, count: int) -> int:
         lowered = StepLowering(phase.setup, phase.settings, members=count).step(phase.batches[longest])
         try:
             memory = lowered.compile().memory_analysis()
-            fits = memory.argument_size_in_bytes + memory.temp_size_in_bytes < 0.9 * limit
+            # Before the first step, `stack_states` holds all states twice.
+            needed = memory.argument_size_in_bytes + max(memory.temp_size_in_bytes, memory.argument_size_in_bytes)
+            fits = needed < 0.9 * limit
         except jax.errors.JaxRuntimeError as error:  # raised by the compiler for TPUs if the step does not fit
             if 'RESOURCE_EXHAUSTED' not in str(error):
                 raise

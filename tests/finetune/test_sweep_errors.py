@@ -1,4 +1,4 @@
-"""Tests the errors of sweeps, and that their trials start again only if all their checkpoints are damaged."""
+"""Tests the errors of sweeps, their groups, and that trials start again only if all checkpoints are damaged."""
 
 import pathlib
 from unittest import mock
@@ -59,6 +59,17 @@ def test_a_group_continues_in_a_moved_workdir(tmp_path: pathlib.Path, monkeypatc
         sweep.TrialGroup.run(mock.Mock(resolved=resolved, folders=[], _folder=parent / 'rte'), mock.Mock())
     first, moved, other = (call.args[0].name for call in checkpoints.call_args_list)
     assert first == moved != other
+
+
+def test_a_group_fits_with_a_copy_of_its_states(monkeypatch: pytest.MonkeyPatch):
+    def lower(*_, members: int) -> mock.Mock:
+        memory = mock.Mock(argument_size_in_bytes=10 * members, temp_size_in_bytes=members)
+        return mock.Mock(**{'step.return_value.compile.return_value.memory_analysis.return_value': memory})
+
+    monkeypatch.setattr(sweep, 'StepLowering', lower)
+    monkeypatch.setattr(sweep.jax, 'local_devices', lambda: [mock.Mock(**{'memory_stats.return_value': limit})])
+    group, limit = mock.Mock(**{'phases.return_value': [mock.MagicMock(batches={8: None})]}), {'bytes_limit': 100}
+    assert sweep.find_group_size(group, 8) == 4
 
 
 @pytest.mark.parametrize(('key', 'value'), [('patience', 2), ('use_checkpoint', 'best')])
