@@ -69,7 +69,7 @@ _VERBS = {
     'pretrain finetune': 'fit train training',
 }
 _FLAGS = {'config': 'recipe', 'workdir': 'logging_dir output output_dir'}
-# The names of other programs that the short form of the command line accepts. Their values mean the same in bertjax.
+# Options of other programs that the short form of the command line accepts. Their values mean the same in bertjax.
 ALIASES = (
     *('lr', 'max_seq_length', 'max_steps', 'mlm_probability', 'model_name_or_path', 'num_epochs', 'num_train_epochs'),
     *('output_dir', 'warmup_ratio', 'weight_decay'),

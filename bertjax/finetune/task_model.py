@@ -1,4 +1,4 @@
-"""The model of a task with its head on a mesh, for training, evaluation and prediction."""
+"""A task's model, including its head, on a mesh, for training, evaluation and prediction."""
 
 import contextlib
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class TaskModel:
       layout: The layout of packed training batches; None for padded rows.
 
     Attributes:
-      attention: A description of the attention implementation for batches of the longest rows; '' without `shapes`.
+      attention: A description of the attention for batches of the longest rows; '' if only `setup` is used.
     """
 
     def __init__(self, data: TaskData, mesh: Mesh, shapes: tuple[int, ...], layout: PackedLayout | None = None):
@@ -143,7 +143,7 @@ class TaskModel:
         )
 
     def fresh_state(self, seed: int) -> tuple[TrainState, ImportedModel]:
-        """Returns the state at step 0 and the model of `data.source`. `seed` is for the parameters that it lacks."""
+        """Returns the state at step 0 and the model of `data.source`. `seed` initializes its missing parameters."""
         task, labels = self.data.task, self.data.task.huggingface().get('id2label')
         imported = load_task_model(self.data.source, self.setup.module, task.head, id2label=labels, seed=seed)
         return self.setup.create_from(imported.params, seed), imported

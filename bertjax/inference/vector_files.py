@@ -1,4 +1,4 @@
-"""The .npy files of run=extract with one vector per text: the ranges of their dimensions, and a reader."""
+"""Reads the .npy files of run=extract with one vector per text, and the range of values of each dimension."""
 
 import itertools
 import os

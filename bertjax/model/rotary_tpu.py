@@ -1,4 +1,4 @@
-"""A TPU kernel that rotates queries and keys, with one pass over memory forward and one backward.
+"""A TPU kernel that rotates queries and keys. The forward and the backward kernel each pass over memory once.
 
 The halves of a head do not fill a register, so the compiler would copy them into another layout and back. The kernel
 exchanges the halves inside registers. It has not been measured on hardware yet.

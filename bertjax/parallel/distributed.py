@@ -122,8 +122,8 @@ def primary_first(*, sync_workdirs: bool = True) -> Iterator[None]:
     for other processes. Without `sync_workdirs`, separate workdirs do not get the primary's files.
 
     Raises:
-      OtherStoppedError: In the other processes if the primary raised an error. Also in every process without an error
-        if another process could not fetch the primary's files.
+      OtherStoppedError: In the other processes if the primary raised an error. In all others if a process could not
+        fetch the primary's files.
     """
     workdir_sync = _workdir_sync if sync_workdirs else None
     if not is_multiprocess():
@@ -294,10 +294,11 @@ def leave(status: int) -> None:
     """
     status = process_status(status)
     if is_multiprocess():
+        sys.stdout.flush()  # os._exit does not
         try:
             if status == LostError.exit_status:
                 os._exit(status)
             _barrier('bertjax-leaving', _LEAVING)
-        except Exception:  # any error means that the others have not failed
+        except Exception:  # on any error, a joint exit is impossible
             os._exit(status)
     sys.exit(status)

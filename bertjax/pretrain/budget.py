@@ -24,7 +24,7 @@ def find_plan(settings: PretrainingSettings, folder: pathlib.Path) -> BudgetPlan
     """Returns the plan of a run with checkpoints in `folder`, else the plan of the run in config.replay, else None.
 
     Raises:
-      UserError: The run in config.replay has no complete plan, or its plan differs from the plan of the workdir. Or the
+      UserError: config.replay has another plan than the workdir, or no complete plan if the workdir has none. Or the
         workdir has checkpoints but no readable plan, and config.replay is not set.
     """
     # Without checkpoints, the primary process ignores a saved plan, and saves a new plan that other processes read.

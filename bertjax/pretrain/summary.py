@@ -44,7 +44,7 @@ OUTPUT_FILES = {
     'tokenizer': 'the vocabulary',
 }
 _CONTEXT = 8  # the number of tokens that are printed on each side of a filled mask
-_NUM_FILLED = 4  # the number of held-out examples in which a mask is filled
+_NUM_FILLED = 4  # the maximum number of filled masks, one per example
 
 
 def finish_pretraining(
@@ -166,7 +166,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 def _filled_masks(
     params: Any, model_config: BertConfig, tokenizer: Tokenizer, heldout: Examples
 ) -> Iterator[dict[str, Any]]:
-    """Yields the most certain prediction for a [MASK] in each of the first held-out examples that have a [MASK]."""
+    """Yields the most certain [MASK] prediction in each of the first held-out examples; skips any without a [MASK]."""
     batch = heldout.batch(np.arange(_NUM_FILLED))
     forward = jax.jit(make_forward(BertForPreTraining(model_config), PRETRAINING))
     # The parameters are copied to the host, because TPU kernels outside of a mesh cannot compute with sharded arrays.

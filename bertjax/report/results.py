@@ -1,4 +1,4 @@
-"""The results of a task: of one run, the members of an ensemble, or a sweep and its trials, and the errors on dev."""
+"""The sections with the results of a run, an ensemble or a sweep, and with the errors on dev."""
 
 import collections
 import contextlib
@@ -30,7 +30,7 @@ from bertjax.writers.jsonl import read_rows
 
 _CURVES = 12  # the maximum number of trials in the chart of the training loss
 _WORST = 12  # the maximum number of errors with their texts
-_MATRIX = 20  # the maximum number of classes in a confusion table
+_MATRIX = 20  # the maximum number of rows in a confusion table
 _NOTHING = '(nothing)'
 Finished = Sequence[tuple[Trial, Mapping[str, Any]]]
 
@@ -145,10 +145,10 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
     """Returns the section that reviews a finished run's predictions for dev.
 
     `folder` has predictions/: it is the workdir, or the folder of a trial of a sweep, which `about` then describes.
-    Raises a UserError if the records cannot be read, or if the predictions are damaged or for other records.
+    Raises a UserError if the records cannot be read, or if the predictions are damaged or of another number.
     """
     path = folder / 'predictions' / 'dev.jsonl'
-    # Without results, the predictions may be from before an extension of the run, or of another checkpoint.
+    # Without results, the predictions may be from another checkpoint, or from before the run was extended.
     has_results = folder != run.folder or 'dev' in (run.results() or {'splits': {}})['splits']
     if not path.exists() or not has_results:
         note = 'There are no results for dev yet: a finished run and run=evaluate write them.'

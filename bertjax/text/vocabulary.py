@@ -99,7 +99,7 @@ def count_words(texts: Iterable[str], lowercase: bool, strip_accents: bool | Non
     words: collections.Counter[str] = collections.Counter()
 
     def count_chunk(chunk: str, count: int) -> None:
-        if len(chunk) > MAX_CHARACTERS:  # the word is ignored anyway, but the normalizer needs 70 bytes per character
+        if len(chunk) > MAX_CHARACTERS:  # shorten ignored words: the normalizer needs 70 bytes per character
             chunk = _LONG_RUN.sub(r'\1', chunk)
         try:
             normal = normalizer.normalize_str(chunk)

@@ -72,7 +72,7 @@ class SplitFiles:
     def describe(self, **texts: str) -> str:
         """Returns a readable list of the splits and their files, or '' without data. A second line lists unused files.
 
-        `texts` has a description of each split without files.
+        `texts` may describe splits that have no files.
         """
         if not self._where:
             return ''
@@ -92,12 +92,16 @@ class SplitFiles:
         ]
         return '\n'.join([*lines, f'not used: {quote_names(unused)}'] if unused else lines)
 
+    @property
+    def _path(self) -> epath.Path:
+        return user_path(self._data, 'config.data')
+
     def _files_beside(self) -> list[epath.Path]:
         """Returns the paths in the folder, or those beside a single file or saved dataset.
 
         A single file or saved dataset needs a usual name of the training split; otherwise, the list is empty.
         """
-        path = user_path(self._data, 'config.data')
+        path = self._path
         if path.is_file() or is_saved_dataset(path):
             path, is_usual = path.parent, path.name.partition('.')[0] in STEMS['train']
             return sorted(path.iterdir()) if is_usual else []
@@ -148,7 +152,7 @@ class TableFiles(SplitFiles):
 
     @property
     def _path(self) -> epath.Path:
-        return user_path(self._data, 'config.data')
+        return user_path(self._data, 'config.data', tuple(filter(None, self._names.values())))
 
     @property
     def _one_file(self) -> bool:

@@ -109,7 +109,7 @@ class TextTask(Task[Example, np.ndarray]):
         self.labels = list(self.labels)
         if self.labels and (self.regression or len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
             expected = 'nothing, because scores have no labels' if self.regression else 'two or more, all different'
-            fix = 'leave it empty to collect the labels from the data'
+            fix = 'leave it empty' if self.regression else 'leave it empty to collect the labels from the data'
             raise UserError('config.task.labels', repr(tuple(self.labels)), expected, fix)
 
     @property

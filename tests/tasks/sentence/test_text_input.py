@@ -107,3 +107,9 @@ def test_a_file_with_an_unknown_suffix_has_the_format_of_training(tmp_path):
     for where, format in (('new.txt', 'auto'), ('standard input', 'csv'), ('standard input', 'json')):
         lines = ClassificationTask(**{**options, 'format': format}).parse(number_lines('a b\n'), where)
         assert [record.first for record in lines] == ['a b']
+
+
+def test_a_named_split_beside_an_object_is_fetched(bucket):
+    bucket.put({f'mails/{name}.csv': f'text,label\n{name},x\nb,y\n'.encode() for name in ('train', 'other')})
+    task = ClassificationTask('s3://bucket/mails/train.csv', 32, dev='other.csv')
+    assert [task.records(split)[0].first for split in ('train', 'dev')] == ['train', 'other']
