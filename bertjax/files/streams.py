@@ -1,7 +1,7 @@
 """Reads plain or compressed files as chunks or lines, in bounded memory.
 
-If a file is damaged, `chunks` yields all bytes before the damage, and `Lines` yields all complete lines before it. Then
-both raise an error of a type in `DAMAGE`.
+If a file is damaged, `chunks` yields the bytes decompressed before the error, and `Lines` yields their complete lines.
+Then both raise an error of a type in `DAMAGE`.
 """
 
 import bz2
@@ -90,7 +90,7 @@ def chunks(raw: io.BufferedIOBase, compression: str) -> Iterator[bytes]:
     """Yields the decompressed bytes of an open file.
 
     Raises:
-      one of DAMAGE: The file is damaged. All bytes before the damage have been yielded.
+      one of DAMAGE: The file is damaged. The bytes decompressed before the error have been yielded.
     """
     if compression == 'zstd':
         yield from _join_pieces(_zstd_pieces(raw))

@@ -15,7 +15,7 @@ from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.model.row_packing import PackedLayout
 from bertjax.parallel.mesh import is_cpu, row_shards
 
-# The values of config.model.attention that support several sequences in a row.
+# The values of config.model.attention that support rows of several sequences.
 _PACKED_ATTENTION = ('auto', 'dot_product', 'by_head_cpu')
 # The CPU seconds to compile attention for one more row length, per encoder block (compare task_data.COMPILE_TIME).
 _GROUP_COMPILE_TIME = 0.25

@@ -40,7 +40,7 @@ def check_google(
         if value != theirs:
             expected = f'{theirs}, because google-research/bert has no other'
             raise UserError(f'config.model.{name}', f'{value} with google in {_KEY}', expected, _FIX)
-    if config.num_segments < 2:  # with one row, google-research/bert would add nothing to the tokens of a second text
+    if config.num_segments < 2:  # with one segment, google-research/bert adds zeros to the tokens of a second text
         raise UserError('config.model.num_segments', f'{config.num_segments} with google in {_KEY}', 'at least 2', _FIX)
     if head is not None and head.architecture not in dict(HEADS.values()):
         expected = 'a model for classification or question answering, as in run_classifier.py and run_squad.py'
@@ -49,7 +49,7 @@ def check_google(
         expected = 'a WordPiece vocabulary, because google-research/bert reads a vocab.txt'
         raise UserError(_KEY, f'google with a {vocabulary} vocabulary', expected, _FIX)
     if tokenizer is not None and not tokenizer.is_google:
-        found = 'google with other rules for accents or Chinese, added tokens or other special tokens'
+        found = 'google with added or other special tokens, or other rules for accents or Chinese'
         raise UserError(_KEY, found, "BERT's tokenizer, because google-research/bert reads only a vocab.txt", _FIX)
 
 

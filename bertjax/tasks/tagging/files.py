@@ -112,10 +112,10 @@ def _count_columns(path: epath.Path, format: TagFormat) -> int:
 def read_input(
     lines: Iterable[Line], where: str, format: TagFormat, input_format: str, labels: Collection[str]
 ) -> Iterator[Sentence | Blank]:
-    """Yields the sentences of an input file, each as soon as its lines are read. Tags are ignored.
+    """Yields the sentences of an input file, except of a JSON list, as soon as they are read. Tags are ignored.
 
     A JSON record or a line of text without words yields a `Blank`. `input_format` is one of INPUTS. With 'auto', the
-    format is 'jsonl' if the first line is a JSON object or begins a list of objects, unless the line is a single [. The
+    format is 'jsonl' if the first line is a JSON object or begins a list of objects, unless the line is only `[`. The
     format of any other .json file is 'json'. Otherwise, the format is 'columns' if
     - the first line has tabs or is -DOCSTART-,
     - or all lines have the same number of columns, at least half of the lines have a tag in `labels`, and at least one
@@ -203,7 +203,7 @@ def split_words(text: str) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]
 
     White space separates words. Each punctuation mark and each Chinese character is a word. Control characters at the
     start and the end of a word are removed. A word that is then empty or only has combining marks is dropped, because
-    it has no pieces.
+    an uncased tokenizer has no pieces for it.
     """
     repaired, positions = repair_surrogates(text)
     words, offsets = [], []
