@@ -259,7 +259,7 @@ def test_a_head_or_a_vocabulary_that_the_original_code_lacks_is_refused(small_co
 def test_a_tokenizer_that_the_original_code_lacks_is_refused(small_config, tokenizer, change):
     assert tokenizer.is_google
     settings = tokenizer._settings | {'normalizer': tokenizer._settings['normalizer'] | change}
-    with pytest.raises(UserError, match='found google .*other rules for accents or Chinese'):
+    with pytest.raises(UserError, match=r'found google .*other rules for accents or Chinese'):
         check_google(small_config(), tokenizer=WordPieceTokenizer(settings))
 
 
