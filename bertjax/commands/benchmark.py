@@ -139,9 +139,9 @@ def _remove_server_files(folder: pathlib.Path) -> None:
 
 
 def _predict(config: ConfigDict, folder: pathlib.Path, splits: list[str]) -> None:
-    """Writes the missing files of a task for the GLUE server, and replaces files that may have only a sample."""
+    """Writes the missing files of a task for the GLUE server."""
     paths = {name: folder / 'predictions' / name / TASKS[config.task.task].splits[name].server for name in splits}
-    missing = [name for name, path in paths.items() if config.max_eval_records or not path.exists()]
+    missing = [name for name, path in paths.items() if not path.exists()]
     if missing:
         predict_config = from_plain({**to_plain(config), 'run': 'predict', 'split': ','.join(missing)})
         predict.run(predict_config, str(folder), ('split',))

@@ -205,10 +205,12 @@ def write_predictions(
 
     FOLDER/SPLIT.jsonl has a row for each of `items`, by default the records of the split; see `prediction_rows`.
     Files for a benchmark's server or scorer, if there are any, are written to FOLDER/SPLIT/ and to FOLDER/SPLIT.zip.
+    A sample has no such files.
     """
     written = [folder / f'{name}.jsonl']
     write_atomic(written[0], json_lines(prediction_rows(task, items or split.records, predictions)))
-    official = task.official_files(name, split.records, predictions)
+    # A benchmark's server or scorer needs a prediction for every record.
+    official = {} if split.population else task.official_files(name, split.records, predictions)
     for file, text in official.items():
         written.append(folder / name / file)
         write_atomic(written[-1], text)

@@ -12,6 +12,8 @@ from squad_world import ask, letters_tokenizer, oracle, qa, squad_json, write
 
 from bertjax.errors import UserError
 from bertjax.finetune.ensemble import Ensemble
+from bertjax.finetune.results import write_predictions
+from bertjax.finetune.task_data import TaskSplit
 from bertjax.losses import span_losses
 from bertjax.metrics.squad import Evaluation, evaluate_v1
 from bertjax.model.config import BertConfig
@@ -49,7 +51,7 @@ def outputs_with_null(features, null):
     return outputs
 
 
-def test_right_outputs_score_1(letters):
+def test_right_outputs_score_1(letters, tmp_path):
     questions = four_questions()[:2]
     task = make('1.1')
     features = task.features(questions, letters, training=False)
@@ -63,6 +65,9 @@ def test_right_outputs_score_1(letters):
     assert rows[1]['true'] == list(questions[1].answers)
     assert CONTEXTS[1][rows[1]['start'] : rows[1]['end']] == 'cafe\u0301s' and 0.9 < rows[1]['probability'] <= 1
     assert list(task.official_files('dev', questions, predictions)) == ['predictions.json', 'nbest_predictions.json']
+    for population, count in ((0, 4), (9, 1)):  # a sample has no official files
+        split = TaskSplit(questions, features, population)
+        assert len(write_predictions(tmp_path / str(population), task, 'dev', split, predictions)) == count
     assert not task.collapsed(questions, predictions)
 
 
