@@ -104,8 +104,9 @@ class Run:
 def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
     """Reads the run in a workdir. A config in the workdir replaces `config`, which is in plain form.
 
-    Raises a UserError if the folder has no run or a file is damaged. If the folder has only a corpus, the recipe must
-    have a corpus. If it has only an evaluation, the recipe must have a task, unless an ensemble member has a config.
+    Raises a UserError if the folder has no run or is a trial of a sweep, or if a file is damaged. If the folder has
+    only a corpus, the recipe must have a corpus. If it has only an evaluation, the recipe must have a task, unless an
+    ensemble member has a config.
     """
     path = folder / 'config.json'
     if path.exists():
@@ -115,7 +116,7 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
             found, fix = f'{recipe}, a recipe without a corpus', 'give that recipe, such as --config=pretrain_tiny'
             raise UserError('--config', found, f'the recipe with which the corpus in {folder} was built', fix)
         return Run(folder, recipe, config, False, [])
-    if trial_fields(folder):
+    if trial_fields(folder) and (folder.parent.parent / 'config.json').exists():
         fix = f'give --workdir={folder.parent.parent}, or draw the trial with --config.run=plot'
         raise UserError('--workdir', f'{folder}, a trial of a sweep', 'the workdir of a run or a whole sweep', fix)
     if (folder / RESULTS).exists():

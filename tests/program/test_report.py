@@ -196,7 +196,8 @@ def test_a_trial_of_a_sweep_has_no_page(program: Program, tmp_path: pathlib.Path
     pytest.importorskip('plotly', reason="needs the extra 'report'")
     trial = tmp_path / 'trials' / 'lr=1'
     trial.mkdir(parents=True)
-    (trial / 'results.json').write_text('{}')
+    assert f'no run and no corpus in {trial}' in program.error(f'--workdir={trial}', '--config.run=report', **GLUE)
+    (tmp_path / 'config.json').write_text('{}')
     error = program.error(f'--workdir={trial}', '--config.run=report', **GLUE)
     assert 'a trial of a sweep, expected' in error and f'give --workdir={tmp_path}, or' in error
 
