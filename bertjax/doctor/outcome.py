@@ -88,12 +88,13 @@ def with_set_keys(
 ) -> dict[str, Any]:
     """Returns the recorded config of a run, in plain form, with the values of `config` for `flag_keys`.
 
-    It also has the values of `config` for the other `command_line_keys` that choose the task or must not change. Keys
-    that the run chooses itself, for example with config.budget, keep the recorded values unless `flag_keys` has them.
+    It also has the values of `config` for the other `command_line_keys` that must not change or that may change the
+    batches of a task. Keys that the run chooses itself, for example with config.budget, keep the recorded values unless
+    `flag_keys` has them.
     """
     known = config_keys(config)
     fixed = {key for key in command_line_keys if key in known and known[key].change is Change.STATE}
-    names = {*flag_keys, *fixed, *(key for key in command_line_keys if key.startswith('task.'))}
+    names = {*flag_keys, *fixed, *(key for key in command_line_keys if key.startswith(BATCH_KEYS))}
     names |= {'steps'} if 'epochs' in names else set()  # the epochs decide the steps
     if 'batch_size' not in names:  # the steps of an epoch depend on the batch size
         config = {**config, 'batch_size': run.config['batch_size']}

@@ -47,6 +47,8 @@ def test_more_epochs_continue_a_run_in_its_own_steps(tmp_path: pathlib.Path):
     config = to_plain(finetuning_config('glue', task='rte'))
     run = Run(tmp_path, 'configs/glue.py', config | {'steps': 468, 'batch_size': 16}, True, [])
     assert outcome.with_set_keys(run, config | {'epochs': 5.0}, (), ('epochs',))['steps'] == 780
+    # The argument of the recipe may also set a key that changes the batches.
+    assert outcome.with_set_keys(run, config | {'seq_len': 256}, ('seq_len',), ())['seq_len'] == 256
 
 
 def test_the_argument_of_a_recipe_does_not_extend_a_run(tmp_path: pathlib.Path):
