@@ -134,8 +134,10 @@ class TextTask(Task[Example, np.ndarray]):
     def _examples(self, rows: Iterable[Row | Blank]) -> Iterator[Example | Blank]:
         needs_text = all(column.required for column in self.text_columns)  # a relation may have tokens instead
         for row in rows:
-            if needs_text and isinstance(row, Row) and not any(text and text.strip() for text in row.values):
-                row = Blank(row.where, 'an empty text', row.fields)
+            if needs_text and isinstance(row, Row):
+                texts = tuple(text or '' for text in row.values)  # one text of a pair may be null
+                empty = Blank(row.where, 'an empty text', row.fields)
+                row = dataclasses.replace(row, values=texts) if any(map(str.strip, texts)) else empty
             yield row if isinstance(row, Blank) else self.example(row)
 
     def example(self, row: Row, label: str | None = None, index: str = '') -> Example:

@@ -56,8 +56,9 @@ def test_a_row_without_text_between_the_rows_of_an_input_is_skipped(mails, where
 
 def test_a_pair_may_have_an_empty_text(tmp_path):
     task = ClassificationTask(str(tmp_path), 32, text_a='title', text_b='body', labels=('x', 'y'))
-    pair, blank = task.from_rows(iter([('x:0', {'title': '', 'body': 'a'}), ('x:1', {'title': '', 'body': None})]))
-    assert pair == Example('', 'a', None) and blank == ('x:1', 'an empty text', {'title': '', 'body': None})
+    rows = [('x', {'title': title, 'body': body}) for title, body in (('', 'a'), (None, 'a'), ('', None))]
+    *pairs, blank = task.from_rows(iter(rows))
+    assert pairs == [Example('', 'a', None)] * 2 and blank == ('x', 'an empty text', rows[2][1])
 
 
 @pytest.mark.parametrize('text', ['call, text, or mail', 'word ' * 40_000, 'a\rb'], ids=['commas', 'long', 'return'])
