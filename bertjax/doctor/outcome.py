@@ -68,7 +68,7 @@ def progress(run: Run, *, at_work: bool) -> Iterator[Check]:
         return
     newest_step, total = steps_done(run)
     last = max(run.steps, newest_step)
-    is_finished = last in (total, (run.results() or {}).get(STOPPED))
+    is_finished = _is_last_step(run, last)
     position = f'step {last:,}' if total is None else f'step {last:,} of {total:,}'
     if at_work or is_finished:
         yield Check('run', OK, f'{"at work" if at_work else "finished"}, {position}')
@@ -81,6 +81,11 @@ def progress(run: Run, *, at_work: bool) -> Iterator[Check]:
         reason = (folder / HANG).read_text(encoding='utf-8', errors='replace').partition('\n')[0]
         fix = f'{folder / HANG} has the stacks of all threads; the same command continues'
         yield Check('hang', WARN, reason.removeprefix('stopped: ').partition(' (')[0], fix)
+
+
+def _is_last_step(run: Run, step: int) -> bool:
+    """Returns whether the run ended at `step`: at its full length, or where config.patience ended it."""
+    return step in (run.total_steps, (run.results() or {}).get(STOPPED))
 
 
 def with_set_keys(
@@ -133,7 +138,7 @@ def not_finite(run: Run) -> Iterator[Check]:
     fix = f'--config.{key}={rate / 2:g}, or a larger config.warmup_fraction'
     if not run.config['optimizer']['clip_norm']:
         fix = '--config.optimizer.clip_norm=1'
-    may_stop = grown >= STOP_AFTER_SKIPPED and run.steps != run.total_steps
+    may_stop = grown >= STOP_AFTER_SKIPPED and not _is_last_step(run, run.steps)
     if rows[-1]['loss'] is None or may_stop:  # non-finite steps ended the run, or may end it soon
         yield Check('numbers', FAIL, f'{message}, including recent steps', fix)
     else:

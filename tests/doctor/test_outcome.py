@@ -170,6 +170,13 @@ def test_not_a_number(tmp_path: pathlib.Path, rows: list[dict], status: str, fou
     assert status == OK or '--config.learning_rate=5e-05' in check.fix
 
 
+def test_a_run_that_patience_ended_is_finished(tmp_path: pathlib.Path):
+    run = pretraining(tmp_path, [train_row(10), train_row(20, skipped=3)])
+    (tmp_path / 'results.json').write_text('{"splits": {}, "stopped_at": 20}')
+    assert only(outcome.not_finite(run)).status == WARN
+    assert only(outcome.progress(run, at_work=False)).message == 'finished, step 20 of 1,000'
+
+
 def test_not_a_number_without_clipping_suggests_clipping(tmp_path: pathlib.Path):
     run = pretraining(tmp_path, [train_row(10, skipped=1)])
     run.config['optimizer']['clip_norm'] = 0.0
