@@ -75,7 +75,6 @@ class PretrainingPhase(PhaseSettings):
                 first_step=begin,
                 last_step=end,
                 batch_size=size,
-                reset_optimizer=self.reset_optimizer and begin == first,
                 schedule_steps=(first, last),
             )
             for size, (begin, end) in parts

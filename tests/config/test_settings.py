@@ -114,8 +114,7 @@ def test_the_stages_of_a_batch_ramp(start: int, sizes: list[int], ends: list[int
     parts = ramped(start).resolve_phases(200)[1].split()
     assert [part.batch_size for part in parts] == sizes and [part.last_step for part in parts] == ends
     assert [part.first_step for part in parts] == [100, *ends[:-1]]
-    assert {(part.number, part.schedule_steps) for part in parts} == {(1, (100, 200))}
-    assert [part.reset_optimizer for part in parts] == [True] + [False] * (len(parts) - 1)
+    assert {(part.number, part.schedule_steps, part.reset_optimizer) for part in parts} == {(1, (100, 200), True)}
     assert [part.batches[128]['input_ids'][0] for part in parts] == [(size, 128) for size in sizes]
     steps = [part.last_step - part.first_step for part in parts]
     assert ramped(start).resolve_phases(200)[1].num_examples == int(np.dot(steps, sizes))

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 
 import jax
@@ -90,7 +91,10 @@ class CountingPhase:
 
 
 class World(Interrupt):
-    """A run with two phases, which end at steps `ends`, that records events; `stop_at` is the step of a signal."""
+    """A run with two phases that records events; `stop_at` is the step of a signal.
+
+    The first phase ends at step ends[0]. The second phase has a part that ends at each later entry.
+    """
 
     def __init__(
         self, folder, clock, bad_steps=(), stop_at=None, log_every=2, eval_every=3, checkpoint_every=4, minutes=0,
@@ -104,7 +108,8 @@ class World(Interrupt):
         self.options = {'eval_every': eval_every, 'checkpoint_every': checkpoint_every, 'checkpoint_minutes': minutes}
 
     def phase(self, number, first_step, last_step):
-        numbers = PhaseSettings(number, first_step, last_step, ROWS, 1, 'constant', 0.0, 1.0)
+        options = {'schedule_steps': (self.ends[0], self.ends[-1]) if number else None}
+        numbers = PhaseSettings(number, first_step, last_step, ROWS, 1, 'constant', 0.0, 1.0, **options)
         return CountingPhase(self, numbers, Heldout(self))
 
     def step(self, state, batch):
@@ -144,7 +149,7 @@ class World(Interrupt):
         zero = jnp.int32(0)
         state = state or TrainState(zero, {'kernel': jnp.float32(0)}, {}, zero, zero)
         options = {
-            'steps': self.ends[1],
+            'steps': self.ends[-1],
             'log_every': self.log_every,
             'evaluate_first': self.evaluate_first,
             **self.options,
@@ -154,7 +159,8 @@ class World(Interrupt):
         recorder = Recorder(experiment, TrainingConsole(10, 0), run_clock, profiled=self.profiled)
         recorder.truncate_after(position.step if position.step else -1)
         try:
-            phases = [self.phase(0, 0, self.ends[0]), self.phase(1, *self.ends)]
+            parts = [(0, 0, self.ends[0]), *((1, *part) for part in itertools.pairwise(self.ends))]
+            phases = [self.phase(*part) for part in parts]
             return loop.Loop(experiment, phases, recorder, self, self, self.patience).run(state, position)
         finally:
             recorder.close()

@@ -124,9 +124,10 @@ def test_a_phase_also_begins_if_the_previous_one_was_shortened(world):
     w.run()
     for step, expected in ((4, ['begin 1', 'load 1 from 0', 'step 5: 0']), (8, ['load 1 from 8', 'step 9: 8'])):
         state, position, _ = w.saved[step]
-        again = world(f'from {step}', ends=(3, 10))
+        again = world(f'from {step}', ends=(3, 6, 10))  # the second phase has two parts
         again.run(position, state)
         assert again.events[: len(expected)] == expected
+        assert [e for e in again.events if e.startswith('begin')] == expected[:-2]
 
 
 def test_a_longer_run_that_returns_to_a_phase_continues_its_examples(world):
