@@ -156,12 +156,13 @@ class Finetuning(Experiment):
             self._describe_rows(),
         ]
         intervals = self.settings.eval_every, self.settings.checkpoint_every
-        (first, last), period = [0, *self._stage_ends][-2:], math.lcm(*intervals)
-        has_choice = settings.patience or (all(intervals) and (last - 1) // period > first // period)
+        period, (start, end) = math.lcm(*intervals), [0, *self._stage_ends][-2:]  # of the last stage
+        has_choice = settings.patience or (all(intervals) and (end - 1) // period > start // period)
         if settings.use_checkpoint == 'best' and not has_choice:
+            stage = ' in the last stage' if len(self._setups) > 1 else ''
             lines.append(
-                'warning: config.use_checkpoint=best can choose only the last step, the only one saved and '
-                'evaluated: set config.eval_every and config.checkpoint_every to one shorter interval'
+                f'warning: config.use_checkpoint=best can choose only the last step, the only one{stage} that is saved '
+                'and evaluated: set config.eval_every and config.checkpoint_every to one shorter interval'
             )
         return '\n'.join(lines)
 

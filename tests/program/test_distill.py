@@ -284,7 +284,7 @@ def test_a_killed_run_with_augmented_rows_ends_in_the_same_bits(
         assert (tmp_path / 'whole' / file).read_bytes() == (tmp_path / 'killed' / file).read_bytes(), file
     rewind(tmp_path / 'killed', step=12)  # of the steps 9 and 18, which this interval evaluates, 9 ends the first stage
     out = program.run(*flags, '--config.eval_every=9', **recipe).stdout
-    assert 'warning: config.use_checkpoint=best can choose only the last step' in out
+    assert 'can choose only the last step, the only one in the last stage that is saved and evaluated' in out
 
 
 @pytest.mark.slow

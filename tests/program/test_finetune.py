@@ -36,7 +36,7 @@ def test_a_head_from_the_checkpoint_is_evaluated_at_step_0(
 ):
     flags = (f'--config.init={tuned}/export/hf', '--config.steps=1', '--config.use_checkpoint=best')
     out = program.run(f'--workdir={tmp_path}', *tune, *flags, **GLUE).stdout
-    assert 'warning: config.use_checkpoint=best can choose only the last step' in out
+    assert 'can choose only the last step, the only one that is saved and evaluated' in out
     first, last = rows(tmp_path / 'metrics.jsonl', 'dev')
     assert (first['step'], last['step']) == (0, 1)
     assert first['accuracy'] == results(tuned)['splits']['dev']['accuracy']
