@@ -94,24 +94,24 @@ def distill_pretraining(
 ) -> tuple[PretrainingSettings, Distillation]:
     """Loads and checks the teacher of a pre-training run, before any text is read.
 
-    Returns the settings with the student's tokenizer, and the distillation for `Pretraining`. Raises a UserError if
-    `check_student` does, or if the teacher has no MLM head for the soft loss.
+    Returns the settings with the student's tokenizer, and the distillation for `Pretraining`. Raises a UserError as
+    `resolve_student` does, or if the teacher has no MLM head for the soft loss.
     """
-    settings, student = check_student(settings, distill, folder)
+    settings, student = resolve_student(settings, distill, folder)
     teacher = _load_teacher(settings, distill, student, mesh)
     if distill.soft:
         teacher.check_head(('mlm',), 'a masked language model')
     return settings, _distillation(teacher, distill, student)
 
 
-def check_student(
+def resolve_student(
     settings: PretrainingSettings, distill: DistillationSettings, folder: pathlib.Path
 ) -> tuple[PretrainingSettings, BertConfig]:
-    """Compares the student of a pre-training run with the config and the tokenizer of its teacher.
+    """Returns the settings with the student's tokenizer, and the config of the student. Reads no weights.
 
-    Returns the settings with the student's tokenizer, and the config of the student. If config.tokenizer and
-    config.init are empty, the student uses the tokenizer of the teacher. Raises a UserError if the teacher has another
-    vocabulary or too few positions, or if it cannot be compared with the student or copied to it.
+    If config.tokenizer and config.init are empty, the student uses the tokenizer of the teacher. Raises a UserError if
+    the teacher has another vocabulary, another number of token embeddings, or too few positions or segment types, or if
+    it cannot be compared with the student or copied to it.
     """
     directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     if not settings.tokenizer and not settings.init:

@@ -19,7 +19,7 @@ from bertjax.config.ranges import is_in_epochs
 from bertjax.config.run import RunKeys
 from bertjax.cost.memory_search import MemorySearch
 from bertjax.data.batch import count_batches
-from bertjax.distill.run import check_student
+from bertjax.distill.run import resolve_student
 from bertjax.distill.settings import DistillationSettings
 from bertjax.distill.teacher import KEY
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
@@ -156,7 +156,7 @@ def teacher(
     distill.check(settings.init, flag_keys)
     directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     if isinstance(settings, PretrainingSettings):
-        check_student(settings, distill, folder)
+        resolve_student(settings, distill, folder)
     yield Check('teacher', OK, directory)
 
 
