@@ -86,8 +86,8 @@ def check_processes(configs: Sequence[Mapping[str, Any]]) -> None:
         known = config_keys(config)
         for name, (first, value, change) in changed_keys(configs[0], config).items():
             # Other keys of free text, such as prompts, have Change.TRAINING.
-            may_be_path = bool(first and value) and name in known and known[name].allowed.contains('/')
-            may_be_path &= change is Change.RUN
+            is_set_run_key = change is Change.RUN and bool(first and value) and name in known
+            may_be_path = is_set_run_key and known[name].allowed.contains('/')
             is_of_machine = change is Change.VERB and known[name].trained is not Trained.RECIPE
             if not may_be_path and not is_of_machine:
                 found, expected = (

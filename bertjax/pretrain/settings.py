@@ -223,7 +223,7 @@ class PretrainingSettings(PretrainingKeys):
             resolve_durations(self, total)
 
     def check_new_vocabulary(self) -> None:
-        """Raises a UserError if config.vocab has words, or too many unused pieces, for a vocabulary to train."""
+        """Raises a UserError if a vocabulary is trained with config.vocab.add or too large a config.vocab.unused."""
         if self.tokenizer or self.init:
             return
         if self.vocab.unused + len(SPECIAL_TOKENS) >= self.vocab.size:

@@ -88,7 +88,7 @@ def write_exports(
         exported = exported_model(folder)
         loaded = f' ({exported.name} is loaded first)' if exported and exported.name in others else ''
         names = f'{", ".join(others)} from an earlier export{loaded}'
-        print(f'{folder / "export"} also has {names}: if outdated, export again')
+        print(f'{folder / "export"} also has {names}: export again what is outdated')
     return list(directories.values())
 
 

@@ -22,7 +22,7 @@ def test_every_format_is_the_same_model(program: Program, tune, tuned: pathlib.P
     workdir = copy_workdir(tuned, tmp_path / 'own')
     (workdir / 'export' / 'onnx').mkdir()
     result = program.run(f'--workdir={workdir}', '--config.run=export', f'--config.export_formats={FORMATS}', **GLUE)
-    assert f'{workdir / "export"} also has onnx from an earlier export: if outdated, export again' in result.stdout
+    assert f'{workdir / "export"} also has onnx from an earlier export: export again what is outdated' in result.stdout
     assert [line.split('export/')[1] for line in result.stdout.splitlines() if 'exported to' in line] == FORMATS.split(
         ','
     )
