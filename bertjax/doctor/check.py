@@ -6,9 +6,10 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 
+import jax
 from rich.text import Text
 
-from bertjax.errors import UserError, printable
+from bertjax.errors import UserError, first_line, printable
 from bertjax.terminal import Console
 
 OK, WARN, FAIL = 'ok', 'warn', 'FAIL'
@@ -34,7 +35,7 @@ class Check:
 
 
 def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[..., Iterator[Check]]]:
-    """Decorates a generator of checks: a UserError becomes a failed check of `about`."""
+    """Decorates a generator of checks: a UserError or an error of JAX becomes a failed check of `about`."""
 
     def decorate(function: Callable[..., Iterable[Check]]) -> Callable[..., Iterator[Check]]:
         @functools.wraps(function)
@@ -43,6 +44,11 @@ def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[...
                 yield from function(*args, **options)
             except UserError as error:
                 yield Check(about, FAIL, f'{error.where}: found {error.found}, expected {error.expected}', error.fix)
+            except jax.errors.JaxRuntimeError as error:
+                if 'RESOURCE_EXHAUSTED' in str(error):  # see memory.py
+                    raise
+                fix = 'end the process that uses the devices, or repair the driver'
+                yield Check(about, FAIL, f'JAX cannot compute: {first_line(error)}', fix)
 
         return run
 

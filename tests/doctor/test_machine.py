@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import tempfile
 import types
+from unittest import mock
 
 import jax
 import pytest
@@ -66,9 +67,14 @@ def test_an_unused_or_unavailable_accelerator_is_reported(monkeypatch: pytest.Mo
     (check,) = machine.devices()
     assert check.status == FAIL and check.message.startswith("JAX's devices: found TPU is already in use by process 7,")
 
-    monkeypatch.setattr(machine, 'training_devices', fail)  # JAX starts, but cannot compute
+    error = jax.errors.JaxRuntimeError('INTERNAL: cuDNN failed\nand more')
+    monkeypatch.setattr(machine, 'training_devices', mock.Mock(side_effect=error))
     (check,) = machine.devices()
-    assert check.status == FAIL and check.message == 'JAX cannot compute: TPU is already in use by process 7'
+    assert check.status == FAIL and check.message == 'JAX cannot compute: INTERNAL: cuDNN failed'
+    error = jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory')  # the program reports this error
+    monkeypatch.setattr(machine, 'training_devices', mock.Mock(side_effect=error))
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        list(machine.devices())
 
 
 def test_a_disk_with_too_little_space_is_reported(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

@@ -3,6 +3,7 @@
 import pathlib
 from types import SimpleNamespace
 
+import jax
 import pytest
 
 from bertjax.config.recipes import phase, pretraining_config
@@ -70,6 +71,22 @@ def test_the_plan_of_this_machine_and_of_the_config():
     checks = list(plan.config(settings_of(max_predictions=100), pathlib.Path('run')))
     assert [check.status for check in checks] == [OK] and '2 layers of width 128' in checks[0].message
     assert plan.steps_of(settings_of(epochs=2.0)) is None and plan.steps_of(settings_of()) == 1000
+
+
+@pytest.mark.parametrize(
+    ('error', 'message'),
+    [
+        ('INTERNAL: cuDNN failed', 'JAX cannot compute: INTERNAL: cuDNN failed'),
+        ('RESOURCE_EXHAUSTED: Out of memory', 'does not fit on the devices'),
+    ],
+)
+def test_a_failed_step_is_a_failed_check(error: str, message: str, monkeypatch: pytest.MonkeyPatch):
+    def fail(*args):
+        raise jax.errors.JaxRuntimeError(error)
+
+    monkeypatch.setattr(plan, 'time_phase', fail)
+    *_, check = plan.on_this_machine(settings_of(), 0, 1000)
+    assert check.status == FAIL and check.message.endswith(message)
 
 
 def test_errors_of_the_checks_of_pretrain_are_reported(tmp_path: pathlib.Path):
