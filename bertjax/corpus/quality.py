@@ -94,14 +94,22 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
         warnings.append(
             f'{repeated:.0%} of the lines are copies of another line: headings, menus and boilerplate are learned by '
             'heart; clean them away before training.'
+            if is_text
+            else f'{repeated:.0%} of the sentences are copies of another: they are learned by heart; remove those that '
+            'are mistakes.'
         )
     if facts['unknown_rate'] > UNKNOWN:
-        letters = 'letters' if is_text else 'symbols'
-        warnings.append(
-            f'{facts["unknown_rate"]:.1%} of the tokens are [UNK]: the vocabulary lacks {letters} of this text. Train '
-            f"a vocabulary on this text (--config.tokenizer=''), large enough for all {letters} (config.vocab.size), "
-            'or, with config.init, add words (config.vocab.add).'
+        cause = 'the vocabulary lacks letters of this text'
+        fix = (
+            "Train a vocabulary on this text (--config.tokenizer=''), large enough for all letters "
+            '(config.vocab.size), or, with config.init, add words (config.vocab.add)'
         )
+        if options.format == 'ids':
+            cause, fix = 'the corpus contains its id', 'Check that the ids belong to config.tokenizer'
+        elif not is_text:
+            cause = 'the vocabulary lacks symbols of the corpus'
+            fix = "Train one on the corpus (--config.tokenizer=''), large enough for all symbols (config.vocab.size)"
+        warnings.append(f'{facts["unknown_rate"]:.1%} of the tokens are [UNK]: {cause}. {fix}.')
     if facts['pieces_per_word'] > PIECES_PER_WORD:
         warnings.append(
             f'{facts["pieces_per_word"]:.2f} pieces a word (English with a large English vocabulary has 1.1): the '

@@ -142,11 +142,17 @@ def test_warnings_about_sequences_do_not_advise_on_text(tmp_path: pathlib.Path, 
     rows = [{'codes': [5 + (i + j) % 40 for j in range(200)]} for i in range(30)]
     report = build_store(write_jsonl(tmp_path, rows), tmp_path / 'flat', SYMBOLS, options(format='ids'))
     assert 'Give each document as a list of sentences' in report['warnings'][0]
-    words = ('blank lines', 'full stops', 'letters')
+    words = ('blank lines', 'full stops', 'letters', 'boilerplate', 'of this text')
     assert not any(word in warning for warning in report['warnings'] for word in words)
     rows = [*documents(), {'codes': [['new']] * 9}]
     report = build_store(write_jsonl(tmp_path, rows), tmp_path / 'store', SYMBOLS, options())
-    assert any('the vocabulary lacks symbols of this text' in warning for warning in report['warnings'])
+    assert any('the vocabulary lacks symbols of the corpus. Train one' in warning for warning in report['warnings'])
+    assert not any(word in warning for warning in report['warnings'] for word in words)
+    rows = [{'codes': [[1]] * 9}] * 5  # 1 is the id of [UNK]
+    report = build_store(write_jsonl(tmp_path, rows), tmp_path / 'ids', SYMBOLS, options(format='ids'))
+    assert any('of the sentences are copies of another: they' in warning for warning in report['warnings'])
+    assert any('[UNK]: the corpus contains its id. Check' in warning for warning in report['warnings'])
+    assert not any(word in warning for warning in report['warnings'] for word in words)
     monkeypatch.setattr('bertjax.corpus.quality.MANY_SENTENCES', 5)
     (warning,) = warn_long_documents(open_store(tmp_path / 'store'))
     assert 'Cut them into shorter documents' in warning and 'blank lines' not in warning
