@@ -148,9 +148,11 @@ def test_a_run_on_a_task_is_checked(
     sweep = ('--config.sweep.seeds=(0,1)', '--config.patience=2', '--config.eval_every=9')
     out = program.run(f'--workdir={tmp_path}', *tune, *sweep, DOCTOR, status=2, **GLUE).stdout
     assert 'config.patience: found 2 in a sweep' in out
-    sweep = ('--config.sweep.epochs=(2.0,3.0)', '--config.epochs=0.01')  # no trial has config.epochs
+    # No trial has config.epochs or config.batch_size.
+    sweep = ('--config.sweep.epochs=(2.0,3.0)', '--config.epochs=0.01', '--config.sweep.batch_size=(8,)')
     out = program.run(f'--workdir={tmp_path}', *tune, *sweep, DOCTOR, **GLUE).stdout
-    assert statuses(out)['hours'] == 'ok' and 'for one of 2 runs' in out
+    assert statuses(out)['hours'] == 'ok' and 'for the first of 2 runs, in ascending order' in out
+    assert 'on this machine, 8 rows' in out
     result = program.run(f'--workdir={tmp_path / "run"}', *tune, '--config.data=/nowhere', DOCTOR, status=2, **GLUE)
     assert statuses(result.stdout)['data'] == 'FAIL'
     out = program.run(f'--workdir={trained}', *tune, DOCTOR, status=2, **GLUE).stdout
