@@ -22,6 +22,8 @@ _FIXES = {
     errno.EPERM: 'change its permissions, or give another path',
     errno.EIO: 'check the disk; files saved earlier are complete, and the same command continues from them',
     errno.ESTALE: 'check that its disk is mounted; the same command continues',
+    errno.ENOTCONN: 'check that its disk is mounted; the same command continues',
+    errno.ETIMEDOUT: 'check that its disk is mounted; the same command continues',
     errno.ENOTDIR: 'move the file that is in its way, or give another path',
     errno.EEXIST: 'move the file that is in its way, or give another path',
     errno.EISDIR: 'move the folder that is in its way, or give another path',

@@ -64,17 +64,23 @@ def test_a_missing_file_is_an_error(tmp_path: pathlib.Path):
 
 
 class FailingDisk(io.RawIOBase):
+    def __init__(self, number: int):
+        self._number = number
+
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer) -> int:
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        raise OSError(self._number, os.strerror(self._number))
 
 
+@pytest.mark.parametrize('number', [errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT])
 @pytest.mark.parametrize('read', [read_text, lambda path: list(read_lines(path))])
-def test_an_error_of_the_disk_is_not_damage_of_the_file(read, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr('bertjax.tasks.reading.texts._open', lambda path: io.BufferedReader(FailingDisk()))
-    with pytest.raises(OSError, match=os.strerror(errno.ESTALE)) as caught:
+def test_an_error_of_the_disk_is_not_damage_of_the_file(
+    read, number: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr('bertjax.tasks.reading.texts._open', lambda path: io.BufferedReader(FailingDisk(number)))
+    with pytest.raises(OSError, match=os.strerror(number)) as caught:
         read(tmp_path / 'a.txt.gz')
     assert explain_os_error(caught.value, 'workdir').where == str(tmp_path / 'a.txt.gz')
 
