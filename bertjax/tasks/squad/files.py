@@ -64,15 +64,15 @@ class SquadFiles(SplitFiles):
     def _no_file_error(self, split: str) -> UserError:
         folder = self._folder
         if folder.is_file():
-            parent, name = os.path.split(self._data)  # not of `folder`, which may be a copy of an object
+            parent, name = os.path.split(self._data.rstrip('/'))  # not of `folder`, which may be a copy of an object
             fix = f'give {parent or "."}, with config.task.{split}_file={name}'
             return UserError('config.data', f'the file {self._data}', 'its folder', fix)
-        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else None
+        names = sorted(path.name for path in folder.glob('[!.]*')) if folder.is_dir() else None
         found = 'no such folder' if names is None else quote_names(names) if names else 'an empty folder'
         usual = f'{split}-v{self._version}.json'
         expected = self._names[split] or f'{usual} or {usual}.gz, or {split}.json, {split}.jsonl …'
         fix = f'check config.data and config.task.{split}_file, or download the file from SQuAD-explorer'
-        return UserError(str(folder), found, expected, fix)
+        return UserError(self._data or str(folder), found, expected, fix)
 
     def records(self, split: str) -> list[SquadQuestion]:
         """Reads the questions of a split, in order."""

@@ -38,9 +38,10 @@ def test_the_files_of_each_split_are_found(tmp_path):
     for name, found in (
         ('no', 'no such folder'),
         ('mine.json', 'its folder; give .*, with config.task.dev_file=mine.json'),
+        ('mine.json/', 'its folder; give .*, with config.task.dev_file=mine.json'),
     ):
         with pytest.raises(UserError, match=found):
-            SquadTask(data=str(tmp_path / name), seq_len=100).records('dev')
+            SquadTask(data=f'{tmp_path}/{name}', seq_len=100).records('dev')
 
 
 def test_a_single_object_is_refused_with_the_path_of_its_folder(bucket):
@@ -49,6 +50,8 @@ def test_a_single_object_is_refused_with_the_path_of_its_folder(bucket):
         SquadTask(data='s3://bucket/squad/mine.json', seq_len=100).records('dev')
     assert caught.value.found == 'the file s3://bucket/squad/mine.json'
     assert caught.value.fix == 'give s3://bucket/squad, with config.task.dev_file=mine.json'
+    with pytest.raises(UserError, match=r"^s3://bucket/squad: found 'mine\.json', expected dev-v1\.1\.json"):
+        SquadTask(data='s3://bucket/squad', seq_len=100).records('dev')
 
 
 def test_a_deeply_nested_file_is_refused(tmp_path):
