@@ -134,8 +134,8 @@ def _records(name: str, rows: Any) -> Iterable[Any]:
         if len(twice := rows.columns[rows.columns.duplicated()]):
             raise UserError(name, f'two columns {format_value(twice[0])}', 'different names', 'rename one of them')
         series = [rows[column] for column in rows.columns]
-        # `to_numpy` converts integers with missing values, for example of the dtype Int64, to floats.
-        arrays = [x.array if x.dtype.kind in 'iu' else x.to_numpy() for x in series]
+        # As objects, integers with missing values, for example of the dtype Int64, do not become floats.
+        arrays = [x.to_numpy(object if x.dtype.kind in 'iu' else None) for x in series]
         columns = [zip(array, x.isna(), strict=True) for array, x in zip(arrays, series, strict=True)]
         return (
             {column: None if missing else value for column, (value, missing) in zip(rows.columns, row, strict=True)}

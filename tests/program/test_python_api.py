@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import csv
+import datetime
 import json
 import os
 import pathlib
@@ -212,8 +213,11 @@ def test_rows_of_pandas_and_datasets_give_the_same_file(tmp_path):
     assert write_training_rows(tmp_path / 'frame', frame) == written
     arrow = frame.assign(x=frame.x.astype('float[pyarrow]'))
     assert write_training_rows(tmp_path / 'frame', arrow) == written
-    numbers = write_training_rows(tmp_path / 'numbers', frame.assign(n=pd.array([3, None], 'Int64')))
-    assert '"n": 3}' in str(numbers) and '"n": null}' in str(numbers)
+    columns = {'n': pd.array([3, None], 'Int64'), 'm': pd.array([7, None], 'int64[pyarrow]'), 'p': [[1, 2], None]}
+    columns['d'] = pd.array([datetime.timedelta(seconds=5), None], 'duration[us][pyarrow]')
+    numbers = write_training_rows(tmp_path / 'numbers', frame.assign(**columns))
+    assert '"n": 3, "m": 7, "p": [1, 2], "d": "0:00:05"}' in str(numbers)
+    assert '"n": null, "m": null, "p": null, "d": null}' in str(numbers)
     with pytest.raises(bertjax.UserError, match="train: found two columns 'text'"):
         write_training_rows(tmp_path / 'columns', frame.rename(columns={'x': 'text'}))
     datasets = pytest.importorskip('datasets', reason='needs the package datasets, which is large')
