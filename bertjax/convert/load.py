@@ -133,9 +133,10 @@ def load_task_model(
     """Loads a BERT as the start of a task's model.
 
     The encoder is always read from the directory, and pooler and head only if their shapes fit. A head that is not a
-    module of sentence-transformers is read only if the directory's model also has the same class. If both models name
-    their outputs, the names must also be equal, but outputs in another order are reordered. Unnamed outputs are assumed
-    to be in the order of `id2label`. `head_note` reports these cases.
+    module of sentence-transformers is read only if the directory's model also has the same class. A module of
+    sentence-transformers for another encoder width is an error. If both models name their outputs, the names must also
+    be equal, but outputs in another order are reordered. Unnamed outputs are assumed to be in the order of `id2label`.
+    `head_note` reports these cases.
 
     `model` has the config that `read_config` returned for this directory, and `id2label` has the names of its outputs.
     For `seed` and the errors, see `load_pretraining_model`.
@@ -157,12 +158,11 @@ def load_task_model(
         if part == 'encoder' or tensor is None:
             continue
         their_shape = entry.their_shape(shapes[entry.ours], model.config.vocab_size)
-        shape, is_module = tensor.values.shape, '/' in entry.theirs
-        # A module of sentence-transformers may have other outputs, but must fit the width of the encoder.
-        if is_module:
-            is_misfit = shape != their_shape and shape[1:] == their_shape[1:]
+        is_misfit = tensor.values.shape != their_shape
+        if '/' in entry.theirs:  # a module of sentence-transformers may have other outputs, but must fit the encoder
+            is_misfit &= tensor.values.shape[1:] == their_shape[1:]
         else:
-            is_misfit = shape != their_shape or (part == 'head' and not same_head)
+            is_misfit |= part == 'head' and not same_head
         if is_misfit:
             misfits.add(part)
     readable = {name: shape for name, shape in shapes.items() if name.split('/')[0] not in misfits}
