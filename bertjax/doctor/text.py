@@ -44,7 +44,10 @@ def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[C
 
 @check('corpus')
 def corpus(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
-    """Yields the warnings of the corpus report, or the size of the text if there are no warnings."""
+    """Yields the warnings of the corpus report, or the size of the text if there are no warnings.
+
+    Yields nothing if config.data is set without a tokenizer.
+    """
     existing = load_existing_tokenizer(settings, folder)
     if settings.data and existing is None:  # the check of the tokenizer reports this
         return

@@ -65,8 +65,10 @@ def test_copies_and_shuffled_sentences_are_reported(text: pathlib.Path, tmp_path
 def test_missing_text_store_or_vocabulary_is_a_failure(text: pathlib.Path, tmp_path: pathlib.Path):
     (check,) = corpus(settings_of(tmp_path / 'none.txt'), tmp_path)
     assert check.status == FAIL and 'none.txt' in check.message
-    (check,) = tokenizer(settings_of(text, data=str(tmp_path / 'store')), tmp_path)
+    settings = settings_of(text, data=str(tmp_path / 'store'))
+    (check,) = tokenizer(settings, tmp_path)
     assert check.status == FAIL and 'for the store in config.data' in check.message
+    assert not list(corpus(settings, tmp_path))
     (check,) = tokenizer(settings_of(text, tokenizer=str(tmp_path / 'vocab.txt')), tmp_path)
     assert check.status == FAIL and 'vocab.txt' in check.message
 

@@ -92,7 +92,7 @@ class ClassificationTask(TextTask):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """See TextTask; `f1` needs exactly two labels."""
+        """See TextTask. Raises a UserError if `metric` is 'f1' and the number of known labels is not two."""
         if self.labels:
             self._check_metric()
         names = tuple(VALUE_METRICS if self.regression else CLASS_METRICS)
