@@ -104,7 +104,7 @@ def parse_relation(record: Record, text: str, label: str | None = None, *, keep_
 def _parse_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[MarkedEntity, MarkedEntity]]:
     tokens = fields['token']
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
-        raise UserError(f'{where}, token', f'a {type(tokens).__name__}', 'a list of strings', 'correct the record')
+        raise UserError(f'{where}, token', f'a {type(tokens).__name__}', 'one or more strings', 'correct the record')
     starts = [0, *itertools.accumulate(len(token) + 1 for token in tokens)]
     entities = []
     for role in _ROLES:
@@ -117,6 +117,8 @@ def _parse_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[Mar
         if first > last:
             found = f'{role}_start {first} after {role}_end {last}'
             raise UserError(where, found, 'the first and the last token of the entity', 'correct the record')
+        if not ''.join(tokens[first : last + 1]).strip():
+            raise UserError(where, f'an empty {role}', 'an entity with text', 'correct the record')
         entities.append(MarkedEntity(starts[first], starts[last] + len(tokens[last])))
     return check_text(' '.join(tokens), where), (entities[0], entities[1])
 

@@ -139,7 +139,9 @@ def test_invalid_rows_and_texts_are_refused(tacred: RelationTask, tmp_path: path
         ({'subj_end': 9}, 'subj_end 9, expected a number from 0 to 5'),
         ({'obj_start': 3}, 'obj_start 3 after obj_end 2'),
         ({'obj_end': None}, 'obj_end None'),
-        ({'token': 'x ab'}, 'a list of strings'),
+        ({'token': 'x ab'}, 'found a str, expected one or more strings'),
+        ({'token': []}, 'found a list, expected one or more strings'),
+        ({'token': ['x', 'ab', 'c', 'd', '', '.']}, 'an empty subj, expected an entity with text'),
         ({'relation': None}, 'no label'),
         ({'relation': ['a']}, 'the name of a relation'),
     ):
