@@ -54,6 +54,8 @@ def test_the_page_reads_the_predictions_of_a_run(tmp_path: pathlib.Path):
         page_text(json_lines([row, row]))
     with pytest.raises(UserError, match=r'dev\.jsonl: found predictions of another version'):
         page_text(json_lines([row | {'probabilities': None}]))
+    with pytest.raises(UserError, match=r'another label at .*use run=evaluate to write them again'):
+        page_text(json_lines([row | {'true': 'no'}]))
     with pytest.raises(UserError, match=r'dev\.jsonl: found no JSON lines'):
         page_text('{')
 

@@ -267,6 +267,8 @@ class TextTask(Task[Example, np.ndarray]):
 
     def judgments(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         for record, row in zip(records, rows, strict=True):
+            if row.get('true', record.label) != record.label:  # the file was reordered or corrected after the run
+                raise ValueError(f'another label at {record.where}')
             if self.regression:
                 error = abs(record.label - row['score'])
                 yield Judgment(name_texts(record), f'{record.label:g}', f'{row["score"]:.2f}', error)
