@@ -151,7 +151,11 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
     # Without results, the predictions may be from another checkpoint, or from before the run was extended.
     has_results = folder != run.folder or 'dev' in (run.results() or {'splits': {}})['splits']
     if not path.exists() or not has_results:
-        note = 'There are no results for dev yet: a finished run and run=evaluate write them.'
+        note = (
+            'There are no results for dev yet: a finished run and run=evaluate write them.'
+            if 'dev' in task.splits()
+            else 'The data have no labeled dev split.'
+        )
         return Section('errors', 'Errors on dev', note=note)
     records = sample_records(task.records('dev'), run.config['max_eval_records'])
     expected, fix = f'the predictions for {len(records):,} records of dev', 'use run=evaluate to write them again'

@@ -60,6 +60,14 @@ def test_the_page_reads_the_predictions_of_a_run(tmp_path: pathlib.Path):
         page_text('{')
 
 
+def test_the_page_says_why_there_are_no_predictions(tmp_path: pathlib.Path):
+    (tmp_path / 'train.csv').write_text('text,label\na,x\n')
+    run = Run(tmp_path, 'recipe', {'max_eval_records': 0}, True, [])
+    for dev_fraction, note in ((0.1, 'There are no results for dev yet'), (0.0, 'The data have no labeled dev split.')):
+        task = build_task('classification', data=str(tmp_path), seq_len=16, dev_fraction=dev_fraction)
+        assert errors_section(run, task, tmp_path).note.startswith(note)
+
+
 def test_judgments_of_scores(tmp_path: pathlib.Path):
     task = build_task('classification', data=str(tmp_path), seq_len=16, regression=True)
     records = [Example('a', None, 2.0), Example('b', None, 4.5)]
