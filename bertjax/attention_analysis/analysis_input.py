@@ -42,7 +42,7 @@ def inspect_input(source: InputSource) -> tuple[list[str], int | None]:
       relations. Texts from standard input or a pipe are not read, because they can be read only once; `count` is None.
 
     Raises:
-      UserError: The file does not exist, is malformed, or has no text, or a treebank is a pipe or the like.
+      UserError: The file does not exist, is malformed or has no text, or a treebank is not a regular file.
     """
     kind = 'standard input' if source.path == STANDARD_INPUT else unusual_kind(user_path(source.path, source.key))
     if kind and _has_trees(source):  # `read_chunks` reads the file again

@@ -81,7 +81,10 @@ class ExtractKeys:
     )
     precision: str = key('float32', one_of(PRECISIONS), '`npy`: the precision of a dimension; `binary` is one bit')
     calibration: str = key(
-        '', TEXT, "`int8`: take the ranges of these `.npy` vectors; empty: this run's", used_with=('precision', 'int8')
+        '',
+        TEXT,
+        '`int8`: a `.npy` file whose vectors give the ranges; empty: the vectors of this run',
+        used_with=('precision', 'int8'),
     )
     format: str = key('', one_of(('', *FEATURE_FORMATS)), 'the format; empty: `npy`, or JSON lines if `input` is `-`')
     part: int = key(0, integer(0, MANY), 'the number of texts in memory at once; 0: 4096, or 256 with `pool=none`')

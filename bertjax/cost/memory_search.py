@@ -116,8 +116,9 @@ class MemorySearch:
         """
         result = self.compile(phase)
         yield result
-        unit, least = phase.batch_size_start, 2
-        if not phase.batch_size_start:
+        if phase.batch_size_start:
+            unit, least = phase.batch_size_start, 2
+        else:
             unit, least = phase.grad_accum_steps * row_shards(self.setup({}).mesh), 1
         grows = result['fits']
         while result['fits'] == grows and (grows or phase.batch_size > least * unit):

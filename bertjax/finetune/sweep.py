@@ -274,7 +274,7 @@ class TrialGroup(Experiment):
 
 
 def find_group_size(group: TrialGroup, count: int) -> int:
-    """Halves `count` until so many trials fit together in the memory of a device. Returns the result.
+    """Returns the number of trials to train together: `count`, halved until that many fit in the memory of a device.
 
     The result is 1 on a device that reports no memory limit, such as a CPU, where training several trials together is
     not faster. `group` consists of one of the trials.

@@ -268,6 +268,6 @@ def _entries(path: epath.Path, names: Sequence[str]) -> dict[str, str]:
             raise UserError(where, f'the _id {name!r}', expected, 'correct the row')
         if names[-1] not in fields:
             raise UserError(where, f'the fields {quote_names(fields)}', names[-1], 'correct the row')
-        texts = (convert_to_text(fields.get(field), where, lists='refuse', key='') for field in names)
+        texts = (convert_to_text(fields.get(field), where, lists='refuse') for field in names)
         entries[name] = ' '.join(filter(None, texts))
     return entries
