@@ -14,7 +14,15 @@ from bertjax.files.atomic import write_atomic
 from bertjax.files.disk import check_writable
 from bertjax.finetune.ensemble import Ensemble, load_models, member_folders
 from bertjax.finetune.restore import EvaluatedTask, evaluation_settings
-from bertjax.finetune.results import OTHER_DATA, RESULTS, STEP, describe_other_data, results_table, write_predictions
+from bertjax.finetune.results import (
+    OTHER_DATA,
+    RESULTS,
+    STEP,
+    STOPPED,
+    describe_other_data,
+    results_table,
+    write_predictions,
+)
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.parallel.distributed import is_primary, primary_first
@@ -91,7 +99,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         if has_replaced_final and earlier.get('splits'):
             restored = f'--config.run=evaluate --config.split={",".join(earlier["splits"])}'
             note = f'no longer has the results of the final model, but those of step {results[STEP]}'
-            console.print(f'{path} {note}; {restored} restores them', markup=False)
+            console.print(f'{path} {note}; {restored} computes their figures again', markup=False)
 
 
 def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: EvaluatedTask | Ensemble) -> dict[str, Any]:
@@ -109,10 +117,14 @@ def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: Eval
 
 
 def _merge_facts(results: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of results.json with the facts `model`, or only `model` if it is for another model."""
+    """Returns the content of results.json with the facts `model`.
+
+    If the content is for another model, only the facts about the length of the run are kept.
+    """
     same = all(results.get(key, value) == value for key, value in model.items())
     same &= all(results.get(key) == model.get(key) for key in (STEP, 'ensemble'))
-    return {**results, **model} if same else model
+    length = {key: results[key] for key in ('steps', STOPPED) if key in results}
+    return {**results, **model} if same else {**length, **model}
 
 
 def _labeled(data: TaskData, name: str) -> TaskSplit:

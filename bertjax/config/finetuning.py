@@ -42,7 +42,7 @@ class FinetuningKeys(RunKeys):
     run: str = override(RunKeys, 'run', 'finetune')
     task: Mapping[str, Any]
     data: str = override(
-        RunKeys, 'data', about="the folder of the task's files, movable in a sweep too; empty: from tensorflow-datasets"
+        RunKeys, 'data', about="the folder of the task's files, which may move; empty: from tensorflow-datasets"
     )
     max_train_records: int = key(0, integer(0, COUNT), 'train on a fixed random sample of at most this size; 0: all')
     max_eval_records: int = key(

@@ -10,6 +10,7 @@ import jax
 from rich.text import Text
 
 from bertjax.errors import UserError, first_line, printable
+from bertjax.memory import out_of_memory_error
 from bertjax.terminal import Console
 
 OK, WARN, FAIL = 'ok', 'warn', 'FAIL'
@@ -45,9 +46,9 @@ def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[...
             except UserError as error:
                 yield Check(about, FAIL, f'{error.where}: found {error.found}, expected {error.expected}', error.fix)
             except jax.errors.JaxRuntimeError as error:
-                if 'RESOURCE_EXHAUSTED' in str(error):  # see memory.py
-                    raise
                 fix = 'end the process that uses the devices, or repair the driver'
+                if out_of_memory_error(error):
+                    fix = 'end other processes that use the devices, or lower config.batch_size'
                 yield Check(about, FAIL, f'JAX cannot compute: {first_line(error)}', fix)
 
         return run

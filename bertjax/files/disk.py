@@ -21,9 +21,10 @@ _FIXES = {
     errno.EACCES: 'change its permissions, or give another path',
     errno.EPERM: 'change its permissions, or give another path',
     errno.EIO: 'check the disk; files saved earlier are complete, and the same command continues from them',
-    errno.ESTALE: 'check that its disk is mounted; the same command continues',
-    errno.ENOTCONN: 'check that its disk is mounted; the same command continues',
-    errno.ETIMEDOUT: 'check that its disk is mounted; the same command continues',
+    **dict.fromkeys(
+        (errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN),
+        'check that its disk is mounted; the same command continues',
+    ),
     errno.ENOTDIR: 'move the file that is in its way, or give another path',
     errno.EEXIST: 'move the file that is in its way, or give another path',
     errno.EISDIR: 'move the folder that is in its way, or give another path',

@@ -4,6 +4,7 @@ import itertools
 import json
 import pathlib
 import shlex
+import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -82,7 +83,7 @@ def finish_task(
         console.print(f'\ngoodput {goodput}', markup=False)
     files = {
         'results.json': 'the figures above',
-        'predictions': "one line per record, and the benchmark's own files",
+        'predictions': "one line per record, and any files for the benchmark's server or scorer",
         **exports.EXPORT_FOLDERS,
         'metrics.jsonl': 'every figure; also in tensorboard/',
     }
@@ -146,7 +147,7 @@ def export_task(
     card |= data.task.card_facts(data.tokenizer)
     parts = results.get('parts', {})
     card |= {'training data': parts['train']} if 'train' in parts else {}
-    card |= {'stopped at step': results[STOPPED]} if STOPPED in results else {}
+    card |= {'stopped at step': results[STOPPED]} if STOPPED in results and STEP not in results else {}
     card |= {
         f'Split {name}' + (f', {parts[name]}' if name in parts else ''): {
             key: value for key, value in values.items() if value is not None
@@ -205,12 +206,15 @@ def write_predictions(
 
     FOLDER/SPLIT.jsonl has a row for each of `items`, by default the records of the split; see `prediction_rows`.
     Files for a benchmark's server or scorer, if there are any, are written to FOLDER/SPLIT/ and to FOLDER/SPLIT.zip.
-    A sample has no such files.
+    A sample has no such files; those of an earlier evaluation are removed, because they may be of another model.
     """
     written = [folder / f'{name}.jsonl']
     write_atomic(written[0], json_lines(prediction_rows(task, items or split.records, predictions)))
-    # A benchmark's server or scorer needs a prediction for every record.
-    official = {} if split.population else task.official_files(name, split.records, predictions)
+    if split.population:
+        shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / f'{name}.zip').unlink(missing_ok=True)
+        return written
+    official = task.official_files(name, split.records, predictions)
     for file, text in official.items():
         written.append(folder / name / file)
         write_atomic(written[-1], text)

@@ -156,7 +156,8 @@ class Finetuning(Experiment):
             self._describe_rows(),
         ]
         intervals = self.settings.eval_every, self.settings.checkpoint_every
-        period, (start, end) = math.lcm(*intervals), [0, *self._stage_ends][-2:]  # of the last stage
+        period = math.lcm(*intervals)
+        start, end = [0, *self._stage_ends][-2:]  # of the last stage
         has_choice = settings.patience or (all(intervals) and (end - 1) // period > start // period)
         if settings.use_checkpoint == 'best' and not has_choice:
             stage = ' in the last stage' if len(self._setups) > 1 else ''

@@ -168,7 +168,8 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
     try:
         judgments = list(task.judgments(records, rows))
     except (LookupError, TypeError, ValueError) as error:
-        raise UserError(str(path), f'predictions of another version ({error!r})', expected, fix) from None
+        found = f'predictions of other records or of another version ({error!r})'
+        raise UserError(str(path), found, expected, fix) from None
     wrong = sorted((judgment for judgment in judgments if judgment.error > 0), key=lambda judgment: -judgment.error)
     counts = collections.Counter(pair for judgment in judgments for pair in judgment.classes)
     worst = [

@@ -88,6 +88,12 @@ class Judgment:
     classes: Sequence[tuple[str, str]] = ()
 
 
+def check_same_label(row: Mapping[str, Any], label: Any, where: str) -> None:
+    """Raises a ValueError if a prediction is for another label, because its file was reordered or corrected since."""
+    if row.get('true', label) != label:
+        raise ValueError(f'another label at {where}')
+
+
 class Task(abc.ABC, Generic[Record, Prediction]):
     """The base class of tasks. A task reads records, builds features and a model, and reports on the predictions.
 

@@ -56,9 +56,14 @@ class PhaseSettings:
     layout: PackedLayout | None = None
     schedule_steps: tuple[int, int] | None = None
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """`first_step` and `last_step` of the whole phase, also if these settings describe only a part of it."""
+        return self.schedule_steps or (self.first_step, self.last_step)
+
     def make_schedule(self, peak: float | np.ndarray) -> Schedule:
         """Makes the schedule of the phase for a peak learning rate."""
-        first, last = self.schedule_steps or (self.first_step, self.last_step)
+        first, last = self.span
         options = {name: getattr(self, name) for name in ('warmup_fraction', 'power', 'decay', 'decay_fraction')}
         return make_schedule(self.schedule, peak=peak, steps=last - first, first_step=first, **options)
 

@@ -84,7 +84,8 @@ def test_a_stopped_run_resumes_and_its_final_results_count(
     assert results(workdir) == final
     out = program.run(f'--workdir={workdir}', '--config.run=evaluate', '--config.step=12', **GLUE).stdout
     restored = '--config.run=evaluate --config.split=dev'
-    assert f'no longer has the results of the final model, but those of step 12; {restored} restores them' in out
+    note = f'but those of step 12; {restored} computes their figures again'
+    assert f'no longer has the results of the final model, {note}' in out
     out = program.run(f'--workdir={workdir}', *restored.split(), **GLUE).stdout
     assert 'no longer' not in out and 'step' not in results(workdir)
     assert results(workdir)['splits'] == final['splits']

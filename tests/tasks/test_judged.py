@@ -52,7 +52,7 @@ def test_the_page_reads_the_predictions_of_a_run(tmp_path: pathlib.Path):
     assert "'classes': [('yes\\u2028', '1.000', '1.000', '1.000', '1', '1')]" in page_text(json_lines([row]))
     with pytest.raises(UserError, match=r'dev\.jsonl: found 2 lines, expected the predictions for 1 records'):
         page_text(json_lines([row, row]))
-    with pytest.raises(UserError, match=r'dev\.jsonl: found predictions of another version'):
+    with pytest.raises(UserError, match=r'dev\.jsonl: found predictions of other records or of another version'):
         page_text(json_lines([row | {'probabilities': None}]))
     with pytest.raises(UserError, match=r'another label at .*use run=evaluate to write them again'):
         page_text(json_lines([row | {'true': 'no'}]))

@@ -128,6 +128,10 @@ def test_a_phase_also_begins_if_the_previous_one_was_shortened(world):
         again.run(position, state)
         assert again.events[: len(expected)] == expected
         assert [e for e in again.events if e.startswith('begin')] == expected[:-2]
+    state, position, _ = w.saved[4]
+    again = world('second part', ends=(2, 3, 10))  # step 4 is in the second part of the second phase
+    again.run(position, state)
+    assert [e for e in again.events if e.startswith('begin')] == ['begin 1']
 
 
 def test_a_longer_run_that_returns_to_a_phase_continues_its_examples(world):

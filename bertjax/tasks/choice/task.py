@@ -26,7 +26,7 @@ from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import FORMATS, parse_records
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, describe_files
 from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.task import Judgment, Outputs, Task, option
+from bertjax.tasks.task import Judgment, Outputs, Task, check_same_label, option
 from bertjax.text.hash_split import hash64, hash_threshold
 from bertjax.text.tokenizer import Tokenizer
 
@@ -195,6 +195,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
 
     def judgments(self, records: Questions, rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         for record, row in zip(records, rows, strict=True):
+            check_same_label(row, record.label, record.where)
             ending, probabilities = row['prediction'], row['probabilities']
             error = 1 + probabilities[ending] - probabilities[record.label] if ending != record.label else 0.0
             texts = {'prompt': f'{record.context} {record.start}'.strip()}

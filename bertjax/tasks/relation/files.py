@@ -104,7 +104,8 @@ def parse_relation(record: Record, text: str, label: str | None = None, *, keep_
 def _parse_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[MarkedEntity, MarkedEntity]]:
     tokens = fields['token']
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
-        raise UserError(f'{where}, token', f'a {type(tokens).__name__}', 'one or more strings', 'correct the record')
+        expected = 'a list of one or more strings'
+        raise UserError(f'{where}, token', f'a {type(tokens).__name__}', expected, 'correct the record')
     starts = [0, *itertools.accumulate(len(token) + 1 for token in tokens)]
     entities = []
     for role in _ROLES:

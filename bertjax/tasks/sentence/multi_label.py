@@ -17,7 +17,7 @@ from bertjax.tasks.reading.records import Row
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.report import label_report
 from bertjax.tasks.sentence.task import Example, Logits, name_texts
-from bertjax.tasks.task import Judgment, option
+from bertjax.tasks.task import Judgment, check_same_label, option
 
 _SEPARATORS = '|;,'
 _FLAGS = {'1': True, '1.0': True, 'true': True, '0': False, '0.0': False, 'false': False, '': False}
@@ -185,6 +185,7 @@ class MultiLabelTask(ClassificationTask):
 
     def judgments(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         for record, row in zip(records, rows, strict=True):
+            check_same_label(row, list(record.label), record.where)
             true, predicted, probabilities = set(record.label), set(row['labels']), row['probabilities']
             pairs = [(label if label in true else '', label if label in predicted else '') for label in self.labels]
             classes = [pair for pair in pairs if any(pair)]

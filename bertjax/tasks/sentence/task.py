@@ -24,7 +24,7 @@ from bertjax.tasks.sentence.features import LONG, average_rows, text_features
 from bertjax.tasks.sentence.input import read_input
 from bertjax.tasks.sentence.labels import LabeledRecord, find_labels
 from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values
-from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, id2label, option
+from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, check_same_label, id2label, option
 from bertjax.text.tokenizer import Tokenizer
 
 Logits = Sequence[np.ndarray]  # the predictions for several records, see TextTask
@@ -136,8 +136,8 @@ class TextTask(Task[Example, np.ndarray]):
         for row in rows:
             if needs_text and isinstance(row, Row):
                 texts = tuple(text or '' for text in row.values)  # one text of a pair may be null
-                empty = Blank(row.where, 'an empty text', row.fields)
-                row = dataclasses.replace(row, values=texts) if any(map(str.strip, texts)) else empty
+                has_text = any(map(str.strip, texts))
+                row = Row(row.where, texts, row.fields) if has_text else Blank(row.where, 'an empty text', row.fields)
             yield row if isinstance(row, Blank) else self.example(row)
 
     def example(self, row: Row, label: str | None = None, index: str = '') -> Example:
@@ -267,8 +267,7 @@ class TextTask(Task[Example, np.ndarray]):
 
     def judgments(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         for record, row in zip(records, rows, strict=True):
-            if row.get('true', record.label) != record.label:  # the file was reordered or corrected after the run
-                raise ValueError(f'another label at {record.where}')
+            check_same_label(row, record.label, record.where)
             if self.regression:
                 error = abs(record.label - row['score'])
                 yield Judgment(name_texts(record), f'{record.label:g}', f'{row["score"]:.2f}', error)

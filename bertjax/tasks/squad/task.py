@@ -30,7 +30,7 @@ from bertjax.tasks.squad.windows import (
     list_misplaced_answers,
     window_bounds,
 )
-from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, option
+from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, check_same_label, option
 from bertjax.text.tokenizer import Tokenizer
 
 VERSIONS = ('1.1', '2.0')
@@ -254,6 +254,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
     def judgments(self, records: Sequence[SquadQuestion], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """See Task; for SQuAD 2.0, the classes are 'an answer' and 'no answer'."""
         for record, row in zip(records, rows, strict=True):
+            check_same_label(row, list(record.answers or ()), record.where)
             true, answer = record.answers or ('',), row['answer']
             f1 = max(overlap_f1(text, answer, empty_equal=True) for text in true)
             start = record.starts[0] if record.starts else row['start'] or 0

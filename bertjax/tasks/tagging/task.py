@@ -33,7 +33,7 @@ from bertjax.tasks.tagging.features import WORDS, windows, word_pieces
 from bertjax.tasks.tagging.predictions import Tags, gather_word_logits, predict_tags
 from bertjax.tasks.tagging.rows import parse_sentences
 from bertjax.tasks.tagging.schemes import SCHEMES
-from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, option
+from bertjax.tasks.task import BILSTM_UNITS, Judgment, Outputs, Task, check_same_label, option
 from bertjax.text.tokenizer import Tokenizer
 
 _COLUMN = integer(-1000, 1000)  # the allowed indices of columns; a negative index counts from the end
@@ -262,6 +262,7 @@ class TaggingTask(Task[Sentence, Tags]):
     def judgments(self, records: Sequence[Sentence], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """See Task; the classes are the entity types, or plain tags."""
         for record, row in zip(records, rows, strict=True):
+            check_same_label(row, list(record.tags), record.where)
             true, predicted = (self._spans_to_names(tags) for tags in (record.tags, row['tags']))
             bounds = sorted(true.keys() | predicted.keys())
             classes = [(true.get(bound, ''), predicted.get(bound, '')) for bound in bounds]

@@ -67,7 +67,8 @@ def test_right_outputs_score_1(letters, tmp_path):
     assert list(task.official_files('dev', questions, predictions)) == ['predictions.json', 'nbest_predictions.json']
     for population, count in ((0, 4), (9, 1)):  # a sample has no official files
         split = TaskSplit(questions, features, population)
-        assert len(write_predictions(tmp_path / str(population), task, 'dev', split, predictions)) == count
+        assert len(write_predictions(tmp_path, task, 'dev', split, predictions)) == count
+        assert len([path for path in tmp_path.rglob('*') if path.is_file()]) == count
     assert not task.collapsed(questions, predictions)
 
 
