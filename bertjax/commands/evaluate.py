@@ -39,9 +39,9 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 
     In a new workdir, the verb evaluates the model of config.init. With config.ensemble it evaluates the models of
     several workdirs, together and individually. The metrics are added to WORKDIR/results.json; if this file is about
-    another model, its content is replaced. The predictions are written to WORKDIR/predictions. Results on data other
-    than the run's, or with other options of the task, go to the key `other_data` of the file and to
-    predictions/other_data.
+    another model, its content is replaced, except for the length of the run. The predictions are written to
+    WORKDIR/predictions. Results on data other than the run's, or with other options of the task, go to the key
+    `other_data` of the file and to predictions/other_data.
 
     The final model of a finished run keeps its thresholds, such as the null threshold of SQuAD 2.0. For any other
     model, the thresholds are tuned on dev if config.split has dev.
@@ -61,7 +61,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         data, task, path = tuned.data, tuned.data.task, folder / RESULTS
         facts = _model_facts(request[0][0], folder, tuned)
         earlier = read_recorded_results(path) if path.exists() else {}
-        results = {'task': task.name, 'score': task.score, **_merge_facts(earlier, facts)}
+        results = {'task': task.name, 'score': task.score, **_merge_facts(earlier, facts, request[0][0].steps)}
         section, predictions_folder = results, folder / 'predictions'
         if other := describe_other_data(request[0][0], folder, results):
             section = results.setdefault(OTHER_DATA, {}).setdefault(other, {})
@@ -99,7 +99,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         if has_replaced_final and earlier.get('splits'):
             restored = f'--config.run=evaluate --config.split={",".join(earlier["splits"])}'
             note = f'no longer has the results of the final model, but those of step {results[STEP]}'
-            console.print(f'{path} {note}; {restored} computes their figures again', markup=False)
+            console.print(f'{path} {note}; {restored} computes the metrics of the final model again', markup=False)
 
 
 def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: EvaluatedTask | Ensemble) -> dict[str, Any]:
@@ -116,11 +116,14 @@ def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: Eval
     return {**facts, 'trial': trial} if trial else facts
 
 
-def _merge_facts(results: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+def _merge_facts(results: dict[str, Any], model: dict[str, Any], steps: int | str) -> dict[str, Any]:
     """Returns the content of results.json with the facts `model`.
 
-    If the content is for another model, only the facts about the length of the run are kept.
+    If the content is for another model, only the facts about the length of the run are kept. If it is from before the
+    run was extended to `steps`, nothing is kept.
     """
+    if results.get('steps', steps) != steps:
+        return model
     same = all(results.get(key, value) == value for key, value in model.items())
     same &= all(results.get(key) == model.get(key) for key in (STEP, 'ensemble'))
     length = {key: results[key] for key in ('steps', STOPPED) if key in results}

@@ -10,6 +10,7 @@ import pytest
 from running import GLUE, ONE_LENGTH, Program, results, rows
 from test_tasks import SHORT, write_squad
 
+from bertjax.commands.evaluate import _merge_facts
 from bertjax.training.health.interrupt import Interrupt
 
 # The arguments of `stopped` after those of `tune`: 48 steps.
@@ -84,8 +85,8 @@ def test_a_stopped_run_resumes_and_its_final_results_count(
     assert results(workdir) == final
     out = program.run(f'--workdir={workdir}', '--config.run=evaluate', '--config.step=12', **GLUE).stdout
     restored = '--config.run=evaluate --config.split=dev'
-    note = f'but those of step 12; {restored} computes their figures again'
-    assert f'no longer has the results of the final model, {note}' in out
+    note = f'but those of step 12; {restored} computes the metrics of the final model again'
+    assert f'no longer has the results of the final model, {note}' in out and results(workdir)['steps'] == 48
     out = program.run(f'--workdir={workdir}', *restored.split(), **GLUE).stdout
     assert 'no longer' not in out and 'step' not in results(workdir)
     assert results(workdir)['splits'] == final['splits']
@@ -94,6 +95,13 @@ def test_a_stopped_run_resumes_and_its_final_results_count(
     program.run(f'--workdir={workdir}', '--config.run=export', '--config.step=12', **GLUE)
     assert 'accuracy' not in card(workdir)  # the metrics are those of another checkpoint
     assert '60 of 80 records' in card(workdir) and '5 of 9' not in card(workdir)
+
+
+def test_the_length_of_a_run_is_kept_until_the_run_is_extended():
+    length = {'steps': 48, 'stopped_at': 20}
+    final, other = {'init': 'a', **length, 'splits': {}}, {'init': 'a', 'step': 12}
+    assert _merge_facts(final, other, 48) == {**length, **other} and _merge_facts(final, other, 96) == other
+    assert _merge_facts(final, {'init': 'a'}, 48) == final and _merge_facts(final, {'init': 'a'}, 96) == {'init': 'a'}
 
 
 @pytest.mark.slow
