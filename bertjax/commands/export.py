@@ -9,7 +9,7 @@ from bertjax.config.plain import to_plain
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.finetune.restore import load_task, merge_run_config
-from bertjax.finetune.results import RESULTS, STEP, export_task
+from bertjax.finetune.results import RESULTS, STEP, STOPPED, export_task
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.memory import return_freed_memory
 from bertjax.pretrain.restore import load_pretraining
@@ -68,8 +68,8 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
         recorded |= {'steps': tuned.step, 'epochs': epochs}
         results = results if results.get(STEP) == tuned.step else no_metrics
     elif STEP in results or results.get('use_checkpoint', settings.use_checkpoint) != settings.use_checkpoint:
-        # The recorded metrics belong to another checkpoint.
-        results = no_metrics
+        # The recorded metrics belong to another checkpoint, but the step at which the run stopped belongs to this one.
+        results = no_metrics | ({STOPPED: results[STOPPED]} if STOPPED in results else {})
     recorded |= {'card': to_plain(settings.card), 'push_to': settings.push_to}
     written = export_task(folder, recorded, tuned.task_model, tuned.params, results, formats, finished=tuned.finished)
     return f'model of {task.name}' + ('' if tuned.finished else f' at step {tuned.step}'), written

@@ -44,6 +44,10 @@ def test_a_run_ends_early_and_is_finished(program: Program, tune, tmp_path: path
     out = program.run(f'--workdir={again}', *tune, *FLAT, '--config.patience=5', **GLUE).stdout
     assert 'patience: 3 -> 5' in out and steps(again)[-1] == 12
     assert results(again)['stopped_at'] == 12
+    program.run(f'--workdir={again}', '--config.run=evaluate', '--config.step=9', **GLUE)
+    program.run(f'--workdir={again}', '--config.run=export', **GLUE)
+    card = (again / 'export/hf/README.md').read_text()
+    assert 'accuracy' not in card and 'stopped at step' in card
 
 
 def test_patience_needs_evaluations_of_a_single_run(program: Program, tune, tmp_path: pathlib.Path):
