@@ -13,7 +13,7 @@ from rich.table import Table
 from bertjax.config.plain import to_plain
 from bertjax.config.schema import Trained
 from bertjax.convert.content import ExportContent
-from bertjax.files.atomic import write_atomic, write_zip
+from bertjax.files.atomic import write_atomic, write_zip, writes_are_disabled
 from bertjax.files.paths import display_path, real_path
 from bertjax.finetune.advice import advise
 from bertjax.finetune.settings import FinetuningSettings
@@ -206,21 +206,21 @@ def write_predictions(
 
     FOLDER/SPLIT.jsonl has a row for each of `items`, by default the records of the split; see `prediction_rows`.
     Files for a benchmark's server or scorer, if there are any, are written to FOLDER/SPLIT/ and to FOLDER/SPLIT.zip.
-    A sample has no such files; those of an earlier evaluation are removed, because they may be of another model.
+    If there are none, as for a sample, those of an earlier evaluation are removed; they may be of another model.
     """
     written = [folder / f'{name}.jsonl']
     write_atomic(written[0], json_lines(prediction_rows(task, items or split.records, predictions)))
-    if split.population:
-        shutil.rmtree(folder / name, ignore_errors=True)
-        (folder / f'{name}.zip').unlink(missing_ok=True)
-        return written
-    official = task.official_files(name, split.records, predictions)
+    # A benchmark's server or scorer needs a prediction for every record.
+    official = {} if split.population else task.official_files(name, split.records, predictions)
     for file, text in official.items():
         written.append(folder / name / file)
         write_atomic(written[-1], text)
     if official:
         written.append(folder / f'{name}.zip')
         write_zip(written[-1], official)
+    elif not writes_are_disabled():
+        shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / f'{name}.zip').unlink(missing_ok=True)
     return written
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from text_world import MAILS, learned
 
+from bertjax.finetune.results import write_predictions
+from bertjax.finetune.task_data import TaskSplit
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.registry import build_task
 from bertjax.text.tokenizer import load_tokenizer
@@ -51,7 +53,11 @@ def test_the_recipe_of_sick(tmp_path, repository, part: str):
     header = 'pair_ID\tentailment_judgment\trelatedness_score\n'
     for records in (task.records('test'), unlabeled):
         assert task.official_files('test', records, scores) == {'test.txt': header + ''.join(rows)}
-    assert task.official_files('test', [dataclasses.replace(unlabeled[0], fields={})], scores[:1]) == {}
+    no_ids = [dataclasses.replace(record, fields={}) for record in unlabeled]
+    assert task.official_files('test', no_ids, scores) == {}
+    for records, count in ((unlabeled, 3), (no_ids, 1)):
+        write_predictions(tmp_path / 'predictions', task, 'test', TaskSplit(records, None), scores)
+        assert sum(path.is_file() for path in (tmp_path / 'predictions').rglob('*')) == count
 
 
 def test_the_recipes_of_glue_and_classify(repository, mails):
