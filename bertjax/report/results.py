@@ -145,7 +145,7 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
     """Returns the section that reviews a finished run's predictions for dev.
 
     `folder` has predictions/: it is the workdir, or the folder of a trial of a sweep, which `about` then describes.
-    Raises a UserError if the records cannot be read, or if the predictions are damaged or of another number.
+    Raises a UserError if the records cannot be read, or if the predictions are damaged or for other records.
     """
     path = folder / 'predictions' / 'dev.jsonl'
     # Without results, the predictions may be from another checkpoint, or from before the run was extended.
@@ -168,7 +168,7 @@ def errors_section(run: Run, task: Task, folder: pathlib.Path, about: str = '') 
     try:
         judgments = list(task.judgments(records, rows))
     except (LookupError, TypeError, ValueError) as error:
-        found = f'predictions of other records or of another version ({error!r})'
+        found = f'predictions for other records, or by another version of bertjax ({error!r})'
         raise UserError(str(path), found, expected, fix) from None
     wrong = sorted((judgment for judgment in judgments if judgment.error > 0), key=lambda judgment: -judgment.error)
     counts = collections.Counter(pair for judgment in judgments for pair in judgment.classes)

@@ -89,7 +89,7 @@ class Judgment:
 
 
 def check_same_label(row: Mapping[str, Any], label: Any, where: str) -> None:
-    """Raises a ValueError if a prediction is for another label, because its file was reordered or corrected since."""
+    """Raises a ValueError if the true label in a row of predictions is not `label`: the data have changed since."""
     if row.get('true', label) != label:
         raise ValueError(f'another label at {where}')
 

@@ -52,7 +52,7 @@ def test_the_page_reads_the_predictions_of_a_run(tmp_path: pathlib.Path):
     assert "'classes': [('yes\\u2028', '1.000', '1.000', '1.000', '1', '1')]" in page_text(json_lines([row]))
     with pytest.raises(UserError, match=r'dev\.jsonl: found 2 lines, expected the predictions for 1 records'):
         page_text(json_lines([row, row]))
-    with pytest.raises(UserError, match=r'dev\.jsonl: found predictions of other records or of another version'):
+    with pytest.raises(UserError, match=r'dev\.jsonl: found predictions for other records, or by another version'):
         page_text(json_lines([row | {'probabilities': None}]))
     with pytest.raises(UserError, match=r'another label at .*use run=evaluate to write them again'):
         page_text(json_lines([row | {'true': 'no'}]))
@@ -83,10 +83,15 @@ def test_judgments_of_several_labels(tmp_path: pathlib.Path):
     task.labels = ['a', 'b', 'c']
     records = [Example('x', None, ('a', 'b')), Example('y', None, ()), Example('z', None, ('c',))]
     logits = [[2, -2, 1], [-3, -3, -3], [-1, -1, 4]]
-    judgments = list(task.judgments(records, task.rows(records, [np.array(row, float) for row in logits])))
+    rows = list(task.rows(records, [np.array(row, float) for row in logits]))
+    judgments = list(task.judgments(records, rows))
     assert [judgment.error > 0 for judgment in judgments] == [True, False, False]
     assert judgments[0].classes == [('a', 'a'), ('b', ''), ('', 'c')] and judgments[1].classes == []
     assert (judgments[0].true, judgments[0].predicted, judgments[1].true) == ('a, b', 'a, c', 'none')
+    rows[0]['true'].reverse()  # the order of the labels has no meaning
+    assert list(task.judgments(records, rows)) == judgments
+    with pytest.raises(ValueError, match='another label at'):
+        list(task.judgments(records[:1], [rows[0] | {'true': ['a']}]))
 
 
 def test_judgments_of_endings(tmp_path: pathlib.Path):
@@ -100,6 +105,8 @@ def test_judgments_of_endings(tmp_path: pathlib.Path):
         {'prompt': 'A cat It'},
     )
     assert judgments[0].error == pytest.approx(1.6) and judgments[1].error == 0
+    with pytest.raises(ValueError, match='another label at here'):
+        list(task.judgments([record], [rows[1] | {'true': 1}]))
 
 
 def test_judgments_of_answers(tmp_path: pathlib.Path):
@@ -118,6 +125,9 @@ def test_judgments_of_answers(tmp_path: pathlib.Path):
     assert judgments[0].true == 'in the north | the north' and judgments[2].true == 'no answer'
     assert 'in the north' in judgments[0].texts['text'] and len(judgments[0].texts['text']) < 400
     assert judgments[3].classes == [('no answer', 'an answer')] and judgments[0].classes == [('an answer', 'an answer')]
+    for record, true in ((known, []), (unknown, ['the north'])):
+        with pytest.raises(ValueError, match='another label at'):
+            list(task.judgments([record], [rows[0] | {'true': true}]))
     version_1 = build_task('squad', data=str(tmp_path), seq_len=128)
     assert not any(judgment.classes for judgment in version_1.judgments([known], rows[:1]))
 
@@ -135,6 +145,8 @@ def test_judgments_of_tags(tmp_path: pathlib.Path):
     )
     assert (judgments[0].true, judgments[0].predicted) == ('Ada Lovelace [PER]', 'Ada [PER]')
     assert judgments[0].texts == {'sentence': 'Ada Lovelace in London'}
+    with pytest.raises(ValueError, match='another label at file:1'):
+        list(task.judgments([record], [rows[0] | {'true': rows[0]['tags']}]))
     plain = build_task('tagging', data=str(tmp_path), seq_len=16, scheme='plain')
     (judgment,) = plain.judgments([record], rows[:1])
     assert judgment.error == 1 and judgment.classes[1] == ('I-PER', 'O') and len(judgment.classes) == 4

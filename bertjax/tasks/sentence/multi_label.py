@@ -185,8 +185,8 @@ class MultiLabelTask(ClassificationTask):
 
     def judgments(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         for record, row in zip(records, rows, strict=True):
-            check_same_label(row, list(record.label), record.where)
             true, predicted, probabilities = set(record.label), set(row['labels']), row['probabilities']
+            check_same_label({'true': set(row.get('true', true))}, true, record.where)  # in any order
             pairs = [(label if label in true else '', label if label in predicted else '') for label in self.labels]
             classes = [pair for pair in pairs if any(pair)]
             error = sum(1 + abs(probabilities[label] - self.threshold) for label in true ^ predicted)
