@@ -48,7 +48,7 @@ def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[...
             except jax.errors.JaxRuntimeError as error:
                 fix = 'end the process that uses the devices, or repair the driver'
                 if out_of_memory_error(error):
-                    fix = 'end other processes that use the devices, or lower config.batch_size'
+                    fix = 'end other processes that use the devices, or raise config.grad_accum_steps if there are none'
                 yield Check(about, FAIL, f'JAX cannot compute: {first_line(error)}', fix)
 
         return run

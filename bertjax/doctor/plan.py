@@ -189,7 +189,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
     with quiet():
         rows, seconds = _time_task(data.with_settings(runs[0]), mesh)
     hours = max(steps - done, 0) * seconds * runs[0].batch_size / rows / 3600
-    per_run = f'; for {trials[0].name}, the first of {len(runs)} runs' if len(runs) > 1 else ''
+    per_run = f'; for the first of {len(runs)} runs ({trials[0].name})' if len(runs) > 1 else ''
     sample = train if data.task.needs_neighbors else min(_RECORDS, train)
     longest = f'{rows} rows padded to the longest of {sample:,} records'
     yield _hours(hours, steps, f'from steps timed on this machine, {longest} in {seconds:.3g} s{per_run}')

@@ -74,7 +74,7 @@ def test_an_unused_or_unavailable_accelerator_is_reported(monkeypatch: pytest.Mo
     error = jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory')
     monkeypatch.setattr(machine, 'training_devices', mock.Mock(side_effect=error))
     (check,) = machine.devices()
-    assert check.status == FAIL and check.fix.startswith('end other processes that use the devices')
+    assert check.status == FAIL and check.fix.endswith('or raise config.grad_accum_steps if there are none')
 
 
 def test_a_disk_with_too_little_space_is_reported(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):

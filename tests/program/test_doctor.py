@@ -151,7 +151,7 @@ def test_a_run_on_a_task_is_checked(
     # No trial has config.epochs or config.batch_size.
     sweep = ('--config.sweep.epochs=(2.0,3.0)', '--config.epochs=0.01', '--config.sweep.batch_size=(8,)')
     out = program.run(f'--workdir={tmp_path}', *tune, *sweep, DOCTOR, **GLUE).stdout
-    assert statuses(out)['hours'] == 'ok' and ', the first of 2 runs' in out
+    assert statuses(out)['hours'] == 'ok' and 'for the first of 2 runs (' in out
     assert 'on this machine, 8 rows' in out
     result = program.run(f'--workdir={tmp_path / "run"}', *tune, '--config.data=/nowhere', DOCTOR, status=2, **GLUE)
     assert statuses(result.stdout)['data'] == 'FAIL'
