@@ -66,7 +66,7 @@ class Loop:
     def _run_phase(self, phase: Phase) -> None:
         settings = phase.settings
         # If the previous phase has been shortened, a resumed run enters this phase after its first step.
-        is_start = self._position.step == settings.span[0] or self._position.phase < settings.number
+        is_start = self._position.step == settings.phase_steps[0] or self._position.phase < settings.number
         if self._position.phase != settings.number:
             self._position = self._position.enter(settings.number)
         self._interrupt.doing = 'the run is being prepared'

@@ -57,13 +57,13 @@ class PhaseSettings:
     schedule_steps: tuple[int, int] | None = None
 
     @property
-    def span(self) -> tuple[int, int]:
-        """`first_step` and `last_step` of the whole phase, also if these settings describe only a part of it."""
+    def phase_steps(self) -> tuple[int, int]:
+        """The first and the last step of the whole phase, even if these settings describe only a part of it."""
         return self.schedule_steps or (self.first_step, self.last_step)
 
     def make_schedule(self, peak: float | np.ndarray) -> Schedule:
         """Makes the schedule of the phase for a peak learning rate."""
-        first, last = self.span
+        first, last = self.phase_steps
         options = {name: getattr(self, name) for name in ('warmup_fraction', 'power', 'decay', 'decay_fraction')}
         return make_schedule(self.schedule, peak=peak, steps=last - first, first_step=first, **options)
 
