@@ -41,9 +41,7 @@ class FinetuningKeys(RunKeys):
 
     run: str = override(RunKeys, 'run', 'finetune')
     task: Mapping[str, Any]
-    data: str = override(
-        RunKeys, 'data', about="the folder of the task's files, which may move; empty: from tensorflow-datasets"
-    )
+    data: str = override(RunKeys, 'data', about="the folder of the task's files; empty: from tensorflow-datasets")
     max_train_records: int = key(0, integer(0, COUNT), 'train on a fixed random sample of at most this size; 0: all')
     max_eval_records: int = key(
         0, integer(0, COUNT), 'evaluate on a random sample of at most this size; 0: all', trained=RECIPE

@@ -95,8 +95,8 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
             f'{repeated:.0%} of the lines are copies of another line: headings, menus and boilerplate are learned by '
             'heart; clean them away before training.'
             if is_text
-            else f'{repeated:.0%} of the sentences are copies of another and are learned by heart; remove copies that '
-            'are mistakes.'
+            else f'{repeated:.0%} of the sentences are copies of other sentences and are learned by heart; remove '
+            'accidental copies.'
         )
     if facts['unknown_rate'] > UNKNOWN:
         cause = 'the vocabulary lacks letters of this text'

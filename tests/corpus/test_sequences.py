@@ -150,7 +150,7 @@ def test_warnings_about_sequences_do_not_advise_on_text(tmp_path: pathlib.Path, 
     assert not any(word in warning for warning in report['warnings'] for word in words)
     rows = [{'codes': [[1]] * 9}] * 5  # 1 is the id of [UNK]
     report = build_store(write_jsonl(tmp_path, rows), tmp_path / 'ids', SYMBOLS, options(format='ids'))
-    assert any('of the sentences are copies of another and' in warning for warning in report['warnings'])
+    assert any('of the sentences are copies of other sentences and' in warning for warning in report['warnings'])
     assert any('[UNK]: the corpus contains its id. Check' in warning for warning in report['warnings'])
     assert not any(word in warning for warning in report['warnings'] for word in words)
     monkeypatch.setattr('bertjax.corpus.quality.MANY_SENTENCES', 5)

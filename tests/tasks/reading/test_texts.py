@@ -74,7 +74,7 @@ class FailingDisk(io.RawIOBase):
         raise OSError(self._number, os.strerror(self._number))
 
 
-@pytest.mark.parametrize('number', [errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT])
+@pytest.mark.parametrize('number', [errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN])
 @pytest.mark.parametrize('read', [read_text, lambda path: list(read_lines(path))])
 def test_an_error_of_the_disk_is_not_damage_of_the_file(
     read, number: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
