@@ -114,7 +114,10 @@ def with_set_keys(
 @check('resume')
 def resume(run: Run, done: int, config: Mapping[str, Any]) -> Iterator[Check]:
     """Fails if the run cannot continue after the step `done` with `config`, the result of `with_set_keys`."""
-    changes = check_resume(run.config, config, str(run.folder), finished=done == config['steps'])
+    # Where config.patience ended a run, only a higher limit or none continues it.
+    stopped = done == (run.results() or {}).get(STOPPED) and 0 < config['patience'] <= run.config['patience']
+    finished = stopped or done == config['steps']
+    changes = check_resume(run.config, config, str(run.folder), finished=finished)
     if not changes:
         return
     status, fix = OK, ''

@@ -96,6 +96,15 @@ def test_keys_that_change_the_rows_of_a_fine_tuning(tmp_path, key: str, value: A
     assert check.status == status and text in check.message
 
 
+@pytest.mark.parametrize(('patience', 'status'), [(2, FAIL), (3, FAIL), (4, OK), (0, OK)])
+def test_only_a_higher_patience_continues_a_run_that_patience_ended(tmp_path, patience: int, status: str):
+    config = to_plain(finetuning_config('glue', task='rte')) | {'steps': 72, 'patience': 3}
+    (tmp_path / 'results.json').write_text(json.dumps({'splits': {}, 'steps': 72, 'stopped_at': 24}))
+    run = Run(tmp_path, 'configs/glue.py', config, True, [])
+    check = only(outcome.resume(run, 24, config | {'learning_rate': 1e-4, 'patience': patience}))
+    assert check.status == status and 'learning_rate' in check.message
+
+
 CLEAN = {
     'duplicate_documents': 0, 'documents_read': 100, 'duplicate_lines': 0, 'lines': 900, 'unknown_rate': 0.0,
     'neighbour_likeness': 20.0, 'neighbour_likeness_within': 1.6, 'pieces_per_word': 1.1,
