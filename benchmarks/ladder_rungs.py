@@ -37,6 +37,9 @@ def size_keys(layers: int, width: int, heads: int) -> Keys:
 _PACKED_SENTENCES: Keys = {'pairs.mode': 'sentences', 'packing': True}
 _CAUSAL_AND_SHIFTED: Keys = {'masking.causal_share': 0.25, 'model.shifted_predictions': True}
 _ALL_THREE = _PACKED_SENTENCES | _CAUSAL_AND_SHIFTED
+_LARGE_BATCH: Keys = {
+    'vocab.size': 8192, 'batch_size': 256, 'grad_accum_steps': 8, 'learning_rate': 3e-2, 'model.qk_norm': True,
+}  # fmt: skip
 
 LADDER = (
     Rung('bert', {}),
@@ -74,6 +77,7 @@ LADDER = (
     # Packed sentences, causal examples and shifted predictions together.
     Rung('all three', _ALL_THREE, kept=False),
     Rung('all three at 4 x 256', _ALL_THREE | size_keys(*SIZES[2]), kept=False),
+    Rung('all three at 6 x 320, 256 rows', _ALL_THREE | size_keys(*SIZES[3]) | _LARGE_BATCH, kept=False),
     Rung('rows of 32', {'seq_len': 32, 'batch_size': 128, 'max_predictions': 13}, kept=False),
     Rung('rows of 128', {'seq_len': 128, 'batch_size': 32, 'max_predictions': 52}, kept=False),
     Rung('rows of 256', {'seq_len': 256, 'batch_size': 16, 'max_predictions': 103}, kept=False),
