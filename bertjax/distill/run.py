@@ -13,14 +13,13 @@ from bertjax.distill.settings import DistillationSettings
 from bertjax.distill.teacher import KEY, Teacher, check_copies, check_inputs, check_vocabulary, teacher_config_changes
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
-from bertjax.finetune.task_data import TaskData, data_from_source, read_encoder_config
+from bertjax.finetune.task_data import TaskData, data_from_source, load_task_tokenizer, read_encoder_config
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.vocabulary import load_configured_tokenizer
 from bertjax.pretrain.warm_start import embedding_rows
 from bertjax.remote.paths import user_path
-from bertjax.text.tokenizer import load_tokenizer
 from bertjax.training.distillation import Distillation, DistillationStage
 from bertjax.workdir.resolve_path import huggingface_directory
 
@@ -56,8 +55,8 @@ def distillation_data(settings: FinetuningSettings, distill: DistillationSetting
     if distill.student_init == 'init':
         return data_from_source(settings, folder)
     directory = huggingface_directory(distill.teacher, f'config.{KEY}')
-    tokenizer = load_tokenizer(settings.tokenizer or directory)
     teacher = read_encoder_config(settings, directory)
+    tokenizer = load_task_tokenizer(settings, directory, teacher)
     copied = distill.student_layers(teacher)
     count = len(copied) if copied is not None else distill.num_layers or -(-teacher.num_layers // 2)
     encoder = dataclasses.replace(teacher, num_layers=count)

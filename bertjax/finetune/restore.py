@@ -22,7 +22,7 @@ from bertjax.errors import UserError
 from bertjax.files.paths import is_remote, real_path
 from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
-from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit, read_encoder_config
+from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit, load_task_tokenizer, read_encoder_config
 from bertjax.finetune.task_model import TaskModel
 from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.parallel.devices import claim_devices
@@ -31,7 +31,6 @@ from bertjax.parallel.partition import mesh_context
 from bertjax.remote.paths import user_path
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.splits import STEMS
-from bertjax.text.tokenizer import load_tokenizer
 from bertjax.training.setup import Setup
 from bertjax.training.state import put_params
 from bertjax.workdir.exports import exported_model
@@ -235,7 +234,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
         encoder = BertConfig(**{**facts['encoder'], **choices})
     else:
         encoder = read_encoder_config(settings, huggingface_directory(settings.init) if has_model else str(source))
-    tokenizer = load_workdir_tokenizer(folder) if has_model else load_tokenizer(settings.tokenizer or str(source))
+    tokenizer = load_workdir_tokenizer(folder) if has_model else load_task_tokenizer(settings, str(source), encoder)
     data = TaskData(settings, folder, tokenizer, encoder, str(source), facts)
     if not data.task.complete:  # the model has no task.json, so the labels come from the training data
         data.learn()

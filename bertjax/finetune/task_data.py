@@ -22,6 +22,7 @@ from bertjax.finetune.settings import FinetuningSettings
 from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.optim.trainable import make_selection, needs_unrolled
 from bertjax.tasks.task import Task
+from bertjax.text.added_words import load_model_tokenizer
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
@@ -89,12 +90,9 @@ class TaskData:
         for trainable in settings.trained_parts:
             make_selection(trainable, encoder.num_layers)  # raises a UserError if the encoder lacks these blocks
         pieces, rows = tokenizer.vocab_size, encoder.vocab_size
-        # The embedding table of a published model may have more rows than its tokenizer has pieces. But a tokenizer in
-        # config.tokenizer must fit exactly.
-        if pieces > rows or (settings.tokenizer and pieces != rows):
-            key, fix = 'config.tokenizer', 'leave config.tokenizer empty to use the tokenizer of config.init'
-            if not settings.tokenizer:
-                key, fix = 'config.init', f'resize the model with resize_token_embeddings({pieces}) of transformers'
+        if pieces > rows:  # a published model may have more rows than pieces, but not fewer
+            key = 'config.tokenizer' if settings.tokenizer else 'config.init'
+            fix = f'resize the model with resize_token_embeddings({pieces}) of transformers'
             raise UserError(key, f'{pieces:,} pieces', f'{rows:,}, as in the encoder', fix)
         if not 4 <= settings.seq_len <= encoder.max_positions:
             expected = f'4 to {encoder.max_positions}, the positions of the encoder'
@@ -255,6 +253,17 @@ def read_encoder_config(settings: FinetuningSettings, source: str) -> BertConfig
     return read_config(source, **{**choices, 'scan_layers': scan})
 
 
+def load_task_tokenizer(settings: FinetuningSettings, directory: str, encoder: BertConfig) -> Tokenizer:
+    """Loads the tokenizer in config.tokenizer or, if this is empty, in the directory of the model.
+
+    Raises a UserError if the tokenizer in config.tokenizer is not the model's; see `load_model_tokenizer`.
+    """
+    tokenizer = load_tokenizer(settings.tokenizer or directory)
+    if settings.tokenizer:
+        load_model_tokenizer(directory, tokenizer, encoder.vocab_size)
+    return tokenizer
+
+
 def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     """Returns the data of a new run. The encoder config comes from config.init, and the labels from training records.
 
@@ -263,7 +272,7 @@ def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> Task
     source = huggingface_directory(settings.init)
     # The config is read before the tokenizer, because `read_config` reports an unsupported model family.
     encoder = read_encoder_config(settings, source)
-    tokenizer = load_tokenizer(settings.tokenizer or source)
+    tokenizer = load_task_tokenizer(settings, source, encoder)
     data = TaskData(settings, folder, tokenizer, encoder, source)
     data.learn()
     return data

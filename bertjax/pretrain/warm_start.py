@@ -1,7 +1,7 @@
 """The initial values of a pre-training run: the model of config.init or a teacher, and config.embeddings.
 
-The embedding of a new word from config.vocab.add starts as the mean embedding of the pieces into which the old
-vocabulary splits the word.
+The embedding of a word that config.vocab.add or config.tokenizer adds to the vocabulary of config.init starts as the
+mean embedding of the pieces into which the old vocabulary splits the word.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.vocabulary import load_configured_tokenizer
 from bertjax.remote.paths import user_path
-from bertjax.text.added_words import find_previous_ids
+from bertjax.text.added_words import find_previous_ids, load_model_tokenizer
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
@@ -165,7 +165,7 @@ def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenize
     than pieces. All rows are trained and exported.
 
     Raises:
-      UserError: The number of pieces does not match config.init or the teacher.
+      UserError: The vocabulary does not match config.init or the teacher.
     """
     recorded = _recorded_fields(folder, ['vocab_size'])
     if recorded:
@@ -174,20 +174,22 @@ def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenize
         return tokenizer.vocab_size
     where = 'config.distill.teacher' if settings.copied_teacher else 'config.init'
     directory = huggingface_directory(settings.copied_teacher or settings.init, where)
-    rows, pieces = read_config(directory).vocab_size, _tokenizer_of_init(settings, directory, tokenizer).vocab_size
-    # A tokenizer in config.tokenizer must have one piece for each row of config.init. The tokenizer of a teacher is
-    # checked by its fingerprint.
-    another = settings.tokenizer and settings.init
-    if pieces > rows or (another and pieces != rows):
+    rows = read_config(directory).vocab_size
+    pieces = _tokenizer_of_init(settings, directory, tokenizer, rows).vocab_size
+    if pieces > rows:
         fix = f'resize the model with resize_token_embeddings({pieces}) of transformers'
-        fix = 'leave config.tokenizer empty to use the tokenizer of config.init' if another else fix
-        raise UserError('config.tokenizer' if another else where, f'{pieces} pieces', f'{rows}, as in {directory}', fix)
+        raise UserError(where, f'{pieces} pieces', f'{rows}, as in {directory}', fix)
     return max(tokenizer.vocab_size, rows)
 
 
-def _tokenizer_of_init(settings: PretrainingSettings, directory: str, tokenizer: Tokenizer) -> Tokenizer:
-    """Returns the tokenizer of the run without the words that config.vocab.add adds."""
-    return load_tokenizer(settings.tokenizer or directory) if settings.vocab.add else tokenizer
+def _tokenizer_of_init(settings: PretrainingSettings, directory: str, tokenizer: Tokenizer, rows: int) -> Tokenizer:
+    """Returns the tokenizer of the model in `directory`, which has `rows` token embeddings.
+
+    If config.tokenizer is not set, this is the tokenizer of the run without the words that config.vocab.add adds.
+    """
+    base = load_tokenizer(settings.tokenizer or directory) if settings.vocab.add else tokenizer
+    # The tokenizer of a teacher is checked by its fingerprint.
+    return load_model_tokenizer(directory, base, rows) if settings.tokenizer and settings.init else base
 
 
 def initial_params(
@@ -201,7 +203,7 @@ def initial_params(
     directory = huggingface_directory(settings.init)
     shared = {'scan_layers': model_config.scan_layers, 'nsp': model_config.nsp}
     imported = load_pretraining_model(directory, seed=settings.run_seeds.init, **shared)
-    old_tokenizer = _tokenizer_of_init(settings, directory, tokenizer)
+    old_tokenizer = _tokenizer_of_init(settings, directory, tokenizer, imported.config.vocab_size)
     params, lines = imported.params, [imported.describe(directory)]
     differences = _differences(model_config, imported.config)
     run_config = dataclasses.replace(model_config, vocab_size=imported.config.vocab_size)
@@ -218,8 +220,7 @@ def initial_params(
     if modules := read_sentence_modules(directory):
         pool = '' if modules.refusal else f'; set config.task.pool={modules.pool} to train embeddings later'
         lines.append(f'the export will not have the modules of sentence-transformers ({modules.describe()}){pool}')
-    if old_tokenizer is not tokenizer:
-        new_pieces = find_previous_ids(old_tokenizer, tokenizer)
+    if new_pieces := find_previous_ids(old_tokenizer, tokenizer):
         params = add_piece_rows(params, model_config, new_pieces)
         lines.append(f'{len(new_pieces):,} words are initialized with the mean embedding of their pieces')
     return params, '\n'.join(lines)

@@ -15,7 +15,7 @@ from bertjax.errors import UserError
 from bertjax.files.small_files import read_lines
 from bertjax.text.bert_settings import MAX_CHARACTERS
 from bertjax.text.special import is_unused
-from bertjax.text.tokenizer import Tokenizer
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer
 
 KEY = 'config.vocab.add'
@@ -77,8 +77,31 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
     return tokenizer.with_pieces(pieces), added
 
 
+def load_model_tokenizer(directory: str, tokenizer: Tokenizer, rows: int) -> Tokenizer:
+    """Returns the tokenizer of the model in `directory`, or `tokenizer` if the directory has none.
+
+    Raises:
+      UserError: `tokenizer`, from config.tokenizer, lacks a piece of the model or gives it another id. Only [unusedN]
+        pieces may be replaced. Without the model's tokenizer, the number of pieces is compared with `rows`, the number
+        of token embeddings.
+    """
+    try:
+        model_tokenizer = load_tokenizer(directory)
+    except UserError:
+        if tokenizer.vocab_size == rows:
+            return tokenizer
+        found, expected = f'{tokenizer.vocab_size:,} pieces', f'{rows:,}, as in {directory}'
+        fix = 'give the vocabulary with which the model was trained'
+        raise UserError('config.tokenizer', found, expected, fix) from None
+    for i, piece in enumerate(model_tokenizer.pieces):
+        if tokenizer.pieces[i : i + 1] != [piece] and not is_unused(piece):
+            found, fix = f'no {piece!r} with id {i}', 'leave config.tokenizer empty to use it'
+            raise UserError('config.tokenizer', found, f'the vocabulary of {directory}', fix)
+    return model_tokenizer
+
+
 def find_previous_ids(old_tokenizer: Tokenizer, new_tokenizer: Tokenizer) -> dict[int, list[int]]:
-    """Returns {id of a word that `insert_words` added: the ids of its pieces in the old tokenizer}."""
+    """Returns {id of a word that the new tokenizer adds: the ids of its pieces in the old tokenizer}."""
     new = [
         i
         for i, piece in enumerate(new_tokenizer.pieces)

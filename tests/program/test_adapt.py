@@ -17,6 +17,7 @@ from bertjax.convert.load import read_config
 from bertjax.errors import UserError
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.warm_start import embedding_rows, initial_params, with_architecture
+from bertjax.text.added_words import insert_words
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.writers.console import format_value
 
@@ -93,6 +94,25 @@ def test_rotary_positions_can_be_extended(corpus: pathlib.Path, tmp_path: pathli
     assert params and 'config.model.rope_theta is ' in text
     with pytest.raises(UserError, match=r'config\.model\.max_positions: '):
         with_architecture(pretraining_settings(config), tmp_path / 'run')
+
+
+def test_words_in_the_given_tokenizer_are_initialized(folder: pathlib.Path, tmp_path: pathlib.Path):
+    """run=corpus with config.vocab.add writes such a tokenizer. The first word takes an [unused] slot."""
+    init = tmp_path / 'init'
+    shutil.copytree(folder / 'init', init, ignore=shutil.ignore_patterns('tokenizer.json'))
+    *pieces, _ = (init / 'vocab.txt').read_text(encoding='utf-8').splitlines()
+    (init / 'vocab.txt').write_text('\n'.join([*pieces, '[unused0]']), encoding='utf-8')
+    tokenizer, _ = insert_words(load_tokenizer(init), [(1, 'oldstone'), (2, 'newstone')], 'words.txt')
+    tokenizer.save(tmp_path / 'tokenizer')
+    keys = {'init': str(init), 'tokenizer': str(tmp_path / 'tokenizer')}
+    config = bertjax.recipe('adapt').with_keys(keys).config
+    settings = with_architecture(pretraining_settings(config), tmp_path / 'run')
+    rows = embedding_rows(settings, tmp_path / 'run', tokenizer)
+    params, text = initial_params(settings, settings.model_config(rows), tokenizer)
+    assert rows == len(pieces) + 2 and '2 words are initialized with the mean embedding' in text
+    table = params['encoder']['embeddings']['token']['embedding']
+    old_ids = load_tokenizer(init).encode(['oldstone'])[0]
+    np.testing.assert_array_equal(table[len(pieces)], table[old_ids].mean(0))
 
 
 @pytest.mark.slow
@@ -213,6 +233,10 @@ def test_mistakes_in_an_adaptation_are_errors(program: Program, folder: pathlib.
         assert 'config.vocab.add: found words for a vocabulary that is trained' in line
     line = program.error(f'--workdir={tmp_path}/run', '--config.run=vocab', '--config.vocab.unused=9999')
     assert 'config.vocab.unused: found 9999 of ' in line
+    *pieces, last = (folder / 'init' / 'vocab.txt').read_text(encoding='utf-8').splitlines()
+    (tmp_path / 'vocab.txt').write_text('\n'.join([*pieces[:-1], last, pieces[-1]]), encoding='utf-8')
+    line = program.error(*flags, '--config.vocab.add=', f'--config.tokenizer={tmp_path}/vocab.txt', **ADAPT)
+    assert f'config.tokenizer: found no {pieces[-1]!r} with id {len(pieces) - 1}, expected the vocabulary of' in line
     assert not (tmp_path / 'run' / 'config.json').exists()
 
 

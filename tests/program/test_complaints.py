@@ -22,7 +22,7 @@ def test_a_vocabulary_that_is_not_the_models(
     """google-research/bert#82: ids beyond the embedding gave NaN. Training refuses them before the first step."""
     flags = (f'--workdir={tmp_path / "run"}', f'--config.tokenizer={other}')
     line = program.error(*flags, *tune, **GLUE)
-    assert 'config.tokenizer: found 505 pieces, expected 96, as in the encoder' in line
+    assert 'config.tokenizer: found no ' in line and f'expected the vocabulary of {trained}' in line
     line = program.error(*flags, f'--config.init={trained}', '--config.steps=2')
-    assert 'config.tokenizer: found 505 pieces, expected 96' in line and 'leave config.tokenizer empty' in line
+    assert 'config.tokenizer: found no ' in line and 'leave config.tokenizer empty' in line
     assert not (tmp_path / 'run' / 'checkpoints').exists() or not any((tmp_path / 'run' / 'checkpoints').iterdir())

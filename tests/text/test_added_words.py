@@ -9,7 +9,7 @@ from bertjax.config.recipes import pretraining_config
 from bertjax.errors import UserError
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.vocabulary import write_candidates
-from bertjax.text.added_words import find_previous_ids, insert_words, rank_candidates, read_words
+from bertjax.text.added_words import find_previous_ids, insert_words, load_model_tokenizer, rank_candidates, read_words
 from bertjax.text.bert_settings import bert_settings
 from bertjax.text.special import special_layout
 from bertjax.text.tokenizer import load_tokenizer
@@ -39,6 +39,22 @@ def test_the_previous_ids_of_each_word_are_those_of_the_plain_vocabulary(plain: 
     previous = find_previous_ids(plain, grown)
     assert sorted(previous) == [1, 2, len(PIECES)]
     assert [plain.pieces[i] for i in previous[1]] == ['g', '##e', '##n', '##e']
+
+
+def test_a_vocabulary_is_compared_with_the_models(plain: WordPieceTokenizer, tmp_path: pathlib.Path):
+    plain.save(tmp_path / 'model')
+    (tmp_path / 'empty').mkdir()
+    grown, _ = insert_words(plain, [(1, 'tumor'), (2, 'gene'), (3, 'patient')], 'words.txt')
+    assert load_model_tokenizer(str(tmp_path / 'model'), grown, len(PIECES)).fingerprint == plain.fingerprint
+    assert load_model_tokenizer(str(tmp_path / 'empty'), plain, len(PIECES)) is plain
+    swapped, shorter = plain.with_pieces([*PIECES[:-2], '-', 'the']), plain.with_pieces(PIECES[:-1])
+    for directory, other, found in (
+        ('model', swapped, f"no 'the' with id {len(PIECES) - 2}"),
+        ('model', shorter, f"no '-' with id {len(PIECES) - 1}"),
+        ('empty', shorter, f'{len(PIECES) - 1} pieces'),
+    ):
+        with pytest.raises(UserError, match=f'config.tokenizer: found {found}'):
+            load_model_tokenizer(str(tmp_path / directory), other, len(PIECES))
 
 
 def test_transformers_gives_the_same_ids(plain: WordPieceTokenizer, tmp_path: pathlib.Path):
