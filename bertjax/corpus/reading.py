@@ -5,6 +5,7 @@ blank line between documents), or each file may be a book. So some files of each
 majority decides how all files of the component are read. A component is a directory, a glob, or all single files.
 """
 
+import collections
 import dataclasses
 import itertools
 import re
@@ -49,24 +50,29 @@ def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], li
         count = min(MAX_INSPECTED, len(members))  # evenly spaced files, including the first and the last
         sampled = [members[i * (len(members) - 1) // max(1, count - 1)] for i in range(count)]
         inspected = [_inspect(source) for source in sampled]
-        labels = [label for _, label in inspected]
-        # The only file of a component is never read as one document, which could be neither paired nor held out.
-        single = len(members) > 1 and (labels.count('files') > labels.count('text') or not any(labels))
+        labels = [label for format, label in inspected if format == 'text']
+        # The only text of a component is never read as one document, which could be neither paired nor held out.
+        single = len(labels) > 1 and (labels.count('files') > labels.count('text') or not any(labels))
         by_path |= {source.path: dataclasses.replace(source, single=single) for source in members}
-        known = [format for format, _ in inspected if format]
+        known = ['files' if format == 'text' and single else format for format, _ in inspected if format]
         if known:
-            format = statistics.mode(known)
-            format = 'files' if format == 'text' and single else format
+            common = [format for format, _ in collections.Counter(known).most_common()]
             name = component or ', '.join([source.name for source in members[:3]] + ['…'] * (len(members) > 3))
             against = labels.count('text' if single else 'files')
-            readings.append(_describe_reading(name, len(members), format, len(inspected), against))
+            readings.append(_describe_reading(name, len(members), common, len(inspected), against))
     return [by_path.get(source.path, source) for source in sources], readings
 
 
-def _describe_reading(name: str, files: int, format: str, inspected: int, against: int) -> str:
-    """Returns the line about a component. `against` is the number of inspected files that contradict the format."""
-    text = f'{name}: {"1 file" if files == 1 else f"{files:,} files"}, read as {_HOW[format]}'
-    other = {'text': 'files', 'files': 'text'}.get(format)
+def _describe_reading(name: str, files: int, common: Sequence[str], inspected: int, against: int) -> str:
+    """Returns the line about a component.
+
+    `common` has its formats, the most common first, and `against` is the number of inspected files that contradict a
+    reading as 'text' or 'files'.
+    """
+    how = ', and as '.join(_HOW[format] for format in common)
+    text = f'{name}: {"1 file" if files == 1 else f"{files:,} files"}, read as {how}'
+    # config.corpus_options.format applies to all files, so nothing is suggested for a component with several formats.
+    other = {'text': 'files', 'files': 'text'}.get(common[0]) if len(common) == 1 else None
     if against and files == 1:
         return f'{text}, although they look like paragraphs of one document: remove the blank lines inside it'
     if against and other:

@@ -96,7 +96,19 @@ def test_the_majority_decides_and_the_others_are_counted(tmp_path):
     for index in range(6, 13):
         (tmp_path / 'few' / f'{index}.jsonl').write_text('{"text": "The old mill."}\n')
     (one,) = reading.choose_readings(resolve_sources(str(tmp_path / 'few')))[1]
-    assert '12 files, read as JSON with' in one and 'inspected' not in one
+    how = f'{reading._HOW["jsonl"]}, and as {reading._HOW["text"]}'
+    assert one == f'{tmp_path / "few"}: 12 files, read as {how}'
+
+
+@pytest.mark.parametrize('count', [1, 10, 2 * reading.MAX_INSPECTED])
+def test_the_only_text_beside_json_lines_is_not_one_document(count, tmp_path):
+    """The first and the last of many files are inspected, but not this text."""
+    for index in range(count):
+        (tmp_path / f'{index:02}.jsonl').write_text('{"text": "The old mill."}\n')
+    (tmp_path / '00.txt').write_bytes(b'\n\n'.join([b'The old mill.'] * 9))
+    sources, (one,) = reading.choose_readings(resolve_sources(str(tmp_path)))
+    assert not any(source.single for source in sources) and '=' not in one
+    assert ('blank lines' in one) == (count < reading.MAX_INSPECTED)
 
 
 def test_documents_of_many_sentences_give_a_warning(tmp_path, vocabulary, monkeypatch):
