@@ -67,9 +67,11 @@ def sniff(path: str, head: bytes, format: str) -> str:
     """Returns the format of a file that begins with `head`. `format` is `TextPart.format`.
 
     Raises:
-      UserError: The file is JSON but not JSON lines.
+      UserError: The file is a tar archive, or JSON but not JSON lines.
     """
     head = head[:SNIFF]
+    if head[257:262] == b'ustar':  # the magic of POSIX and GNU tar, in the header of the first member
+        raise UserError(path, 'a tar archive', 'a text file', 'extract it, and name the extracted texts')
     if not format.startswith('auto'):
         return format
     line = head.removeprefix(b'\xef\xbb\xbf').lstrip()

@@ -30,7 +30,9 @@ FORMATS = ('auto', 'text', 'files', 'jsonl', 'wikiextractor', *sequences.FORMATS
 UNREADABLE = 'unreadable'  # the stamp of a file whose status cannot be read
 AUTO = 'auto'  # the value of a weight that is computed from the component's size
 _WHERE = 'config.corpus'
-_TABLES = ('.csv', '.tsv', '.parquet', '.arrow', '.tfrecord', '.zip')
+# Tables, archives and documents of office programs, whose lines are not text.
+_OTHER_SUFFIXES = ('.csv', '.tsv', '.parquet', '.arrow', '.tfrecord', '.zip', '.tar', '.tgz', '.tbz2', '.txz', '.7z')
+_OTHER_SUFFIXES += ('.pdf', '.docx', '.xlsx')
 _NON_STORE_OPTIONS = ('workers', 'strict', 'smoothing')  # options that do not change the bytes of a store
 
 
@@ -225,10 +227,10 @@ def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
     raise UserError(_WHERE, f'no such file {spec!r}', 'a file, directory, glob, pydoc: or tfds:NAME', fix)
 
 
-def _refuse_tables(sources: Iterable[TextSource]) -> None:
-    """Raises a UserError if a file is a table or an archive, whose lines would be read as text."""
+def _refuse_other_suffixes(sources: Iterable[TextSource]) -> None:
+    """Raises a UserError if the name of a file has one of _OTHER_SUFFIXES."""
     for source in sources:
-        if source.kind == 'file' and bare_suffix(source.path) in _TABLES:
+        if source.kind == 'file' and bare_suffix(source.path) in _OTHER_SUFFIXES:
             found = f'{source.path} in {source.component}' if source.component else source.path
             other = 'name only the texts, for example FOLDER/*.txt' if source.component else 'convert it to JSON lines'
             fix = f'{other}, or set --config.corpus_options.format=text if it is plain text'
@@ -240,7 +242,7 @@ def resolve_sources(spec: str | Sequence[str], options: CorpusOptions = CorpusOp
 
     Raises:
       UserError: The specification has weights, which require several stores; a component is empty, matches no file or
-        cannot be opened; or the format is 'auto', and a file is a table or an archive.
+        cannot be opened; or the format is 'auto', and a file is a table, an archive or an office document.
     """
     for item in [spec] if isinstance(spec, str) else spec:
         if parse_mixture(item)[0][1] is not None:
@@ -251,5 +253,5 @@ def resolve_sources(spec: str | Sequence[str], options: CorpusOptions = CorpusOp
     for source in sources:
         unique.setdefault(source.path if is_remote(source.path) else os.path.realpath(source.path), source)
     if options.format == 'auto':
-        _refuse_tables(unique.values())
+        _refuse_other_suffixes(unique.values())
     return list(unique.values())

@@ -7,6 +7,7 @@ import lzma
 import os
 import re
 import sys
+import tarfile
 
 import pytest
 import zstandard
@@ -223,6 +224,22 @@ def test_files_that_are_neither_text_nor_json_lines_are_refused(tmp_path, vocabu
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=re.escape(found)):
         build_store(str(tmp_path / name), tmp_path / 'store', str(vocabulary), progress=False)
+
+
+@pytest.mark.parametrize(
+    ('name', 'format', 'found'),
+    [
+        ('a.tar.gz', 'auto', '/a.tar.gz, expected plain text'),
+        ('a.tar.gz', 'text', 'a tar archive, expected a text file'),
+        ('a.gz', 'auto', 'a tar archive, expected a text file'),
+    ],
+)
+def test_a_tar_archive_is_refused(tmp_path, vocabulary, name, format, found):
+    (tmp_path / 'good.txt').write_bytes(TEXT)
+    with tarfile.open(tmp_path / name, 'w:gz') as archive:
+        archive.add(tmp_path / 'good.txt')
+    with pytest.raises(UserError, match=re.escape(found)):
+        build_store(str(tmp_path / name), tmp_path / 's', str(vocabulary), CorpusOptions(format=format), progress=False)
 
 
 def test_a_file_with_two_paths_is_read_once(tmp_path):
