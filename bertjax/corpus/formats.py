@@ -39,6 +39,8 @@ class Document(enum.Enum):
 
 _START, _END = Document  # read once, because reading a member of an Enum is slow in Python 3.11
 Event = Document | Broken | SequenceSentence | str
+# The fields of WikiExtractor 3 --json beside the text, in which it escapes HTML characters as in its other output.
+_WIKI_FIELDS = {'id', 'revid', 'url', 'title'}
 
 
 def read_head(path: str) -> tuple[str | None, bytes]:
@@ -177,6 +179,8 @@ def _json_paragraphs(record: dict[str, Any], number: int, key: str) -> Iterator[
     elif any('\ud800' <= char <= '\udfff' for char in value):
         yield Broken('invalid UTF-8', number, 'half a surrogate pair in the JSON string')
     else:
+        if key == 'text' and record.keys() >= _WIKI_FIELDS:
+            value = html.unescape(value)
         paragraphs = [line for line in value.splitlines() if line.strip()]
         # Before version 3, WikiExtractor --json repeated the title in the first line.
         has_title = key != 'title' and paragraphs and paragraphs[0].strip() == record.get('title')

@@ -122,6 +122,19 @@ def test_the_title_of_extracted_json_is_dropped(tmp_path, vocabulary):
     assert list(iter_texts(str(tmp_path / 'a.jsonl'), CorpusOptions(text_key='title'))) == ['Mill']
 
 
+def test_extracted_text_is_unescaped(tmp_path):
+    """WikiExtractor escapes HTML characters in both outputs. Other JSON is text."""
+    path, escaped = tmp_path / 'a', 'AT&amp;T had 1 &lt; 2 mills.'
+    record = {'id': '1', 'revid': '2', 'url': 'https://x', 'title': 'Mill', 'text': escaped}
+    for content, expected in (
+        (json.dumps(record), 'AT&T had 1 < 2 mills.'),
+        (_wiki([[escaped]]).decode(), 'AT&T had 1 < 2 mills.'),
+        (json.dumps({'title': 'Mill', 'text': escaped}), escaped),
+    ):
+        path.write_text(content)
+        assert list(iter_texts(str(path))) == [expected]
+
+
 def test_sentences_are_split_only_on_request(tmp_path, vocabulary):
     (tmp_path / 'a.txt').write_text('The old mill. The river ran.\nA town.\n\nChildren came. They swim.\n')
     build_store(str(tmp_path / 'a.txt'), tmp_path / 'split', str(vocabulary), progress=False)
