@@ -1,12 +1,14 @@
 """Resolves a path or a hub name to the folder of a model."""
 
 import enum
+import functools
 import pathlib
 
+from bertjax.checkpoint.steps import finished_steps
 from bertjax.convert.google.read import NAME as GOOGLE_NAME
 from bertjax.convert.hub import hub_name, moved_name, pull
 from bertjax.convert.load import is_model
-from bertjax.errors import UserError
+from bertjax.errors import UserError, printable
 from bertjax.files.small_files import read_json_or_none
 from bertjax.remote.paths import user_path
 from bertjax.workdir.exports import exported_model
@@ -41,6 +43,19 @@ def classify_path(path: str) -> PathKind:
     return PathKind.HUB if hub_name(path) and not folder.exists() else PathKind.UNKNOWN
 
 
+def _note_newer_checkpoint(folder: pathlib.Path, exported: pathlib.Path) -> None:
+    """Prints a line if the run was extended and interrupted after its export."""
+    steps = finished_steps(folder / 'checkpoints')
+    is_unfinished = read_json_or_none(folder / 'config.json', lambda facts: steps[-1] < facts['steps'])
+    if is_unfinished and (folder / 'checkpoints' / str(steps[-1])).stat().st_mtime > exported.stat().st_mtime:
+        _print_once(f'checkpoint {steps[-1]} of {folder} is newer than its export: --config.run=export updates it')
+
+
+@functools.cache  # a run resolves its model several times
+def _print_once(line: str) -> None:
+    print(printable(line))
+
+
 def huggingface_directory(init: str, where: str = 'config.init') -> str:
     """Returns a folder with a model: `init` itself, the export of a workdir, or a download from the hub.
 
@@ -64,6 +79,7 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
     if kind is PathKind.EXPORT:
         exported = exported_model(pathlib.Path(init))
         check_export(pathlib.Path(init), exported)
+        _note_newer_checkpoint(pathlib.Path(init), exported)
         return str(exported)
     if kind is PathKind.HUB:
         return pull(init, where)

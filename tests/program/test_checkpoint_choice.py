@@ -7,11 +7,13 @@ import shutil
 from unittest import mock
 
 import pytest
-from running import GLUE, ONE_LENGTH, Program, results, rows
+from running import GLUE, ONE_LENGTH, RUN, Program, results, rows
 from test_tasks import SHORT, write_squad
 
 from bertjax.commands.evaluate import _merge_facts
 from bertjax.training.health.interrupt import Interrupt
+from bertjax.workdir import resolve_path
+from bertjax.workdir.resolve_path import huggingface_directory
 
 # The arguments of `stopped` after those of `tune`: 48 steps.
 EVERY_12 = (ONE_LENGTH, '--config.epochs=8', '--config.checkpoint_every=12', '--config.checkpoint_keep=9')
@@ -152,6 +154,24 @@ def test_a_checkpoint_of_a_pre_training_is_exported(program: Program, trained: p
         trained / 'export/hf/model.safetensors'
     ).read_bytes()
     assert 'saved steps (20, 24)' in program.error(f'--workdir={workdir}', '--config.run=export', '--config.step=3')
+
+
+@pytest.mark.slow
+def test_an_export_that_is_older_than_a_checkpoint_is_named(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+):
+    workdir = shutil.copytree(trained, tmp_path / 'own')
+    with stop_after(4):
+        program.run(f'--workdir={workdir}', *RUN, '--config.steps=32', status=75)
+    note = f'checkpoint 28 of {workdir} is newer than its export: --config.run=export updates it\n'
+    for expected in (note, ''):  # once
+        huggingface_directory(str(workdir))
+        assert capsys.readouterr().out == expected
+    resolve_path._print_once.cache_clear()
+    program.run(f'--workdir={workdir}', *RUN, '--config.steps=32', '--config.run=export')
+    capsys.readouterr()
+    huggingface_directory(str(workdir))
+    assert capsys.readouterr().out == ''
 
 
 def test_a_recipe_with_another_pair_head_is_refused(program: Program, trained: pathlib.Path):
