@@ -16,6 +16,7 @@ from bertjax.corpus.sources import AUTO, CorpusOptions, parse_mixture, resolve_s
 from bertjax.corpus.store import TokenStore, open_store, read_manifest
 from bertjax.data.mixture import BLOCK, block_counts
 from bertjax.errors import UserError, printable
+from bertjax.files.paths import real_path
 from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.vocabulary import add_words, load_configured_tokenizer, train_vocabulary
@@ -40,7 +41,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
 
     If config.tokenizer or config.init is set, the tokenizer is loaded from it. Otherwise it is trained on the corpus,
     unless the workdir already has a tokenizer for the same text and settings. A resumed run keeps the tokenizer of its
-    workdir if the files of config.vocab.add or config.init no longer exist.
+    workdir if config.tokenizer names it, or if the files of config.vocab.add or config.init no longer exist.
 
     Raises:
       UserError: The corpus contains files of the workdir, config.data has no token store, or the workdir has a run with
@@ -54,7 +55,8 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
         check_outside(settings.corpus, workdir, WORKDIR_FILES)
         if settings.beam:
             check_beam(settings.beam)
-    if has_run(workdir) and not _vocabulary_sources_exist(settings):
+    keeps = real_path(settings.tokenizer) == real_path(str(workdir / FOLDER)) or not _vocabulary_sources_exist(settings)
+    if has_run(workdir) and keeps:
         return load_workdir_tokenizer(workdir)
     source = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
     if source:

@@ -137,6 +137,18 @@ def test_the_report_shows_the_initial_checkpoint_and_the_other_text(
 
 
 @pytest.mark.slow
+def test_a_run_resumes_after_a_change_of_its_words(
+    program: Program, adapted: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
+):
+    workdir, words = copy_workdir(adapted, tmp_path / 'run'), tmp_path / 'words.txt'
+    words.write_text((folder / 'words.txt').read_text() + 'newstone\n')
+    flags = (*arguments(folder, workdir), f'--config.vocab.add={words}', '--config.steps=3')
+    fix = f'--config.tokenizer={workdir}/tokenizer'
+    assert f'set {fix} to continue' in program.error(*flags, **ADAPT)
+    assert 'continuing at step 2 of 3' in program.run(*flags, fix, **ADAPT).stdout
+
+
+@pytest.mark.slow
 def test_a_run_resumes_without_its_initial_checkpoint(
     program: Program, adapted: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
 ):
