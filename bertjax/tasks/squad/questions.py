@@ -24,7 +24,7 @@ class SquadQuestion:
     Attributes:
       id: the identifier, which is unique in a split.
       question, context: the texts, as in the file.
-      answers: the answers of the annotators; () if the context has no answer; None if unknown.
+      answers: the answers of the annotators that are not blank; () if the context has no answer; None if unknown.
       starts: the `answer_start` of each answer, as in the file.
       impossible: whether the file marks the question as unanswerable.
       fields: all fields of the row, if it is read for prediction.
@@ -180,18 +180,20 @@ def _question(qa: Any, at: str, context: str, *, labeled: bool = True, default_i
     impossible = json_value(qa.get('is_impossible') or False, f'{at}.is_impossible', bool)
     if qa.get('answers') is None:
         return SquadQuestion(name, question, context, () if impossible else None, impossible=impossible, where=at)
-    answers = json_field(qa, at, 'answers', list)
-    if impossible and answers:
-        raise UserError(f'{at}.answers', f'{len(answers)} answers and is_impossible', 'one of the two', _FIX)
     texts, starts = [], []
-    for i, answer in enumerate(answers):
+    for i, answer in enumerate(json_field(qa, at, 'answers', list)):
         location = f'{at}.answers[{i}]'
-        texts.append(json_field(answer, location, 'text', str))
+        text = json_field(answer, location, 'text', str)
+        if not text.strip():  # some files mark an unanswerable question by a blank answer
+            continue
+        texts.append(text)
         starts.append(json_field(answer, location, 'answer_start', int))
         last = len(context.encode())  # offsets may be in bytes or UTF-16 units; windows.py:find_answer corrects them
         if not 0 <= starts[-1] <= last:
             expected = f'an offset in the context, 0 to {last:,}'
             raise UserError(f'{location}.answer_start', format_value(starts[-1]), expected, _FIX)
+    if impossible and texts:
+        raise UserError(f'{at}.answers', f'{len(texts)} answers and is_impossible', 'one of the two', _FIX)
     return SquadQuestion(name, question, context, tuple(texts), tuple(starts), impossible, where=at)
 
 

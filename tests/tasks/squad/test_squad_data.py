@@ -50,6 +50,16 @@ def test_the_layout_of_v2_is_parsed():
     assert questions[1].question == ''
 
 
+def test_blank_answers_are_no_answers():
+    content = squad_json({'context': 'red', 'qas': [qa('a', (('', -1),)), qa('b', ((' ', 0), ('red', 0)))]})
+    questions = parse(content, answerable=False)
+    assert [(question.answers, question.starts) for question in questions] == [((), ()), (('red',), (0,))]
+    row = {'question': 'who', 'context': 'red', 'answers': {'text': [''], 'answer_start': [0]}}
+    assert parse_question_row(row, 'f.jsonl:1').answers == ()
+    with pytest.raises(UserError, match=r"found no answer, .* set config\.task\.version='2\.0'"):
+        parse(content)
+
+
 def test_answers_may_be_missing_for_all_questions():
     bare = {'id': 'a', 'question': 'who', 'context': 'x'}
     content = squad_json({'context': 'red', 'qas': [bare, qa('b', ())]})
