@@ -40,8 +40,9 @@ class SquadFiles(SplitFiles):
         return all(question.answers is not None for question in self.records('test'))
 
     def splits(self) -> list[str]:
-        """Returns 'train' and 'dev', even if they have no files, and 'test' if it is labeled."""
-        return [split for split in STEMS if split != 'test' or (self.find('test') and self.is_labeled('test'))]
+        """Returns the names of the labeled splits. tensorflow-datasets has 'train' and 'dev'."""
+        prepared = () if self._data else ('train', 'dev')
+        return [split for split in STEMS if split in prepared or (self.find(split) and self.is_labeled(split))]
 
     def find(self, split: str) -> Files:
         """Returns the files of a split, or () if there are none.

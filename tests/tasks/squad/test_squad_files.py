@@ -18,6 +18,7 @@ def test_the_files_of_each_split_are_found(tmp_path):
     with pytest.raises(UserError, match=r'found an empty folder, expected train-v2.0.json or train-v2.0.json.gz, '):
         task.records('train')
     write(tmp_path / 'train-v2.0.json', GOOD)
+    assert task.splits() == ['train']
     (tmp_path / 'dev-v2.0.json.gz').write_bytes(gzip.compress(json.dumps(GOOD).encode()))
     assert task.splits() == ['train', 'dev']
     assert (
@@ -130,6 +131,7 @@ def prepared(tmp_path_factory):
 def test_tensorflow_datasets_are_read(prepared):
     for version in ('1.1', '2.0'):
         task = SquadTask(data='', seq_len=100, version=version)
+        assert task.splits() == ['train', 'dev']
         for split in ('train', 'dev'):
             questions = sorted(task.records(split), key=lambda question: question.id)
             assert questions == [
