@@ -252,7 +252,11 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
         task = build_pair_task(directory, longest) or build_task_for_class(
             source.values, longest, source.description_file
         )
-        return task, '' if task is None else make_task_json(options_with_kind(task), task, config, task.seq_len)
+        if task is None:
+            return None, ''
+        # A folder without task.json lacks these options and tuned thresholds.
+        options = {key: value for key, value in options_with_kind(task).items() if key not in ('version', 'text_b')}
+        return task, make_task_json(options, task, config, task.seq_len, finished=False)
     facts = read_json_object(path, _RESTORE)
     seq_len = facts.get('seq_len')  # the length in tokens during the fine-tuning
     if type(seq_len) is not int or seq_len > longest:

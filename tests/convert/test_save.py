@@ -13,13 +13,15 @@ import safetensors.numpy
 from flax.traverse_util import unflatten_dict
 
 import bertjax
+from bertjax.config.files import load_recipe
 from bertjax.convert.content import ExportContent
-from bertjax.convert.heads import SEQUENCE_CLASSIFICATION
+from bertjax.convert.heads import QUESTION_ANSWERING, SEQUENCE_CLASSIFICATION
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.trees import stacked_shapes
 from bertjax.errors import UserError
+from bertjax.finetune.restore import merge_task_file
 from bertjax.model.bert import BertForPreTraining
-from bertjax.model.heads import BertForClassification
+from bertjax.model.heads import BertForClassification, BertForSpans
 
 TENSORS = 'model.safetensors'
 # Classes of transformers -> whether google-research/bert has an equivalent.
@@ -105,6 +107,22 @@ def test_a_hugging_face_directory_keeps_its_metadata(regression, tmp_path):
     before, after = (json.loads((path / 'config.json').read_text()) for path in (regression, tmp_path / 'hf'))
     assert before.pop('_name_or_path') and after.pop('problem_type') == 'regression' and after == before
     assert before['torch_dtype'] == 'float16' and before['classifier_dropout'] == 0.3
+
+
+def test_a_saved_model_has_no_option_that_its_source_lacks(sources, regression, small_config, repository, tmp_path):
+    """A copy of another program's model can be evaluated as the original, and its thresholds can be tuned."""
+    spans = sources('spans', BertForSpans(small_config()), head=QUESTION_ANSWERING)
+    for source, recipe, key, value in (
+        (spans, 'squad.py', 'version', '2.0'),
+        (regression, 'classify.py', 'text_b', 'b'),
+    ):
+        copy = tmp_path / source.parent.name
+        bertjax.load(source).save(copy)
+        config = load_recipe(f'{repository}/configs/{recipe}')
+        config.init, config.task[key] = str(copy), value
+        merged = merge_task_file(config)
+        assert merged.task[key] == value and merged.seq_len == 32
+        assert json.loads((copy / 'task.json').read_text())['finished'] is False
 
 
 @pytest.mark.slow
