@@ -13,22 +13,22 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.disk import check_writable
 from bertjax.finetune.ensemble import Ensemble, load_models, member_folders
-from bertjax.finetune.restore import EvaluatedTask, evaluation_settings
+from bertjax.finetune.restore import evaluation_settings
 from bertjax.finetune.results import (
     OTHER_DATA,
     RESULTS,
     STEP,
     STOPPED,
     describe_other_data,
+    is_about,
     results_table,
     write_predictions,
 )
-from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.parallel.distributed import is_primary, primary_first
 from bertjax.terminal import WIDE, Console, make_table
 from bertjax.workdir.files import read_recorded_results
-from bertjax.workdir.lock import exported_trial, lock_workdir
+from bertjax.workdir.lock import lock_workdir
 from bertjax.writers.console import format_value
 
 VERB = Verb(needs='task', processes=True)
@@ -44,7 +44,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     `other_data` of the file and to predictions/other_data.
 
     The final model of a finished run keeps its thresholds, such as the null threshold of SQuAD 2.0. For any other
-    model, the thresholds are tuned on dev if config.split has dev.
+    model, the thresholds are tuned on dev if config.split has dev, for this and later commands.
 
     Raises:
       UserError: There is no model, or a split does not exist or has no labels.
@@ -59,7 +59,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         names = request[0][0].split.split(',')
         tuned = load_models(request, lambda data: {name: _labeled(data, name) for name in names})
         data, task, path = tuned.data, tuned.data.task, folder / RESULTS
-        facts = _model_facts(request[0][0], folder, tuned)
+        facts = tuned.facts(folder)
         earlier = read_recorded_results(path) if path.exists() else {}
         results = {'task': task.name, 'score': task.score, **_merge_facts(earlier, facts, request[0][0].steps)}
         section, predictions_folder = results, folder / 'predictions'
@@ -102,20 +102,6 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
             console.print(f'{path} {note}; {restored} computes the metrics of the final model again', markup=False)
 
 
-def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: EvaluatedTask | Ensemble) -> dict[str, Any]:
-    """Returns the facts that identify the evaluated model, or the members of the ensemble.
-
-    The final model of a finished run has no step.
-    """
-    if isinstance(tuned, Ensemble):
-        return {'ensemble': [str(member) for member in tuned.members]}
-    facts: dict[str, Any] = {'init': settings.init, 'use_checkpoint': settings.use_checkpoint}
-    if tuned.step is not None and not tuned.finished:
-        facts[STEP] = tuned.step
-    trial = exported_trial(folder)
-    return {**facts, 'trial': trial} if trial else facts
-
-
 def _merge_facts(results: dict[str, Any], model: dict[str, Any], steps: int | str) -> dict[str, Any]:
     """Returns the content of results.json with the facts `model`.
 
@@ -124,10 +110,8 @@ def _merge_facts(results: dict[str, Any], model: dict[str, Any], steps: int | st
     """
     if results.get('steps', steps) != steps:
         return model
-    same = all(results.get(key, value) == value for key, value in model.items())
-    same &= all(results.get(key) == model.get(key) for key in (STEP, 'ensemble'))
     length = {key: results[key] for key in ('steps', STOPPED) if key in results}
-    return {**results, **model} if same else {**length, **model}
+    return {**(results if is_about(results, model) else length), **model}
 
 
 def _labeled(data: TaskData, name: str) -> TaskSplit:

@@ -83,6 +83,11 @@ class Ensemble:
         """Whether all members are finished. Their thresholds are then already tuned."""
         return all(member.finished for member in self.members.values())
 
+    def facts(self, folder: pathlib.Path) -> dict[str, Any]:
+        """Returns the facts in results.json that identify the ensemble."""
+        del folder
+        return {'ensemble': [str(member) for member in self.members]}
+
     def _pair_members(self, split: TaskSplit) -> list[tuple[EvaluatedTask, TaskSplit]]:
         """Returns (member, split) for all members. Each split has the same records, tokenized for its member."""
         members = list(self.members.values())

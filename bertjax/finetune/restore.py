@@ -21,6 +21,7 @@ from bertjax.convert.load import load_task_model
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote, real_path
 from bertjax.files.small_files import read_json_or_none
+from bertjax.finetune.results import RESULTS, STEP, is_about
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit, load_task_tokenizer, read_encoder_config
 from bertjax.finetune.task_model import TaskModel
@@ -34,8 +35,8 @@ from bertjax.tasks.reading.splits import STEMS
 from bertjax.training.setup import Setup
 from bertjax.training.state import put_params
 from bertjax.workdir.exports import exported_model
-from bertjax.workdir.files import check_kind, read_recorded_config, read_recorded_task
-from bertjax.workdir.lock import has_checkpoints
+from bertjax.workdir.files import check_kind, read_recorded_config, read_recorded_results, read_recorded_task
+from bertjax.workdir.lock import exported_trial, has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import load_workdir_tokenizer
 
@@ -176,6 +177,15 @@ class EvaluatedTask:
         """The data of the task."""
         return self.task_model.data
 
+    def facts(self, folder: pathlib.Path) -> dict[str, Any]:
+        """Returns the facts in FOLDER/results.json that identify the model. The final model of a run has no step."""
+        settings = self.data.settings
+        facts: dict[str, Any] = {'init': settings.init, 'use_checkpoint': settings.use_checkpoint}
+        if self.step is not None and not self.finished:
+            facts[STEP] = self.step
+        trial = exported_trial(folder)
+        return {**facts, 'trial': trial} if trial else facts
+
     def predictions(self, split: TaskSplit) -> Sequence[Any]:
         """Returns a prediction for each record."""
         return self.task_model.predictions(self.params, split)
@@ -212,7 +222,24 @@ def load_task(
     # The run has tuned its thresholds for the model that the recorded config.use_checkpoint selects.
     used = read_json_or_none(folder / 'config.json', lambda config: config['use_checkpoint']) or settings.use_checkpoint
     is_final = not settings.step and settings.use_checkpoint == used
-    return EvaluatedTask(task_model, params, splits, step, data.finished and is_final)
+    evaluated = EvaluatedTask(task_model, params, splits, step, data.finished and is_final)
+    if not evaluated.finished:
+        _restore_thresholds(evaluated, folder)
+    return evaluated
+
+
+def _restore_thresholds(evaluated: EvaluatedTask, folder: pathlib.Path) -> None:
+    """Restores the thresholds that run=evaluate has tuned on dev for this model, or prints that they are not tuned."""
+    task, path = evaluated.data.task, folder / RESULTS
+    results = read_recorded_results(path) if path.exists() else {'splits': {}}
+    dev = results['splits'].get('dev', {}) if is_about(results, evaluated.facts(folder)) else {}
+    tunes = evaluated.data.settings.run == 'evaluate' and 'dev' in evaluated.splits
+    for name, value in task.learned_state().items():
+        if name in task.thresholds and name in dev:
+            task.restore({**task.learned_state(), name: dev[name]})
+        elif name in task.thresholds and not tunes:
+            fix = 'to tune it, first use --config.run=evaluate --config.split=dev'
+            print(f'{name} {value:g} is not tuned for this model; {fix}')
 
 
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:

@@ -174,6 +174,12 @@ def export_task(
     return write_exports(content, folder, formats)
 
 
+def is_about(results: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
+    """Whether the content of results.json is about the model with these facts, see `EvaluatedTask.facts`."""
+    same = all(results.get(key, value) == value for key, value in model.items())
+    return same and all(results.get(key) == model.get(key) for key in (STEP, 'ensemble'))
+
+
 def describe_other_data(settings: FinetuningSettings, folder: pathlib.Path, results: dict[str, Any]) -> str | None:
     """Describes the data and task options in `settings`; returns None if both are those of the run in `folder`.
 

@@ -281,7 +281,7 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
         tuned = load_task(finetuning_settings(config), folder)
         data, setup, params = tuned.data, tuned.task_model.setup, tuned.params
         where, module, task = f'{folder}, step {tuned.step}', setup.module, data.task
-        tokenizer, mesh, task_text = data.tokenizer, setup.mesh, data.task_json(finished=data.finished)
+        tokenizer, mesh, task_text = data.tokenizer, setup.mesh, data.task_json(finished=tuned.finished)
     else:
         run = load_pretraining(pretraining_settings(config), folder)
         where, module, task = f'{folder}, step {run.checkpoint.position.step}', BertForPreTraining(run.config), None

@@ -10,6 +10,7 @@ import pytest
 from running import GLUE, ONE_LENGTH, RUN, Program, results, rows
 from test_tasks import SHORT, write_squad
 
+import bertjax
 from bertjax.commands.evaluate import _merge_facts
 from bertjax.training.health.interrupt import Interrupt
 from bertjax.workdir import resolve_path
@@ -116,14 +117,35 @@ def test_evaluate_chooses_the_threshold_on_dev(program: Program, trained: pathli
         f'--config.init={trained}',
         f'--config.data={tmp_path}',
         '--config.task.max_query=12',
+        '--config.checkpoint_keep=2',
     )
     with stop_after(4):
         program.run(*flags, *SHORT, status=75, **recipe)
     facts = json.loads((workdir / 'task.json').read_text())
     assert facts['finished'] is False and facts['learned'] == {'null_threshold': 0.0}
-    program.run(f'--workdir={workdir}', '--config.run=evaluate', **recipe)
+    untuned = 'is not tuned for this model'
+    predict = ('--config.run=predict', '--config.split=dev')
+    assert untuned in program.run(f'--workdir={workdir}', *predict, **recipe).stdout
+    assert untuned not in program.run(f'--workdir={workdir}', '--config.run=evaluate', **recipe).stdout
     dev = results(workdir)['splits']['dev']
     assert dev['f1'] == dev['best_f1'] and dev['null_threshold'] != 0.0
+    # Later verbs use this threshold for this model, but not for another one.
+    tuned = rows(workdir / 'predictions' / 'dev.jsonl')
+    assert untuned not in program.run(f'--workdir={workdir}', *predict, **recipe).stdout
+    assert rows(workdir / 'predictions' / 'dev.jsonl') == tuned
+    assert bertjax.load(workdir).task.null_threshold == dev['null_threshold']
+    program.run(f'--workdir={workdir}', '--config.run=export', **recipe)
+    facts = json.loads((workdir / 'export' / 'hf' / 'task.json').read_text())
+    assert facts['finished'] is False and facts['learned'] == {'null_threshold': dev['null_threshold']}
+    (workdir / 'export' / 'hf' / 'task.json').unlink()  # as in a folder of another program
+    foreign = (f'--workdir={tmp_path / "new"}', f'--config.init={workdir / "export" / "hf"}', '--config.seq_len=32')
+    program.run(*foreign, *flags[2:], '--config.run=evaluate', **recipe)
+    assert results(tmp_path / 'new')['splits']['dev'] == dev
+    program.run(*foreign, *flags[2:], *predict, **recipe)
+    assert rows(tmp_path / 'new' / 'predictions' / 'dev.jsonl') == tuned
+    program.run(*flags, *SHORT, **recipe)
+    assert untuned not in program.run(f'--workdir={workdir}', *predict, **recipe).stdout
+    assert untuned in program.run(f'--workdir={workdir}', *predict, '--config.step=4', **recipe).stdout
 
 
 @pytest.mark.slow
