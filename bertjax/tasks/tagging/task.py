@@ -216,12 +216,15 @@ class TaggingTask(Task[Sentence, Tags]):
     def metrics(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, float | None]:
         """Returns f1, precision and recall of entities, as in conlleval, and the accuracy of tags in the file's scheme.
 
-        The accuracy is the only metric of plain tags.
+        The accuracy is the only metric of plain tags. With an explicit `scheme`, it is the accuracy in this scheme.
         """
         gold, predicted = [record.tags for record in records], [prediction.tags for prediction in predictions]
         pairs = zip(records, predicted, strict=True)
         file_scheme_tags = [convert_to_file_scheme(record, tags, self._file_scheme) for record, tags in pairs]
-        accuracy = {'accuracy': tag_accuracy(map(file_tags, records), file_scheme_tags)}
+        true = map(file_tags, records)
+        if self.scheme != 'auto':  # the file may have another scheme
+            true = (convert_to_file_scheme(record, record.tags, self._file_scheme) for record in records)
+        accuracy = {'accuracy': tag_accuracy(true, file_scheme_tags)}
         if self.plain:
             return accuracy
         score = total_score(score_entities(gold, predicted))

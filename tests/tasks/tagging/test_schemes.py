@@ -73,6 +73,13 @@ def test_the_accuracy_is_that_of_the_tags_in_the_file(scheme: str):
     assert row['true'] == sentences[0].tags and ' '.join(row['true']) == WRITTEN['iob2']
 
 
+def test_an_explicit_scheme_is_also_that_of_the_accuracy():
+    """For example, a model of BIOES is evaluated on BIO."""
+    sentences = read(file_of(WRITTEN['iob2']), scheme='bioes')
+    predictions = [Tags(sentence.tags, (1.0,) * 8) for sentence in sentences]
+    assert TaggingTask('x', 12, scheme='bioes').metrics(sentences, predictions)['accuracy'] == 1
+
+
 def accuracy_of_conlleval(true: list[list[str]], predicted: list[list[str]]) -> float:
     """Returns the accuracy of conlleval.pl and seqeval: the share of tags whose letter and type are right."""
     tags, predictions = ([split_tag(tag) for sentence in split for tag in sentence] for split in (true, predicted))
