@@ -148,7 +148,8 @@ class TaskMethods:
         """Tags words and extracts the entities.
 
         Args:
-          sentences: One text or several, or lists of words. Texts are split into words and punctuation.
+          sentences: One text or several, or lists of words. Texts are split into words and punctuation. A model with
+            `task.context` also reads the neighbors of each sentence; an empty one separates documents.
           aggregation_strategy: The method that tags a word of several pieces, as in transformers' pipeline. 'first'
             uses the first piece, as in training. 'average' averages the probabilities of the pieces. 'max' uses the
             piece with the highest probability. 'simple' tags pieces instead of words.
@@ -219,14 +220,15 @@ def tag_sentences(runner: Runner, sentences: Sequence[str | Sequence[str]], stra
     The model does not read sentences without words; their rows have empty lists. Raises a UserError for an unknown
     strategy, for 'simple' with a list of words, and for a word that is not a text.
     """
-    records = []
+    records, document = [], 0
     for i, sentence in enumerate(sentences):
         where = f'sentences[{i}]'
         if isinstance(sentence, str):
             words, offsets = split_words(sentence)
-            records.append(Sentence(where, words, None, document=i, text=sentence, offsets=offsets))
+            records.append(Sentence(where, words, None, document, text=sentence, offsets=offsets))
         else:
-            records.append(Sentence(where, tuple(as_text_list(sentence, where)), None, document=i))
+            records.append(Sentence(where, tuple(as_text_list(sentence, where)), None, document))
+        document += not records[-1].words  # as a blank line of an input file
     if strategy not in STRATEGIES:
         expected = 'one of ' + ', '.join(STRATEGIES)
         raise UserError('aggregation_strategy', format_value(strategy), expected, "omit it for 'first'")

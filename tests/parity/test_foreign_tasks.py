@@ -9,6 +9,8 @@ import transformers
 
 import bertjax
 from bertjax.errors import UserError
+from bertjax.inference.task_methods import answer_records
+from bertjax.tasks.reading.texts import Blank, number_lines
 from bertjax.tasks.tagging.predictions import STRATEGIES
 from bertjax.text.vocabulary import train_wordpiece
 
@@ -80,6 +82,16 @@ def test_tags_of_words_are_equal(torch, saved):
         first = [inputs.word_ids(i).index(word) for word in range(len(SENTENCES[i].split()))]
         assert list(answer['tags']) == [names[n] for n in best[i][first]]
     assert bert.tag([SENTENCES[1].split()])[0]['tags'] == bert.tag(SENTENCES[1])['tags']
+
+
+def test_context_is_read_as_from_the_lines_of_a_file(saved):
+    _, _, bert = saved('BertForTokenClassification', id2label={0: 'NOUN', 1: 'VERB', 2: 'DET'})
+    bert.task.context = True
+    texts = [*SENTENCES, '', SENTENCES[-1]]
+    items = bert.task.parse(list(number_lines('\n'.join(texts))), 'file')
+    of_file = answer_records(bert._runner, [item for item in items if not isinstance(item, Blank)])
+    first, second, third, _, last = bert.tag(texts)
+    assert [first, second, third, last] == of_file and third['probabilities'] != last['probabilities']
 
 
 def test_entities_equal_those_of_the_pipeline_for_each_strategy(torch, saved):
