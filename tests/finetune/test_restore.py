@@ -54,6 +54,16 @@ def test_a_flag_may_change_keys_of_evaluation(repository: pathlib.Path, folder: 
     assert node == value
 
 
+@pytest.mark.parametrize(('argument', 'layout'), [('', 'jsonl'), (':swag', 'swag')])
+def test_a_recipe_may_name_another_layout_of_files(
+    repository: pathlib.Path, tmp_path: pathlib.Path, argument: str, layout: str
+):
+    (tmp_path / 'config.json').write_text(dump(recipe(repository, 'swag.py:jsonl')))
+    config = recipe(repository, f'swag.py{argument}', data='other')
+    keys = Recipe(f'{repository}/configs/swag.py{argument}', config).command_line_keys
+    assert merge_run_config(config, tmp_path, keys).task.layout == layout
+
+
 def test_an_absolute_file_of_the_run_is_not_used_with_other_data(repository: pathlib.Path, folder: pathlib.Path):
     trained = recipe(repository, 'squad.py:v2', seq_len=256, data='squad', **{'task.dev_file': '/old/dev.json'})
     (folder / 'config.json').write_text(dump(trained))

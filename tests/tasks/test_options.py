@@ -29,7 +29,7 @@ READING = {
     ],
     'squad': ['train_file', 'dev_file', 'test_file', 'n_best', 'max_answer'],
     'tagging': ['word_column', 'tag_column', 'comment', 'words', 'tags', 'tag_names', 'input_format'],
-    'multiple_choice': [],
+    'multiple_choice': ['layout'],
     'relation': ['text_a', 'label'],
     'embed': [*PAIR_COLUMNS, 'normalize', 'text'],
     'rerank': [*PAIR_COLUMNS, 'activation', 'candidates', 'candidate_count'],

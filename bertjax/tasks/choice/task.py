@@ -50,7 +50,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
 
     data: str
     seq_len: int
-    layout: str = option('swag', one_of(files.LAYOUTS), named=True)
+    layout: str = option('swag', one_of(files.LAYOUTS), affects='reading', named=True)
     dev_share: float = option(0.1, number(0, 1, above=True, below=True))
     test_share: float = option(0.1, number(0, 1, above=True, below=True))
 
