@@ -45,7 +45,8 @@ class SplitFiles:
     @property
     def folder(self) -> epath.Path:
         """The folder; raises a UserError if it does not exist."""
-        return data_directory(self._data, f'a folder with train{self._suffixes[0]} …', self._fix)
+        fix = 'name the file train or dev, with its suffix, and give its folder' if self._path.is_file() else self._fix
+        return data_directory(self._data, f'a folder with train{self._suffixes[0]} …', fix)
 
     def find(self, split: str) -> Files:
         """Returns the files of a split, or () if there are none; see `split_files`."""

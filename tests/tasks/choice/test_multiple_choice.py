@@ -304,3 +304,8 @@ def test_invalid_options_are_refused(options: dict, key: str):
 def test_missing_data_is_refused(data: str):
     with pytest.raises(UserError, match=r'--config\.data=DIR'):
         MultipleChoiceTask(data, 12).records('train')
+
+
+def test_a_single_file_is_refused_with_the_name_that_it_needs(tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r'mine\.csv.*; name the file train or dev, with its suffix, and give'):
+        MultipleChoiceTask(str(write_file(tmp_path / 'mine.csv', SWAG)), 12).records('dev')
