@@ -80,7 +80,11 @@ class Mirror:
         local = self._local_files()
         changed_locally = {unit_of(name) for name in local if published.get(name, ())[:2] != local[name]}
         versions = {name: source.version for name, source in objects.items()}
-        published_versions = {name: row[2] for name, row in published.items()}
+        # A file that is missing here, for example after a purge of a scratch disk, is fetched again. The files that a
+        # changed folder lacks are not: `publish` removes them from the bucket.
+        published_versions = {
+            name: row[2] for name, row in published.items() if name in local or unit_of(name) in changed_locally
+        }
         names = objects.keys() | published.keys()
         to_pull = {unit_of(name) for name in names if versions.get(name) != published_versions.get(name)}
         if _newest_step(name for name in local if unit_of(name) in changed_locally) > _newest_step(objects):

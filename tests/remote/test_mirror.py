@@ -76,8 +76,28 @@ def test_a_folder_that_was_replaced_by_fewer_files_is_complete(bucket, tmp_path)
     mirror.publish()
     (local / 'checkpoints/4/b').unlink()
     write_files(local, {'checkpoints/4/a': 'other', 'checkpoints/4/seal.json': 'other'})
+    mirror.pull()  # as after a kill before the next publication
     mirror.publish(everything=True)
+    assert bucket.system.cat_file('bucket/run/checkpoints/4/a') == b'other'
     assert list(bucket.names('bucket/run')) == ['checkpoints/4/a', 'checkpoints/4/seal.json']
+
+
+def test_missing_local_files_are_fetched_again(bucket, tmp_path):
+    """A purge of old files may leave the hidden record of the mirror."""
+    local = write_files(tmp_path / 'local', {'ledger.jsonl': '4', 'config.json': '{}', **step(4), **step(8)})
+    Mirror(local, RemoteFolder('s3://bucket/run'), RULES).publish()
+    names = list_files(local)
+    shutil.rmtree(local / 'checkpoints/8')
+    removed = ['checkpoints/4/b', 'checkpoints/4/seal.json', 'ledger.jsonl']
+    for name in removed:
+        (local / name).unlink()
+    mirror = Mirror(local, RemoteFolder('s3://bucket/run'), RULES)
+    bucket.requests.clear()
+    mirror.pull()
+    read = {path.removeprefix('/bucket/run/') for method, path in bucket.requests if method == 'GET' and 'run/' in path}
+    assert read == {*removed, *step(8)}
+    mirror.publish(everything=True)
+    assert list_files(local) == list(bucket.names('bucket/run')) == names
 
 
 @pytest.mark.slow
