@@ -138,17 +138,27 @@ class Mirror:
             broken = {rules.unit_of(name) for name in self._upload(inside, local)}
             # Other files precede the markers, so that a ledger is never older than the checkpoint that relies on it.
             self._upload([name for name in changed if not rules.marker_of(name)], local)
-            self._upload([name for name in sorted(markers) if rules.unit_of(name) not in broken], local)
-            self._remove_deleted()
+            ready = [name for name in sorted(markers) if rules.unit_of(name) not in broken]
+            broken.update(self._upload(ready, local))
+            # If the run has removed a checkpoint during its upload, the bucket still needs the previous checkpoint.
+            self._remove_deleted(local, keep_complete=bool(broken))
         finally:
             if changed or markers or len(self._published) > len(local):
                 self._save_record()
         return len(changed), sum(local[name][0] for name in changed)
 
-    def _remove_deleted(self) -> None:
-        """Removes from the bucket the files that the folder no longer has, and the folders without their marker."""
-        lost = {name for name in self._published if not (self.folder / name).exists()}
-        lost |= {self._rules.marker_of(name) for name in lost} & self._published.keys()
+    def _remove_deleted(self, local: Mapping[str, FileState], *, keep_complete: bool) -> None:
+        """Removes from the bucket the files that the folder no longer has, and the folders without their marker.
+
+        The files of `local`, which this pass has published, are kept. With `keep_complete`, so is each folder that has
+        its marker in the bucket.
+        """
+        lost = {name for name in self._published.keys() - local.keys() if not (self.folder / name).exists()}
+        markers = {self._rules.marker_of(name) for name in lost} & self._published.keys()
+        if keep_complete:
+            lost = {name for name in lost if self._rules.marker_of(name) not in markers}
+        else:
+            lost |= markers
         for name in sorted(lost, key=lambda name: not self._is_marker(name)):
             self.remote.remove(name)
             del self._published[name]

@@ -82,6 +82,29 @@ def test_a_folder_that_was_replaced_by_fewer_files_is_complete(bucket, tmp_path)
     assert list(bucket.names('bucket/run')) == ['checkpoints/4/a', 'checkpoints/4/seal.json']
 
 
+@pytest.mark.parametrize(('name', 'uploaded'), [('b', False), ('seal.json', False), ('seal.json', True)])
+def test_the_bucket_always_has_a_complete_checkpoint(bucket, monkeypatch, tmp_path, name: str, uploaded: bool):
+    """The run saves step 12 and removes step 8 before or after a file of step 8 is uploaded."""
+    mirror = Mirror(write_files(tmp_path / 'local', step(4)), RemoteFolder('s3://bucket/run'), RULES)
+    mirror.publish()
+    write_files(mirror.folder, step(8))
+    shutil.rmtree(mirror.folder / 'checkpoints/4')
+    upload = RemoteFolder.upload
+
+    def save_meanwhile(self, path, *arguments, **options):
+        written = upload(self, path, *arguments, **options) if uploaded else None
+        if path == f'checkpoints/8/{name}':
+            write_files(mirror.folder, step(12))
+            shutil.rmtree(mirror.folder / 'checkpoints/8')
+        return written or upload(self, path, *arguments, **options)
+
+    monkeypatch.setattr(RemoteFolder, 'upload', save_meanwhile)
+    mirror.publish()
+    assert step(8 if uploaded else 4).keys() <= bucket.names('bucket/run').keys()
+    mirror.publish()
+    assert list(bucket.names('bucket/run')) == list(step(12))
+
+
 def test_missing_local_files_are_fetched_again(bucket, tmp_path):
     """A purge of old files may leave the hidden record of the mirror."""
     local = write_files(tmp_path / 'local', {'ledger.jsonl': '4', 'config.json': '{}', **step(4), **step(8)})
