@@ -29,7 +29,7 @@ class Lease:
     The clocks of two machines are never compared: the lease of another process counts as expired if this process has
     watched it for EXPIRES_AFTER seconds without a change. Every write names the version that it replaces. On a server
     without conditional writes, another process can take the lease between a read and a write. `mirror` identifies the
-    local mirror folder, which this process has locked.
+    local mirror folder, which this process has locked on this host. Other hosts may share the folder.
     """
 
     def __init__(self, folder: RemoteFolder, mirror: str):
@@ -41,7 +41,7 @@ class Lease:
         self._thread = threading.Thread(target=self._keep_renewing, name='lease', daemon=True)
 
     def take(self, log: Callable[[str], None]) -> None:
-        """Takes the lease: immediately if no process with another mirror holds a lease, else when that lease expires.
+        """Takes the lease: immediately if no process on another host or mirror holds it, else when it expires.
 
         Before the process waits, `log` is called with a line about the holder.
 
@@ -50,7 +50,7 @@ class Lease:
         """
         facts, version = first = _read(self._folder)
         start = time.monotonic()
-        if facts is not None and facts.get('mirror') != self._facts['mirror']:
+        if facts is not None and any(facts.get(key) != self._facts[key] for key in ('mirror', 'host')):
             holder = _holder_of(facts)
             log(f'{self._folder} was left by {holder}, or is in use: watching it for {EXPIRES_AFTER:.0f} s')
             while version and time.monotonic() - start < EXPIRES_AFTER:

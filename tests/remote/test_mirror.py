@@ -149,13 +149,17 @@ def test_the_side_with_the_later_step_wins(bucket, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_runs_in_one_workdir_are_detected(bucket, monkeypatch):
+@pytest.mark.parametrize('other', ['mirror', 'host'])  # several hosts may share a home directory
+def test_two_runs_in_one_workdir_are_detected(bucket, monkeypatch, other: str):
     """A lease that is renewed cannot be taken. A lease that is not renewed expires, and its old owner gets an error."""
     monkeypatch.setattr(lease, 'RENEW_EVERY', 0.05)
     monkeypatch.setattr(lease, 'EXPIRES_AFTER', 0.4)
     lines: list[str] = []
-    first, second = (lease.Lease(RemoteFolder('s3://bucket/run'), mirror) for mirror in ('one', 'two'))
+    first = lease.Lease(RemoteFolder('s3://bucket/run'), 'one')
     first.take(lines.append)
+    if other == 'host':
+        monkeypatch.setattr(lease.socket, 'gethostname', lambda: 'another-host')
+    second = lease.Lease(RemoteFolder('s3://bucket/run'), 'two' if other == 'mirror' else 'one')
     with pytest.raises(UserError, match='another process that works in this workdir'):
         second.take(lines.append)
     assert lines
