@@ -41,7 +41,8 @@ class Loop:
         self._recorder, self._checkpoints, self._interrupt = recorder, checkpoints, interrupt
         self._early_stopping, self._time_limit = early_stopping, time_limit
         self._evaluate_first = experiment.evaluate_first
-        self._clock, self._any_process, self._saved_at = recorder.run_clock, AnyProcessFlags(), time.perf_counter()
+        self._clock, self._any_process = recorder.run_clock, AnyProcessFlags()
+        self._saved_at, self._saved_step = time.perf_counter(), 0
 
     def run(self, state: TrainState, position: Position) -> TrainState:
         """Trains from `position` (`Position()` for a new run) to the end, and returns the final state. Donates `state`.
@@ -101,6 +102,7 @@ class Loop:
         late = 0 < 60 * self._settings.checkpoint_minutes <= time.perf_counter() - self._saved_at
         over = self._time_limit is not None and self._time_limit.ends_phase(phase.settings.number)
         stop, late, over = self._any_process(self._interrupt.requested(), late, over)
+        late &= step > self._saved_step + self._any_process.delay  # else, `late` is from before the last save
         must_evaluate = last or _is_due(step, self._settings.eval_every)
         may_save = late or _is_due(step, self._settings.checkpoint_every)
         if not (last or stop or over or must_evaluate or may_save):
@@ -151,8 +153,7 @@ class Loop:
             self._checkpoints.save(self._state, self._position, config, cost)
             if stop and not last:
                 self._checkpoints.wait()  # The message "stopped" must not come before the checkpoint is complete.
-        self._saved_at = time.perf_counter()
-        self._any_process.clear()
+        self._saved_at, self._saved_step = time.perf_counter(), self._position.step
 
     @contextlib.contextmanager
     def _compiling(self, what: str) -> Iterator[None]:

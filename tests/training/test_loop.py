@@ -8,7 +8,7 @@ from loop_world import ROWS, Clock, World
 
 from bertjax.checkpoint.position import Position
 from bertjax.errors import NonFiniteError, PreemptedError
-from bertjax.training import loop, record
+from bertjax.training import any_process_flags, loop, record
 from bertjax.training.early_stopping import EarlyStopping
 from bertjax.training.health import goodput_clock
 from bertjax.training.health.ledger import ledger_damage
@@ -173,6 +173,16 @@ def test_a_stopped_run_saves_at_once(world):
     assert error.value.exit_status == 75
     assert w.events[-3:] == ['save 5', 'saved', 'close 0']
     assert len(w.lines('ledger.jsonl')) == 5
+
+
+def test_several_processes_stop_and_save_two_steps_later(world, monkeypatch):
+    """A save at each step does not discard the request, but the minutes before a save do not cause another save."""
+    monkeypatch.setattr(any_process_flags, 'is_multiprocess', lambda: True)
+    with pytest.raises(PreemptedError, match='step 7'):
+        world(stop_at=5, checkpoint_every=1).run()
+    w = world('minutes', eval_every=0, checkpoint_every=0, minutes=102 / 60)
+    w.run()
+    assert list(w.saved) == [4, 10]
 
 
 def test_the_loop_names_its_current_activity(world, monkeypatch):
