@@ -214,10 +214,10 @@ class TrialGroup(Experiment):
     def run(self, interrupt: Interrupt) -> None:
         """Trains and evaluates the trials, and writes their results. An interrupted group is resumed."""
         check_same_data(self)
-        # The key identifies the trials and their settings. Checkpoints with another key cannot be resumed. The path of
-        # the data is left out, because a fingerprint identifies the data.
+        # The key identifies the trials and their settings. Checkpoints with another key cannot be resumed. The mesh is
+        # left out, because it may change, and the path of the data, because a fingerprint identifies the data.
         init = _portable_init(self.resolved['init'], self._folder)
-        facts = {**self.resolved, 'data': '', 'init': init}
+        facts = {**self.resolved, 'mesh': {}, 'data': '', 'init': init}
         key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
         unfinished = self._folder / _UNFINISHED / key
         with contextlib.closing(Checkpoints(unfinished, keep=1)) as checkpoints:
