@@ -8,10 +8,13 @@ import pathlib
 import types
 from collections.abc import Callable
 
-from bertjax import memory
+import jax
+import jaxlib
+
+from bertjax import __version__, memory
 from bertjax.config.check import check_ranges
 from bertjax.config.files import Recipe
-from bertjax.config.plain import dump
+from bertjax.config.plain import dump, to_plain
 from bertjax.config.resume import check_processes
 from bertjax.config.suggestions import VERBS, nearest_name
 from bertjax.config.verb import Verb
@@ -30,8 +33,8 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
       prepare: A function to call with the name and the declaration of the verb, before `check_processes`.
 
     Raises:
-      UserError: The config or the workdir is wrong, the configs of several processes differ, or the verb fails with a
-        UserError.
+      UserError: The config or the workdir is wrong, several processes differ in their config, versions or workdir, or
+        the verb fails with a UserError.
     """
     config, in_bucket = recipe.config, is_remote(workdir or '')
     if in_bucket:
@@ -53,7 +56,10 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
     memory_map.explain_bus_errors()
     prepare(config.run, verb)
     if distributed.is_multiprocess():
-        check_processes([json.loads(text) for text in distributed.gather_texts(dump(config))])
+        facts = {'workdir': workdir.rstrip('/') if in_bucket else 'a local folder', 'bertjax version': __version__}
+        facts |= {'jax version': jax.__version__, 'jaxlib version': jaxlib.__version__}
+        texts = distributed.gather_texts(dump({**to_plain(config), 'fingerprints': facts}))
+        check_processes([json.loads(text) for text in texts])
     if in_bucket:
         from bertjax.workdir.mirror import mirrored_workdir  # This module imports most export formats.
     with mirrored_workdir(workdir, verb.bucket) if in_bucket else contextlib.nullcontext(workdir) as folder:

@@ -212,13 +212,18 @@ def test_a_mistake_ends_all_processes(program: Program, tmp_path: pathlib.Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('case', ['pre-training', 'fine-tuning', 'sweep'])
+@pytest.mark.parametrize('case', ['pre-training', 'fine-tuning', 'sweep', 'version', 'workdir'])
 def test_processes_that_would_train_different_models_are_refused(
     program: Program, tmp_path: pathlib.Path, rte: pathlib.Path, tune: tuple[str, ...], case: str
 ):
-    """One process has another option, or a file with other labels. The path of the file may differ."""
+    """One process has another option, version or workdir, or a file with other labels, whose path may differ."""
     flags, options, last, words = RUN, {}, '--config.mesh.fsdp=2', 'config.mesh.fsdp: found 2 in process 1'
-    if case != 'pre-training':
+    if case == 'version':
+        code = "import os, jax; jax.__version__ = f'0.{os.getpid()}'"
+        program, last, words = program.with_startup(tmp_path / 'startup', code), '', 'the jax version: found 0.'
+    elif case == 'workdir':
+        last, words = '--workdir=s3://b/run', 'the workdir: found s3://b/run in process 1, expected a local folder as'
+    elif case != 'pre-training':
         split, sweep = ('train', ()) if case == 'fine-tuning' else ('dev', ('--config.sweep.seeds=(0,1)',))
         flags, options, words = (*tune, *sweep), GLUE, f'the {split} split: found '.replace('train split', 'data')
         path = copy_workdir(rte, tmp_path / 'rte') / f'{split}.tsv'
