@@ -7,7 +7,9 @@ publishes changes: it copies them to the bucket. The other processes have their 
 import _thread
 import contextlib
 import hashlib
+import os
 import pathlib
+import re
 import secrets
 import tempfile
 import threading
@@ -45,7 +47,11 @@ _MARKERS = {
 # Unfinished builds and saves. Pairing plans are also ignored, because they can be rebuilt quickly.
 _IGNORED = r'(^|/)(partial|plans)/|\.unfinished$|\.orbax-checkpoint-tmp'
 _RULES = MirrorRules(_MARKERS, _IGNORED, r'(.*/)?((ledger|metrics|time)\.jsonl|tensorboard/.*)')
-_DOCTOR_RULES = MirrorRules(_MARKERS, rf'{_IGNORED}|(^|/)(export/|\.unfinished/|checkpoints/\d+/(?!{checksums.FILE}$))')
+_SIZES_ONLY = r'\.(tokens|sentences)$'  # the doctor reads only the sizes of these files of token stores
+_DOCTOR_RULES = MirrorRules(
+    _MARKERS,
+    rf'{_IGNORED}|(^|/)(export/|\.unfinished/|checkpoints/\d+/(?!{checksums.FILE}$))|{_SIZES_ONLY}',
+)
 # The checksum file of a checkpoint is mirrored without the other files, so that run=compile knows of the checkpoint.
 _READ_ONLY_RULES = MirrorRules(
     _MARKERS, rf'{_IGNORED}|(^|/)((\.unfinished|store|heldout|export)/|checkpoints/(?!\d+/{checksums.FILE}$))'
@@ -87,13 +93,19 @@ def mirrored_workdir(url: str, use: str) -> Iterator[str]:
 def _read_only_mirror(remote: RemoteFolder, name: str, *, inspect: bool) -> Iterator[pathlib.Path]:
     """Yields a temporary mirror, then publishes the files that the body wrote.
 
-    With `inspect`, more files are mirrored, errors of the bucket are ignored, and nothing is published.
+    With `inspect`, more files are mirrored, but sparse files replace the large files of token stores. Errors of the
+    bucket are ignored, and nothing is published.
     """
     with tempfile.TemporaryDirectory(prefix='bertjax-') as top:
         mirror = Mirror(pathlib.Path(top, name), remote, _DOCTOR_RULES if inspect else _READ_ONLY_RULES)
         make_directory(mirror.folder)
         with contextlib.suppress(UserError) if inspect else contextlib.nullcontext():
             mirror.pull()
+            for object_name, source in remote.find().items() if inspect else ():
+                path = mirror.folder / object_name
+                if re.search(_SIZES_ONLY, object_name) and path.parent.is_dir():
+                    path.touch()
+                    os.truncate(path, source.size)  # a sparse file, which takes no space
         register_address(mirror.folder, remote.url)
         yield mirror.folder
         if not inspect:

@@ -1,9 +1,12 @@
 """Tests the lines of `bertjax doctor` about the permissions of a bucket."""
 
+import pathlib
+
 import pytest
 
 from bertjax.doctor.check import FAIL, OK
 from bertjax.doctor.machine import bucket_lease, bucket_rights
+from bertjax.workdir.mirror import mirrored_workdir
 
 WORKDIR = 's3://bucket/run'
 
@@ -34,3 +37,13 @@ def test_a_missing_bucket_and_the_process_that_holds_the_lease_are_reported(buck
     bucket.put({'run/.lease.json': b'{"host": "one", "pid": 7}'})
     (check,) = bucket_lease(WORKDIR)
     assert 'one, process 7' in check.message
+
+
+def test_the_tokens_of_a_store_are_not_downloaded(bucket):
+    files = {'manifest.json': b'{}', 'train-00000.tokens': b'1234', 'train.sentences': b'12', 'train.documents': b'1'}
+    bucket.put({f'run/store/{name}': data for name, data in files.items()})
+    bucket.requests.clear()
+    with mirrored_workdir(WORKDIR, 'inspect') as folder:
+        mirrored = {path.name: path.read_bytes() for path in pathlib.Path(folder, 'store').iterdir()}
+    assert mirrored == files | {'train-00000.tokens': bytes(4), 'train.sentences': bytes(2)}
+    assert not [path for method, path in bucket.requests if method == 'GET' and path.endswith(('.tokens', 'sentences'))]
