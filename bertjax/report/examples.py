@@ -99,6 +99,8 @@ def _task_label(row: Mapping[str, Any], number: int, labels: list[str]) -> str:
     if 'labels' not in row:
         return ''
     label = row['labels'][number]
+    if np.ndim(label) and not labels:  # a teacher's scores
+        return ' · ' + ', '.join(f'{score:g}' for score in label)
     if np.ndim(label):  # a vector of 0 and 1 for several labels
         return ' · ' + (', '.join(labels[i] for i in np.flatnonzero(label)) or 'no label')
     return f' · {labels[int(label)]}' if labels and np.issubdtype(label.dtype, np.integer) else f' · {label:g}'

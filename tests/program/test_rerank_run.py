@@ -108,6 +108,9 @@ def test_a_teachers_scores(program: Program, trained: pathlib.Path, tmp_path: pa
     write_rows(tmp_path / 'data' / 'train.jsonl', lists(24, 1, teacher=True))
     workdir, stdout = train(program, trained, tmp_path / 'data', '--config.export=False')
     assert 'with the loss margin_mse' in stdout and losses(workdir)[0] == pytest.approx(9, abs=0.5)
+    pytest.importorskip('plotly', reason="needs the extra 'report'")
+    program.run(f'--workdir={workdir}', '--config.run=report', recipe='configs/rerank.py', small=False)
+    assert ' · 2, -1' in (workdir / 'report.html').read_text(encoding='utf-8')
 
 
 def test_scored_pairs(program: Program, scorer: pathlib.Path, tmp_path: pathlib.Path):
