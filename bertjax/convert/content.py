@@ -42,7 +42,7 @@ class ExportContent:
       about: The license, language, datasets and base_model, as in config.card. Empty values are omitted.
       figures: The metrics of a task's model by split.
       head: The head of a task's model; None for a pre-trained model.
-      task: The task's fields of config.json: `id2label` with a name for each output, `label2id` and `problem_type`.
+      task: The task's fields of config.json, such as `id2label` with a name for each output; see `Task.huggingface`.
       extra_files: {relative path: content}, additional files in all formats.
       max_length: The maximum number of tokens in tokenizer_config.json; 0 for the positions of the model.
       dtype: The dtype of the tensors in a Hugging Face directory: 'float32', 'float16' or 'bfloat16'.

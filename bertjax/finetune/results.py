@@ -13,6 +13,7 @@ from rich.table import Table
 from bertjax.config.plain import to_plain
 from bertjax.config.schema import Trained
 from bertjax.convert.content import ExportContent
+from bertjax.convert.huggingface.cross_encoder import CROSS_ENCODER
 from bertjax.files.atomic import write_atomic, write_zip, writes_are_disabled
 from bertjax.files.paths import display_path, real_path
 from bertjax.finetune.advice import advise
@@ -163,6 +164,7 @@ def export_task(
         head=data.task.head,
         task=data.task.huggingface(),
         extra_files={TASK_FILE: data.task_json(finished=finished).encode()},
+        max_length=data.task.seq_len if data.task.head.sentence_class == CROSS_ENCODER else 0,
         about=config.get('card', {}),
         files=data.task.model_files(module.config),
         embeddings=exported_module(module.config, data.task.sentence_modules()),

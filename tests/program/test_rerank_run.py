@@ -181,6 +181,7 @@ def test_the_export_is_a_cross_encoder(program: Program, trained: pathlib.Path, 
         for folder in (workdir / 'export' / 'hf', workdir / 'saved'):
             theirs = package.CrossEncoder(str(folder), device='cpu')
             assert theirs.max_seq_length == 32 and theirs.num_labels == 1
+            assert json.loads((folder / 'tokenizer_config.json').read_text())['model_max_length'] == 32
             np.testing.assert_allclose(theirs.predict([*zip(queries, texts, strict=True)]), mine, rtol=1e-6, atol=1e-6)
         # Their folder, which has no task.json, gives the same scores, and starts a training or an evaluation.
         theirs.save(str(tmp_path / name / 'theirs'))
@@ -205,7 +206,12 @@ def test_a_folder_without_marks_is_a_regression(trained: pathlib.Path, scorer: p
     plain = shutil.copytree(scorer / 'export' / 'hf', tmp_path / 'plain')
     for name in ('task.json', 'modules.json', 'config_sentence_transformers.json', 'sentence_bert_config.json'):
         (plain / name).unlink()
-    assert json.loads((plain / 'config.json').read_text())['id2label'] == {'0': 'LABEL_0'}
+    config = json.loads((plain / 'config.json').read_text())
+    # Versions 4 and 5 of sentence-transformers read these two, and none of the removed files.
+    assert config.pop('sentence_transformers') == {'activation_fn': 'torch.nn.modules.activation.Sigmoid'}
+    assert json.loads((plain / 'tokenizer_config.json').read_text())['model_max_length'] == 32
+    assert config['id2label'] == {'0': 'LABEL_0'}
+    (plain / 'config.json').write_text(json.dumps(config))
     expected = scores(bertjax.load(scorer), ['the bird'], ['a river'])
     np.testing.assert_allclose(1 / (1 + np.exp(-scores(bertjax.load(plain), ['the bird'], ['a river']))), expected)
     assert score_pairs(bertjax.load(trained)._runner, ['a'], ['b']) is None

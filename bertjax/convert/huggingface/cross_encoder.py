@@ -25,7 +25,7 @@ ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     'identity': lambda x: x,
     'sigmoid': lambda x: np.exp(-np.logaddexp(0, -x)),  # never overflows
 }
-_CLASSES = {'identity': 'torch.nn.modules.linear.Identity', 'sigmoid': 'torch.nn.modules.activation.Sigmoid'}
+CLASSES = {'identity': 'torch.nn.modules.linear.Identity', 'sigmoid': 'torch.nn.modules.activation.Sigmoid'}
 CROSS_ENCODER = 'CrossEncoder'  # the model_type in SETTINGS
 
 
@@ -70,6 +70,6 @@ def cross_encoder_files(settings: CrossEncoder) -> dict[str, bytes]:
             'modality_config': {'text': {'method': 'forward', 'method_output_name': 'logits'}},
             'module_output_name': 'scores',
         },
-        SETTINGS: {'model_type': CROSS_ENCODER, 'activation_fn': _CLASSES[settings.activation], 'prompts': {}},
+        SETTINGS: {'model_type': CROSS_ENCODER, 'activation_fn': CLASSES[settings.activation], 'prompts': {}},
     }
     return json_files([('', 'models.Transformer')], contents)

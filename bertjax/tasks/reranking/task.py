@@ -13,7 +13,14 @@ from etils import epath
 
 from bertjax.config.ranges import MANY, integer, one_of
 from bertjax.convert.heads import Head
-from bertjax.convert.huggingface.cross_encoder import ACTIVATIONS, CrossEncoder, cross_encoder_files, read_cross_encoder
+from bertjax.convert.huggingface.cross_encoder import (
+    ACTIVATIONS,
+    CLASSES,
+    CROSS_ENCODER,
+    CrossEncoder,
+    cross_encoder_files,
+    read_cross_encoder,
+)
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import Arrays, DistillLoss, Objective
@@ -43,7 +50,7 @@ RERANKING = Head(
     pipeline='text-ranking',
     projection='classifier',
     pools_cls=True,
-    sentence_class='CrossEncoder',
+    sentence_class=CROSS_ENCODER,
 )
 _METRICS = ('ndcg_10', 'mrr_10')
 
@@ -173,7 +180,8 @@ class RerankTask(TextPairTask):
         return self.head.module(model_config)
 
     def huggingface(self) -> dict[str, Any]:
-        return id2label(['LABEL_0'])
+        """See Task. Versions 4 and 5 of sentence-transformers read only the activation in config.json."""
+        return id2label(['LABEL_0']) | {'sentence_transformers': {'activation_fn': CLASSES[self._activation]}}
 
     def model_files(self, model_config: BertConfig) -> Mapping[str, bytes]:
         return cross_encoder_files(CrossEncoder(self.seq_len, self._activation))
