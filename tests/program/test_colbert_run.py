@@ -32,7 +32,8 @@ def test_pairs_with_negatives(program: Program, trained: pathlib.Path, tmp_path:
     data, dev = tmp_path / 'data', lists(12, 2)
     write_rows(data / 'train.jsonl', lists(24, 1))
     write_rows(data / 'dev.jsonl', dev)
-    workdir, stdout = colbert(program, trained, data, '--config.steps=20', '--config.grad_accum_steps=2')
+    workdir, stdout = colbert(program, trained, data, '--config.steps=20', '--config.grad_accum_steps=2',
+                              '--config.export_formats=hf,orbax')  # fmt: skip
     assert 'with the loss info_nce' in stdout and losses(workdir)[-1] < losses(workdir)[0]
     found, predicted = results(workdir), rows(workdir / 'predictions' / 'dev.jsonl')
     assert found['score'] == 'ndcg_10' and len(predicted) == 12
@@ -50,6 +51,10 @@ def test_pairs_with_negatives(program: Program, trained: pathlib.Path, tmp_path:
         bert.batch(texts)
     with pytest.raises(UserError, match=r'max_length: found 8, .* the task allows \(config.task.query_len: found 12, '):
         bertjax.load(workdir, max_length=8)
+    other, start = f'--workdir={tmp_path / "other"}', f'--config.init={workdir / "export" / "orbax"}'
+    line = program.error(other, start, f'--config.data={data}', *QUICK, '--config.task.augment=False', recipe=RECIPE,
+                         small=False)  # fmt: skip
+    assert 'config.task.augment: found False for' in line and 'expected True, as in that model; set it' in line
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from bertjax.tasks.embedding.base import Predictions, Records, TextPairTask, dis
 from bertjax.tasks.embedding.features import EncodedText, group_features, target_scores, text_features
 from bertjax.tasks.embedding.files import Query
 from bertjax.tasks.embedding.losses import normalize
+from bertjax.tasks.exported import read_exported_task
 from bertjax.tasks.late_interaction.max_sim import LOSSES, ROLES, build_objective, search
 from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.task import Outputs, option
@@ -36,6 +37,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 # The roles of tokens. Scores ignore skipped punctuation, and compare augmenting [MASK] tokens like ordinary tokens.
 ORDINARY, SKIPPED, AUGMENTING = range(3)
+_ADOPTED_OPTIONS = ('query_len', 'dim', 'query_prompt', 'document_prompt', 'augment', 'attend', 'skip_punctuation')
 
 
 class BertForLateInteraction(BertForTask):
@@ -136,11 +138,16 @@ class LateInteractionTask(TextPairTask):
 
     def adopt(self, source: str) -> None:
         """See Task. If `source` is a late interaction model, the options must equal its settings, except `seq_len`."""
-        theirs = read_multi_vector(source, MANY)
-        for name, value in {} if theirs is None else settings_as_options(source, theirs).items():
-            if name != 'seq_len' and getattr(self, name) != value:
+        if (theirs := read_multi_vector(source, MANY)) is not None:
+            options = settings_as_options(source, theirs)
+        elif exported := read_exported_task(source, 'late_interaction'):  # an Orbax export has only task.json
+            options = vars(exported)
+        else:
+            return
+        for name in _ADOPTED_OPTIONS:
+            if getattr(self, name) != options[name]:
                 found = f'{getattr(self, name)!r} for {source}'
-                raise UserError(f'config.task.{name}', found, f'{value!r}, as in that model', 'set it')
+                raise UserError(f'config.task.{name}', found, f'{options[name]!r}, as in that model', 'set it')
 
     def features(self, records: Records, tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task. Without `training`, there is a row for each text of `distinct_texts`."""
