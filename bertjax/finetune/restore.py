@@ -105,7 +105,7 @@ def evaluation_settings(
     if not path.exists():
         return finetuning_settings(merge_task_file(config, command_line_keys) if config.init else config)
     merged, recorded = merge_run_config(config, folder, command_line_keys), read_recorded_config(path)
-    if 'dev_fraction' in merged.task and not merged.task.dev and not merged.input:
+    if 'train' in merged.task and not merged.task.dev and not merged.input:
         is_same = real_path(merged.data) == real_path(recorded['data'])
         file = None if is_same else _new_file(merged.data, recorded)
         if file:

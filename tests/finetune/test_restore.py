@@ -212,6 +212,11 @@ def test_all_records_of_another_file_are_dev(repository: pathlib.Path, tmp_path:
         trained = recipe(repository, 'classify.py', data=f'{tmp_path}/{data}', **{'task.train': train_file})
         (tmp_path / 'config.json').write_text(dump(trained))
         assert sum(sizes(f'{tmp_path}/mails.csv')[:2]) == 40
+    for name in ('pairs.jsonl', 'others.jsonl'):
+        (tmp_path / name).write_text(json.dumps({'anchor': name, 'positive': 'b'}) + '\n')
+    (tmp_path / 'config.json').write_text(dump(recipe(repository, 'embed.py', data=str(tmp_path / 'pairs.jsonl'))))
+    others = recipe(repository, 'embed.py', data=str(tmp_path / 'others.jsonl'))
+    assert evaluation_settings(others, tmp_path, {'data'}).build_task().records('dev')[0].text == 'others.jsonl'
 
 
 def test_the_results_of_other_options_are_kept_apart(repository: pathlib.Path, tmp_path: pathlib.Path):
