@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import json
 import pathlib
 import shutil
 from collections.abc import Callable
@@ -136,14 +137,17 @@ def test_exports_compute_the_vectors(exported: Callable, tmp_path: pathlib.Path,
 
     trained_task = shutil.copytree(exported(name) / 'export', tmp_path / 'export')
     (trained_task / 'hf' / 'task.json').unlink()  # sentence-transformers' files are left
+    settings = trained_task / 'hf' / 'config_sentence_transformers.json'
+    full = bertjax.load(trained_task / 'hf').encode(sentences(7, 3))
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {'truncate_dim': 5}))
     plain = bertjax.load(trained_task / 'hf')
     assert plain.task is None
+    np.testing.assert_allclose(plain.encode(sentences(7, 3)), full[:, :5], atol=1e-6)
     for format in ('onnx', 'stablehlo'):
         (tmp_path / 'plain').mkdir(exist_ok=True)
         plain.save(tmp_path / 'plain' / format, format=format)
-    texts, batch = sentences(7, 3), plain.batch(sentences(7, 3))
-    expected = plain.encode(texts)
-    for folder in (trained_task, tmp_path / 'plain'):
+    batch = plain.batch(sentences(7, 3))
+    for folder, expected in ((trained_task, full), (tmp_path / 'plain', full[:, :5])):
         session = onnxruntime.InferenceSession(str(folder / 'onnx' / 'embeddings.onnx'))
         names = [entry.name for entry in session.get_inputs()]
         (vectors,) = session.run(['embeddings'], {name: batch[name] for name in names})

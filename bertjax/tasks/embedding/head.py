@@ -41,14 +41,16 @@ class BertForEmbedding(BertForTask):
     Attributes:
       pool: The pooling, one of `model.pooling.SENTENCE_POOL`.
       dense: The Dense modules, which are applied to the pooled vector.
-      normalize: Whether the module itself scales the vectors to length 1. Only exports need this, because losses and
-        `encode` can scale the vectors outside the module.
+      normalize: Whether the module itself scales the vectors to length 1. Only exports need this and `truncate_dim`,
+        because losses and `encode` can scale and truncate the vectors outside the module.
+      truncate_dim: The number of leading dimensions to keep of the scaled vectors; 0 for all.
     """
 
     outputs: int = 0
     pool: str = 'mean'
     dense: Sequence[DenseConfig] = ()
     normalize: bool = False
+    truncate_dim: int = 0
 
     def setup(self):
         self.encoder = BertEncoder(self.config, self.packing)
@@ -63,6 +65,7 @@ class BertForEmbedding(BertForTask):
         vectors = self.head(pooled)
         if self.normalize:
             vectors /= jnp.maximum(jnp.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        vectors = vectors[:, : self.truncate_dim or None]
         return {'embeddings': vectors.reshape(*shape, vectors.shape[-1])}
 
 
@@ -80,9 +83,9 @@ EMBEDDING = Head(
 def exported_module(config: BertConfig, modules: SentenceModules | None) -> BertForEmbedding | None:
     """Builds the module whose `embeddings` are the vectors of `encode`; None if `modules` is None or unsupported."""
     layers = next((name for name, numbers in LAYER_NUMBERS.items() if modules and numbers == modules.layers), None)
-    if layers is None or modules.refusal or modules.dense_layers or modules.weights or modules.truncate_dim:
+    if layers is None or modules.refusal or modules.dense_layers or modules.weights:
         return None
     if modules.prompt and not modules.include_prompt:
         return None  # the module cannot tell the tokens of the prompt from the others
-    options = {'pool': modules.pool, 'dense': modules.dense, 'normalize': modules.normalize}
-    return BertForEmbedding(config, layers=layers, **options)
+    names = ('pool', 'dense', 'normalize', 'truncate_dim')
+    return BertForEmbedding(config, layers=layers, **{name: getattr(modules, name) for name in names})
