@@ -125,7 +125,5 @@ def _extract_file(options: ExtractKeys, extractor: Extractor, source: InputSourc
     extraction.check()
     with show_progress('texts', texts, lines=True) as advance:
         extraction.compute(advance)
-    facts = {name: getattr(extractor.encoding, name) for name in _ENCODING_KEYS}
-    facts['dense'] = [layer.config.width for layer in extractor.encoding.dense]
-    for line in extraction.write(facts):
+    for line in extraction.write(extractor.encoding.facts):
         print(line)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from bertjax.config.plain import to_plain
 from bertjax.convert.huggingface.dense import Dense
 from bertjax.convert.huggingface.sentence_transformers import SentenceModules
 from bertjax.data.features import INPUTS, Features
@@ -63,6 +64,13 @@ class Encoding:
             raise UserError('weights', found, expected, 'correct one of them')
         if self.pool == 'pooler' and self.layers != (-1,):
             raise UserError('pool', "'pooler' with layers other than the last", 'layers=-1', 'omit the layers')
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The fields as JSON values for the metadata of features; `dense` lists the widths of the Dense layers."""
+        names = ('layers', 'combine', 'weights', 'pool', 'normalize', 'prompt', 'truncate_dim')
+        facts = {name: to_plain(getattr(self, name)) for name in names}
+        return facts | {'dense': [layer.config.width for layer in self.dense]}
 
     def width(self, config: BertConfig) -> int:
         """Returns the width D' of the features."""

@@ -10,7 +10,7 @@ import numpy as np
 from bertjax.config.ranges import COUNT, integer
 from bertjax.errors import UserError
 from bertjax.inference.arguments import Texts, as_text_list, check_value
-from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt
+from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt, resolve_encoding
 from bertjax.inference.encode_methods import EncodeMethods
 from bertjax.inference.task_methods import score_pairs
 from bertjax.inference.vector_files import VectorShards, calibrated_ranges
@@ -52,8 +52,9 @@ class SearchMethods(EncodeMethods):
           float32 [N, M], without N if `a` is a single text or vector, and without M if `b` is a single text or vector.
 
         Raises:
-          UserError: The widths differ, the precisions cannot be compared, or `calibration` does not fit the vectors.
+          UserError: The widths or encodings differ, the precisions cannot be compared, or `calibration` does not fit.
         """
+        self._check_encoding(a, b)
         x, y = (side if _is_vectors(side) else None for side in (a, b))
         ranges = _find_ranges(calibration, x, y)
         x, y = (None if side is None else _decode(side, ranges) for side in (x, y))
@@ -92,9 +93,10 @@ class SearchMethods(EncodeMethods):
           stand for blank lines: they are never found, and as queries they find nothing.
 
         Raises:
-          UserError: The widths differ, the precisions cannot be compared, or `calibration` does not fit the vectors.
+          UserError: The widths or encodings differ, the precisions cannot be compared, or `calibration` does not fit.
         """
         top_k = check_value('top_k', top_k, integer(1, COUNT), 'for example top_k=10')
+        self._check_encoding(queries, corpus)
         texts = None if _is_vectors(corpus) else as_text_list(corpus, 'corpus')
         ranges = _find_ranges(calibration, *(side for side in (corpus, queries) if _is_vectors(side)))
         documents = corpus if texts is None else self._vectors(texts, None, DOCUMENT)
@@ -135,6 +137,17 @@ class SearchMethods(EncodeMethods):
             return self.search(query, texts, len(texts))
         order = sorted(range(len(texts)), key=lambda i: -scores[i])
         return _hits(order, [scores[i] for i in order], texts)
+
+    def _check_encoding(self, *sides: Texts | Vectors) -> None:
+        """Raises a UserError if texts, which get the model's own encoding, meet a file of vectors with another one."""
+        encodings = [side.encoding for side in sides if isinstance(side, VectorShards)]
+        if not encodings or all(map(_is_vectors, sides)):
+            return
+        facts = resolve_encoding(self._model, pool='auto', normalize=None, layers=(-1,)).facts
+        if names := [name for name, value in encodings[0].items() if value != facts[name]]:
+            theirs, ours = (', '.join(f'{name}={x[name]!r}' for name in names) for x in (encodings[0], facts))
+            fix = 'extract the vectors without these options, or give vectors instead of texts'
+            raise UserError('vectors', f'a file with {theirs}', f"{ours}, the model's own encoding", fix)
 
     def _vectors(
         self, texts: Texts, like: Vectors | None, prompts: Sequence[str], ranges: np.ndarray | None = None

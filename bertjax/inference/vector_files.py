@@ -3,7 +3,8 @@
 import itertools
 import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +15,8 @@ from bertjax.files.small_files import read_json_object
 from bertjax.model.quantization import quantize, value_ranges
 
 _FIX = 'extract the vectors again'
+# The facts in the metadata that must be equal for vectors to be comparable. A cosine does not depend on `normalize`.
+_ENCODING = ('layers', 'combine', 'weights', 'pool', 'dense')
 
 
 def calibrated_ranges(key: str, x: np.ndarray, width: int) -> np.ndarray:
@@ -52,13 +55,16 @@ class VectorShards:
     Attributes:
       dtype: The dtype, see `model.quantization.PRECISIONS`.
       ranges: float32 [2, D] for int8 vectors, None for others.
+      encoding: The `encode.Encoding.facts` that must be equal for vectors to be comparable.
     """
 
-    def __init__(self, paths: Iterable[pathlib.Path], ranges: np.ndarray | None = None):
+    def __init__(
+        self, paths: Iterable[pathlib.Path], ranges: np.ndarray | None = None, encoding: Mapping[str, Any] = {}
+    ):
         self._shards = list(map(_open_array, paths))
         *self._starts, count = itertools.accumulate(map(len, self._shards), initial=0)
         self.shape, self.dtype = (count, *self._shards[0].shape[1:]), self._shards[0].dtype
-        self.ranges = ranges
+        self.ranges, self.encoding = ranges, encoding
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -92,4 +98,5 @@ def load_vectors(path: str | os.PathLike) -> VectorShards:
     if not facts.get('vectors'):
         raise UserError(str(path), 'no list of vectors', 'NAME.npy.json of run=extract, with pooling', _FIX)
     ranges = _open_array(path.with_name(facts['ranges'])) if 'ranges' in facts else None
-    return VectorShards(map(path.with_name, facts['vectors']), ranges)
+    encoding = {name: facts[name] for name in _ENCODING if name in facts}
+    return VectorShards(map(path.with_name, facts['vectors']), ranges, encoding)

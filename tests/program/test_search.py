@@ -169,6 +169,17 @@ def test_a_file_of_vectors_is_searched(bert, folder, extract, tmp_path):
     scores = [[hit['score'] for hit in hits] for hits in bert.search(QUERIES, vectors, top_k=3)]
     expected = np.sort(queries @ documents.T, axis=1)[:, ::-1][:, :3]
     np.testing.assert_allclose(scores, expected, atol=1e-3)
+    extract(tmp_path / 'in.txt', f'--config.init={folder}', '--config.extract.pool=cls', '--config.extract.layers=1')
+    vectors = bertjax.load_vectors(tmp_path / 'features' / 'in.npy.json')
+    message = (
+        r"vectors: found a file with layers=\[1\], pool='cls', expected layers=\[-1\], pool='mean', the model's own"
+    )
+    calls = ((bert.search, QUERIES, vectors), (bert.search, vectors, TEXTS), (bert.similarity, TEXTS[0], vectors))
+    for compare, *sides in calls:
+        with pytest.raises(UserError, match=message):
+            compare(*sides)
+    queries = bert.encode(QUERIES, pool='cls', layers=1)
+    np.testing.assert_allclose([hits[0]['score'] for hits in bert.search(queries, vectors, top_k=1)], 1, atol=1e-6)
 
 
 @pytest.mark.slow
