@@ -220,10 +220,15 @@ class Extraction:
         return is_done
 
     def check(self) -> None:
-        """Raises a UserError if the run would replace complete or partial features of another input."""
+        """Raises a UserError if the run would replace features of another input, or remove all parts of another run."""
         # The run may also replace files of other formats for this input, because two formats may share the file of ids.
         facts = [self._metadata_path, *self._other_metadata_paths, self._input_path]
         check_overwrite(facts, self._origin, self._files, recorded_files(facts))
+        saved = {path.name for path in self._folder.glob('[0-9]*')}  # The names of unfinished files begin with a dot.
+        if saved and saved.isdisjoint(path.name for path in self._parts):
+            found = f'{len(saved):,} saved parts of other texts, of another model or of other options'
+            fix = f'repeat the command of the interrupted run, or remove {self._folder}'
+            raise UserError('config.extract', found, 'no saved parts, or parts of this run', fix)
 
     def _earlier_files(self) -> set[str]:
         """Returns the names of files that earlier runs wrote, or may have written, for this input and format."""

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -190,6 +191,15 @@ def test_features_are_computed_again_only_if_the_model_or_a_file_changes(extract
     assert extract('out', model='other') == len(TEXTS)
     (tmp_path / 'out' / 'in.npy').unlink()
     assert extract('out', model='other') == len(TEXTS)
+
+
+def test_all_parts_of_an_interrupted_run_with_another_model_are_not_removed(extract, monkeypatch):
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        context.setattr(Extraction, 'write', mock.Mock(side_effect=KeyboardInterrupt))
+        extract('out')
+    with pytest.raises(UserError, match=r'config\.extract: found 3 saved parts of .*, or remove .*/out/in\.parts$'):
+        extract('out', model='other')
+    assert extract('out') == 0 and extract('out', model='other') == len(TEXTS)
 
 
 @pytest.mark.slow
