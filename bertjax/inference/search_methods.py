@@ -41,7 +41,7 @@ class SearchMethods(EncodeMethods):
     def similarity(
         self, a: Texts | Vectors, b: Texts | Vectors, *, calibration: np.ndarray | None = None
     ) -> np.ndarray:
-        """Computes the cosines of texts or vectors.
+        """Computes the cosines of texts or vectors. Texts get only the model's default prompt, if it has one.
 
         Args:
           a: One text or several, or vectors: [D] or [N, D].

@@ -49,8 +49,9 @@ class EmbeddingTask(TextPairTask):
       matryoshka_dims: the widths at which the loss is computed, as in `(384,64)`; () for the full width.
       pool: the pooling, named as in sentence-transformers; 'auto' for the pooling of config.init if known, else 'mean'.
       layers: the hidden states to pool: those of the last layer, or their mean over the last four.
-      query_prompt: the prefix of anchors, queries, scored pairs and single texts; exported as the prompt 'query'.
-      document_prompt: the prefix of positives, negatives and documents; exported as the prompt 'document'.
+      query_prompt: the prefix of anchors, queries, scored pairs and single texts, exported as 'query'.
+      document_prompt: the prefix of positives, negatives and documents, exported as 'document'; without anchors, ''
+        means `query_prompt`.
       normalize: whether the model's vectors have length 1; the losses always use cosines.
       text: the column with a single text.
     """
@@ -83,6 +84,12 @@ class EmbeddingTask(TextPairTask):
     @property
     def objective(self) -> Objective:
         return build_objective(self._loss, self.matryoshka_dims, **self._loss_options)
+
+    @property
+    def _document_prompt(self) -> str:
+        """The prefix of documents. In training without anchors, all texts had `query_prompt`."""
+        has_anchors = (self._form or 'pairs') in files.GROUPS
+        return self.document_prompt or ('' if has_anchors else self.query_prompt)
 
     def learned_state(self) -> dict[str, Any]:
         dense = {'dense': [*self._dense]} if self._dense else {}
@@ -136,7 +143,8 @@ class EmbeddingTask(TextPairTask):
         """See Task. Without `training`, there is a row for each text of `_texts`."""
         if not training:
             queries, documents = _texts(records)
-            texts = [self.query_prompt + text for text in queries] + [self.document_prompt + text for text in documents]
+            texts = [self.query_prompt + text for text in queries]
+            texts += [self._document_prompt + text for text in documents]
             return text_features(*encode_texts(texts, tokenizer, self.seq_len))
         groups = [record.texts * 2 if record.form == 'texts' else record.texts for record in records]
         prompts = self.query_prompt, self.document_prompt if records[0].form in files.GROUPS else self.query_prompt
@@ -163,7 +171,7 @@ class EmbeddingTask(TextPairTask):
             normalize=self.normalize,
             truncate_dim=self._truncate_dim,
             layers=LAYER_NUMBERS[self.layers],
-            prompts={'query': self.query_prompt, 'document': self.document_prompt},
+            prompts={'query': self.query_prompt, 'document': self._document_prompt},
         )
 
     def predictions(self, records: Records, features: Features, outputs: Outputs) -> Predictions:

@@ -61,6 +61,22 @@ def test_equal_texts_have_equal_ids(tmp_path: pathlib.Path, tokenizer: Tokenizer
     assert not batch['text_ids'][1].any() and not batch['attention_mask'][1].any()
 
 
+@pytest.mark.parametrize('record', [{'text': 'a'}, {'text_a': 'a', 'text_b': 'b', 'score': 1}, PAIRS[0]])
+@pytest.mark.parametrize('document_prompt', ['', 'y '])
+def test_documents_get_the_prompt_of_the_training(
+    tmp_path: pathlib.Path, tokenizer: Tokenizer, record: dict, document_prompt: str
+):
+    """Training without anchors prefixes all texts with `query_prompt`."""
+    write(tmp_path, 'train.jsonl', [record])
+    write(tmp_path, 'dev.jsonl', PAIRS[:1])
+    prompted = task(tmp_path, query_prompt='x ', document_prompt=document_prompt)
+    prompted.learn(prompted.records('train'))
+    expected = document_prompt or ('' if 'anchor' in record else 'x ')
+    assert prompted.sentence_modules().prompts == {'query': 'x ', 'document': expected}
+    tokens = prompted.features(prompted.records('dev'), tokenizer, training=False).tokens
+    assert ''.join(tokenizer.pieces[i] for i in tokens) == f'[CLS]xa[SEP][CLS]{expected.strip()}b[SEP]'
+
+
 def test_scores_of_a_teacher_are_labels(tmp_path: pathlib.Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture):
     records = [{**PAIRS[1], 'score': [3, 1]}, {**PAIRS[2], 'score': [2.0, 0, -1]}]
     write(tmp_path, 'train.jsonl', records)
