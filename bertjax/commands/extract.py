@@ -38,7 +38,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 
     Raises:
       UserError: The model or the input file does not exist, the model lacks a layer, a record is malformed, or the
-        features of another input would be replaced.
+        features of another input, or all saved parts of another run, would be replaced.
     """
     settings = inference_settings(config, 'extract')
     options, folder = settings.extract, pathlib.Path(workdir)
