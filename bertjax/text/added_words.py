@@ -13,7 +13,7 @@ from tokenizers import pre_tokenizers
 
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_lines
-from bertjax.text.bert_settings import MAX_CHARACTERS
+from bertjax.text.bert_settings import MAX_CHARACTERS, PREFIX
 from bertjax.text.special import is_unused
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer
@@ -101,14 +101,16 @@ def load_model_tokenizer(directory: str, tokenizer: Tokenizer, rows: int) -> Tok
 
 
 def find_previous_ids(old_tokenizer: Tokenizer, new_tokenizer: Tokenizer) -> dict[int, list[int]]:
-    """Returns {id of a word that the new tokenizer adds: the ids of its pieces in the old tokenizer}."""
+    """Returns {id of a piece that the new tokenizer adds: the ids of its text in the old tokenizer}."""
     new = [
         i
         for i, piece in enumerate(new_tokenizer.pieces)
         if i >= old_tokenizer.vocab_size or old_tokenizer.pieces[i] != piece
     ]
-    ids = old_tokenizer.encode([new_tokenizer.pieces[i] for i in new])
-    return {i: pieces.tolist() for i, pieces in zip(new, ids, strict=True)}
+    # Decoding removes the marks of a tokenizer, such as 'Ġ', except PREFIX at the start of a text.
+    ids = old_tokenizer.encode([new_tokenizer.decode([i]).removeprefix(PREFIX) for i in new])
+    # A piece that normalization removes, such as a combining accent, has no previous pieces.
+    return {i: pieces.tolist() or [old_tokenizer.unk_id] for i, pieces in zip(new, ids, strict=True)}
 
 
 def rank_candidates(

@@ -39,6 +39,9 @@ def test_the_previous_ids_of_each_word_are_those_of_the_plain_vocabulary(plain: 
     previous = find_previous_ids(plain, grown)
     assert sorted(previous) == [1, 2, len(PIECES)]
     assert [plain.pieces[i] for i in previous[1]] == ['g', '##e', '##n', '##e']
+    # A vocabulary of the user may also have other pieces than words.
+    previous = find_previous_ids(plain, plain.with_pieces([*PIECES, '##the', '\u0301'])).values()
+    assert [[plain.pieces[i] for i in ids] for ids in previous] == [['the'], ['[UNK]']]
 
 
 def test_a_vocabulary_is_compared_with_the_models(plain: WordPieceTokenizer, tmp_path: pathlib.Path):
