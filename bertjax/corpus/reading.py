@@ -51,28 +51,30 @@ def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], li
         sampled = [members[i * (len(members) - 1) // max(1, count - 1)] for i in range(count)]
         inspected = [_inspect(source) for source in sampled]
         labels = [label for format, label in inspected if format == 'text']
-        # The only text of a component is never read as one document, which could be neither paired nor held out.
-        single = len(labels) > 1 and (labels.count('files') > labels.count('text') or not any(labels))
+        # The only text of a component is never read as one document, which could be neither paired nor held out. If
+        # only some files are inspected, there are probably further texts.
+        several = len(labels) > 1 or (bool(labels) and count < len(members))
+        single = several and (labels.count('files') > labels.count('text') or not any(labels))
         by_path |= {source.path: dataclasses.replace(source, single=single) for source in members}
         known = ['files' if format == 'text' and single else format for format, _ in inspected if format]
         if known:
-            common = [format for format, _ in collections.Counter(known).most_common()]
+            format_names = [format for format, _ in collections.Counter(known).most_common()]
             name = component or ', '.join([source.name for source in members[:3]] + ['…'] * (len(members) > 3))
             against = labels.count('text' if single else 'files')
-            readings.append(_describe_reading(name, len(members), common, len(inspected), against))
+            readings.append(_describe_reading(name, len(members), format_names, len(inspected), against))
     return [by_path.get(source.path, source) for source in sources], readings
 
 
-def _describe_reading(name: str, files: int, common: Sequence[str], inspected: int, against: int) -> str:
+def _describe_reading(name: str, files: int, format_names: Sequence[str], inspected: int, against: int) -> str:
     """Returns the line about a component.
 
-    `common` has its formats, the most common first, and `against` is the number of inspected files that contradict a
+    `format_names` are its formats, the most common first. `against` is the number of inspected files that contradict a
     reading as 'text' or 'files'.
     """
-    how = ', and as '.join(_HOW[format] for format in common)
+    how = ', and as '.join(_HOW[format] for format in format_names)
     text = f'{name}: {"1 file" if files == 1 else f"{files:,} files"}, read as {how}'
     # config.corpus_options.format applies to all files, so nothing is suggested for a component with several formats.
-    other = {'text': 'files', 'files': 'text'}.get(common[0]) if len(common) == 1 else None
+    other = {'text': 'files', 'files': 'text'}.get(format_names[0]) if len(format_names) == 1 else None
     if against and files == 1:
         return f'{text}, although they look like paragraphs of one document: remove the blank lines inside it'
     if against and other:

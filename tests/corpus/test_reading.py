@@ -100,15 +100,23 @@ def test_the_majority_decides_and_the_others_are_counted(tmp_path):
     assert one == f'{tmp_path / "few"}: 12 files, read as {how}'
 
 
-@pytest.mark.parametrize('count', [1, 10, 2 * reading.MAX_INSPECTED])
-def test_the_only_text_beside_json_lines_is_not_one_document(count, tmp_path):
-    """The first and the last of many files are inspected, but not this text."""
+@pytest.mark.parametrize(
+    ('count', 'name', 'how'),
+    [
+        (1, '00.txt', 'text'),
+        (10, '00.txt', 'text'),
+        (2 * reading.MAX_INSPECTED, '00.txt', ''),  # the second file
+        (2 * reading.MAX_INSPECTED, '-.txt', 'files'),  # the first file; there may be further texts
+    ],
+)
+def test_the_only_text_beside_json_lines_is_not_one_document(count, name, how, tmp_path):
+    """Except among many files, of which only some are inspected, such as the first and the last."""
     for index in range(count):
         (tmp_path / f'{index:02}.jsonl').write_text('{"text": "The old mill."}\n')
-    (tmp_path / '00.txt').write_bytes(b'\n\n'.join([b'The old mill.'] * 9))
+    (tmp_path / name).write_bytes(b'\n\n'.join([b'The old mill.'] * 9))
     sources, (one,) = reading.choose_readings(resolve_sources(str(tmp_path)))
-    assert not any(source.single for source in sources) and '=' not in one
-    assert ('blank lines' in one) == (count < reading.MAX_INSPECTED)
+    assert {source.single for source in sources} == {how == 'files'}
+    assert one.endswith(reading._HOW['jsonl'] + (how and f', and as {reading._HOW[how]}'))
 
 
 def test_documents_of_many_sentences_give_a_warning(tmp_path, vocabulary, monkeypatch):
