@@ -39,7 +39,7 @@ class Document(enum.Enum):
 
 _START, _END = Document  # read once, because reading a member of an Enum is slow in Python 3.11
 Event = Document | Broken | SequenceSentence | str
-# The fields of WikiExtractor 3 --json beside the text, in which it escapes HTML characters as in its other output.
+# The fields beside the text in records of WikiExtractor 3 --json, which escapes the HTML characters of the text.
 _WIKI_FIELDS = {'id', 'revid', 'url', 'title'}
 
 
@@ -72,7 +72,7 @@ def sniff(path: str, head: bytes, format: str) -> str:
       UserError: The file is a tar archive, or JSON but not JSON lines.
     """
     head = head[:SNIFF]
-    if head[257:262] == b'ustar':  # the magic of POSIX and GNU tar, in the header of the first member
+    if head.startswith((b'ustar\0', b'ustar  \0'), 257):  # the magic of POSIX and of GNU tar, in the first header
         raise UserError(path, 'a tar archive', 'a text file', 'extract it, and name the extracted texts')
     if not format.startswith('auto'):
         return format

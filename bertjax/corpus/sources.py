@@ -31,8 +31,8 @@ UNREADABLE = 'unreadable'  # the stamp of a file whose status cannot be read
 AUTO = 'auto'  # the value of a weight that is computed from the component's size
 _WHERE = 'config.corpus'
 # Tables, archives and documents of office programs, whose lines are not text.
-_OTHER_SUFFIXES = ('.csv', '.tsv', '.parquet', '.arrow', '.tfrecord', '.zip', '.tar', '.tgz', '.tbz2', '.txz', '.7z')
-_OTHER_SUFFIXES += ('.pdf', '.docx', '.xlsx')
+_NON_TEXT_SUFFIXES = ('.csv', '.tsv', '.parquet', '.arrow', '.tfrecord', '.zip', '.tar', '.tgz', '.tbz2', '.txz', '.7z')
+_NON_TEXT_SUFFIXES += ('.pdf', '.docx', '.xlsx')
 _NON_STORE_OPTIONS = ('workers', 'strict', 'smoothing')  # options that do not change the bytes of a store
 
 
@@ -227,13 +227,14 @@ def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
     raise UserError(_WHERE, f'no such file {spec!r}', 'a file, directory, glob, pydoc: or tfds:NAME', fix)
 
 
-def _refuse_other_suffixes(sources: Iterable[TextSource]) -> None:
-    """Raises a UserError if the name of a file has one of _OTHER_SUFFIXES."""
+def _refuse_non_text(sources: Iterable[TextSource]) -> None:
+    """Raises a UserError if a file is a table, an archive or an office document, by its name."""
     for source in sources:
-        if source.kind == 'file' and bare_suffix(source.path) in _OTHER_SUFFIXES:
-            found = f'{source.path} in {source.component}' if source.component else source.path
-            other = 'name only the texts, for example FOLDER/*.txt' if source.component else 'convert it to JSON lines'
-            fix = f'{other}, or set --config.corpus_options.format=text if it is plain text'
+        if source.kind == 'file' and bare_suffix(source.path) in _NON_TEXT_SUFFIXES:
+            found, fix = source.path, 'extract or convert it to text or JSON lines'
+            if source.component:
+                found, fix = f'{found} in {source.component}', 'name only the texts, for example FOLDER/*.txt'
+            fix += ', or set --config.corpus_options.format=text if it is plain text'
             raise UserError(_WHERE, found, 'plain text or JSON lines', fix)
 
 
@@ -253,5 +254,5 @@ def resolve_sources(spec: str | Sequence[str], options: CorpusOptions = CorpusOp
     for source in sources:
         unique.setdefault(source.path if is_remote(source.path) else os.path.realpath(source.path), source)
     if options.format == 'auto':
-        _refuse_other_suffixes(unique.values())
+        _refuse_non_text(unique.values())
     return list(unique.values())

@@ -227,16 +227,18 @@ def test_files_that_are_neither_text_nor_json_lines_are_refused(tmp_path, vocabu
 
 
 @pytest.mark.parametrize(
-    ('name', 'format', 'found'),
+    ('name', 'magic', 'format', 'found'),
     [
-        ('a.tar.gz', 'auto', '/a.tar.gz, expected plain text'),
-        ('a.tar.gz', 'text', 'a tar archive, expected a text file'),
-        ('a.gz', 'auto', 'a tar archive, expected a text file'),
+        ('a.tar.gz', tarfile.PAX_FORMAT, 'auto', '/a.tar.gz, expected plain text or JSON lines; extract or convert it'),
+        ('a.tar.gz', tarfile.PAX_FORMAT, 'text', 'a tar archive, expected a text file'),
+        ('a.gz', tarfile.GNU_FORMAT, 'auto', 'a tar archive, expected a text file'),
     ],
 )
-def test_a_tar_archive_is_refused(tmp_path, vocabulary, name, format, found):
-    (tmp_path / 'good.txt').write_bytes(TEXT)
-    with tarfile.open(tmp_path / name, 'w:gz') as archive:
+def test_a_tar_archive_is_refused(tmp_path, vocabulary, name, magic, format, found):
+    text = f'{"." * 257}ustar is the magic of tar.'
+    (tmp_path / 'good.txt').write_text(text)
+    assert list(iter_texts(str(tmp_path / 'good.txt'))) == [text]
+    with tarfile.open(tmp_path / name, 'w:gz', format=magic) as archive:
         archive.add(tmp_path / 'good.txt')
     with pytest.raises(UserError, match=re.escape(found)):
         build_store(str(tmp_path / name), tmp_path / 's', str(vocabulary), CorpusOptions(format=format), progress=False)
