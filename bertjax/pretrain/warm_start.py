@@ -29,7 +29,7 @@ from bertjax.pretrain.vocabulary import load_configured_tokenizer
 from bertjax.remote.paths import user_path
 from bertjax.text.added_words import find_previous_ids, load_model_tokenizer
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
-from bertjax.workdir.lock import has_checkpoints
+from bertjax.workdir.lock import has_checkpoints, has_run
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import FOLDER
 
@@ -131,12 +131,16 @@ def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, An
 
 
 def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Tokenizer | None:
-    """Returns the tokenizer of the workdir, else of config.tokenizer, config.init or the teacher, else None.
+    """Returns the tokenizer of the workdir, of config.tokenizer, of config.init or of the teacher, or None.
+
+    Before a run starts, config.tokenizer and config.init replace the tokenizer of the workdir. But if config.vocab.add
+    is set, only the workdir may have a tokenizer with these words.
 
     Raises:
       UserError: The tokenizer cannot be read.
     """
-    if (folder / FOLDER).exists():
+    replaced = (settings.tokenizer or settings.init) and not settings.vocab.add and not has_run(folder)
+    if (folder / FOLDER).exists() and not replaced:
         return load_tokenizer(folder / FOLDER)
     path = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
     if not path and settings.distill is not None and settings.distill.teacher:

@@ -60,6 +60,9 @@ def test_a_finished_run_is_checked(program: Program, trained: pathlib.Path, tmp_
 def test_sizes_are_computed_with_the_vocabulary_of_the_initial_model(trained: pathlib.Path, tmp_path: pathlib.Path):
     settings = pretraining_settings(pretraining_config('tiny', init=str(trained / 'export' / 'hf')))
     pieces = (trained / 'tokenizer' / 'vocab.txt').read_text(encoding='utf-8').splitlines()
+    # A run that has not started replaces this vocabulary.
+    (tmp_path / 'tokenizer').mkdir()
+    (tmp_path / 'tokenizer' / 'vocab.txt').write_text('\n'.join([*pieces, 'oldstone']), encoding='utf-8')
     (check,) = plan.config(with_existing_vocabulary(settings, tmp_path), tmp_path)
     assert check.message.endswith(f'with a vocabulary of {len(pieces)}') and len(pieces) != settings.vocab.size
 
