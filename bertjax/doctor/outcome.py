@@ -1,6 +1,5 @@
 """Checks the outcome of a run, finished or not. Searches the training text for reasons why the run did not learn."""
 
-import contextlib
 import copy
 import functools
 import operator
@@ -16,7 +15,6 @@ from bertjax.config.resume import BATCH_KEYS, check_resume
 from bertjax.config.schema import Change
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.doctor.text import learning_obstacles
-from bertjax.errors import UserError
 from bertjax.finetune.advice import advise
 from bertjax.finetune.results import RESULTS, STOPPED
 from bertjax.pretrain.chance_baselines import read_chance_baselines
@@ -31,7 +29,6 @@ from bertjax.training.record import STOP_AFTER_SKIPPED
 from bertjax.workdir.differences import resolve_like
 from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
-from bertjax.workdir.resolve_path import huggingface_directory
 
 STUCK_SHARE = 0.98  # a loss above this share of the unigram entropy shows that the model does not use any context
 MIN_EXAMPLES = 50_000  # after fewer examples, most new models have learned only the frequencies of the pieces
@@ -193,13 +190,8 @@ def mlm_loss(run: Run) -> Iterator[Check]:
 
 
 def _obstacles(run: Run) -> dict[str, str]:
-    """Returns the obstacles to learning in the run's text and vocabulary, as {obstacle: next step}."""
-    tokenizer, init = load_tokenizer(str(run.folder / 'tokenizer')), run.config['init']
-    obstacles: dict[str, str] = {}
-    if init and not run.config['vocab'].get('add'):
-        with contextlib.suppress(UserError):  # the model no longer exists; a run needs it only at its start
-            if load_tokenizer(huggingface_directory(init)).fingerprint != tokenizer.fingerprint:
-                obstacles[f'the run and {init} have different vocabularies'] = 'leave config.tokenizer empty'
+    """Returns the obstacles to learning in the run's text, as {obstacle: next step}."""
+    tokenizer, obstacles = load_tokenizer(str(run.folder / 'tokenizer')), {}
     for store in open_stores(run.pretraining_settings(), run.folder, tokenizer, verify=False):
         obstacles |= learning_obstacles(store.report)
     return obstacles
