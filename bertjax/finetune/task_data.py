@@ -22,7 +22,7 @@ from bertjax.finetune.settings import FinetuningSettings
 from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.optim.trainable import make_selection, needs_unrolled
 from bertjax.tasks.task import Task
-from bertjax.text.added_words import load_model_tokenizer
+from bertjax.text.added_words import find_previous_ids, load_model_tokenizer
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
@@ -91,9 +91,8 @@ class TaskData:
             make_selection(trainable, encoder.num_layers)  # raises a UserError if the encoder lacks these blocks
         pieces, rows = tokenizer.vocab_size, encoder.vocab_size
         if pieces > rows:  # a published model may have more rows than pieces, but not fewer
-            key = 'config.tokenizer' if settings.tokenizer else 'config.init'
             fix = f'resize the model with resize_token_embeddings({pieces}) of transformers'
-            raise UserError(key, f'{pieces:,} pieces', f'{rows:,}, as in the encoder', fix)
+            raise UserError('config.init', f'{pieces:,} pieces', f'{rows:,}, as in the encoder', fix)
         if not 4 <= settings.seq_len <= encoder.max_positions:
             expected = f'4 to {encoder.max_positions}, the positions of the encoder'
             raise UserError('config.seq_len', str(settings.seq_len), expected, 'choose a length in between')
@@ -256,11 +255,15 @@ def read_encoder_config(settings: FinetuningSettings, source: str) -> BertConfig
 def load_task_tokenizer(settings: FinetuningSettings, directory: str, encoder: BertConfig) -> Tokenizer:
     """Loads the tokenizer in config.tokenizer or, if this is empty, in the directory of the model.
 
-    Raises a UserError if the tokenizer in config.tokenizer is not the model's; see `load_model_tokenizer`.
+    Raises a UserError if the tokenizer in config.tokenizer has other pieces than the model's.
     """
     tokenizer = load_tokenizer(settings.tokenizer or directory)
     if settings.tokenizer:
-        load_model_tokenizer(directory, tokenizer, encoder.vocab_size)
+        model_tokenizer = load_model_tokenizer(directory, tokenizer, encoder.vocab_size)
+        if new := find_previous_ids(model_tokenizer, tokenizer):  # their embeddings are not trained
+            found, expected = f'the new piece {tokenizer.pieces[min(new)]!r}', f'the vocabulary of {directory}'
+            fix = 'pre-train with it first (configs/adapt.py), or leave config.tokenizer empty'
+            raise UserError('config.tokenizer', found, expected, fix)
     return tokenizer
 
 

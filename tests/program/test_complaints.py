@@ -23,6 +23,10 @@ def test_a_vocabulary_that_is_not_the_models(
     flags = (f'--workdir={tmp_path / "run"}', f'--config.tokenizer={other}')
     line = program.error(*flags, *tune, **GLUE)
     assert 'config.tokenizer: found no ' in line and f'expected the vocabulary of {trained}' in line
+    pieces = (trained / 'tokenizer' / 'vocab.txt').read_text(encoding='utf-8').splitlines()
+    other.write_text('\n'.join([*pieces, 'oldstone']), encoding='utf-8')
+    assert "config.tokenizer: found the new piece 'oldstone', expected the" in program.error(*flags, *tune, **GLUE)
+    other.write_text('\n'.join([*pieces[:-1], 'oldstone']), encoding='utf-8')
     line = program.error(*flags, f'--config.init={trained}', '--config.steps=2')
     assert 'config.tokenizer: found no ' in line and 'leave config.tokenizer empty' in line
     assert not (tmp_path / 'run' / 'checkpoints').exists() or not any((tmp_path / 'run' / 'checkpoints').iterdir())
