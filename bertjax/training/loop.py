@@ -69,8 +69,8 @@ class Loop:
         # If the previous phase has been shortened, a resumed run enters this phase after its first step.
         is_start = self._position.step == settings.phase_steps[0] or self._position.phase < settings.number
         if self._position.phase > settings.number:
-            fix = 'to lengthen only the last phase, give config.phases[i].steps as numbers of steps'
-            print(f'the run returns to phase {settings.number}, which is longer now: {fix}')
+            fix = 'to lengthen only the last phase, give config.phases or config.distill.intermediate in steps'
+            print(f'the run returns to phase {settings.number} until step {settings.phase_steps[1]}: {fix}')
         if self._position.phase != settings.number:
             self._position = self._position.enter(settings.number)
         self._interrupt.doing = 'the run is being prepared'

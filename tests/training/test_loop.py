@@ -142,7 +142,7 @@ def test_a_longer_run_that_returns_to_a_phase_continues_its_examples(world, caps
     longer = world(ends=(14, 18))  # steps of the phases, such as percentages of a larger number of steps
     assert 'returns to phase' not in capsys.readouterr().out
     longer.run(position, state)
-    assert capsys.readouterr().out.count('the run returns to phase 0, ') == 1
+    assert capsys.readouterr().out.count('the run returns to phase 0 until step 14: ') == 1
     assert [e for e in longer.events if e.startswith('load')] == ['load 0 from 24', 'load 1 from 16']
     rows = longer.lines('ledger.jsonl')
     assert [row['first'] for row in rows[6:]] == [0, 4, 8, 12, 24, 28, 32, 36, 16, 20, 24, 28]
