@@ -9,6 +9,7 @@ from bertjax.convert.google.read import NAME as GOOGLE_NAME
 from bertjax.convert.hub import hub_name, moved_name, pull
 from bertjax.convert.load import is_model
 from bertjax.errors import UserError, printable
+from bertjax.files.paths import display_path
 from bertjax.files.small_files import read_json_or_none
 from bertjax.remote.paths import user_path
 from bertjax.workdir.exports import exported_model
@@ -48,7 +49,8 @@ def _note_newer_checkpoint(folder: pathlib.Path, exported: pathlib.Path) -> None
     steps = finished_steps(folder / 'checkpoints')
     is_unfinished = read_json_or_none(folder / 'config.json', lambda facts: steps[-1] < facts['steps'])
     if is_unfinished and (folder / 'checkpoints' / str(steps[-1])).stat().st_mtime > exported.stat().st_mtime:
-        _print_once(f'checkpoint {steps[-1]} of {folder} is newer than its export: --config.run=export updates it')
+        fix = 'run the command of its training with --config.run=export to update it'
+        _print_once(f'the export of {display_path(folder)} is older than its checkpoint {steps[-1]}: {fix}')
 
 
 @functools.cache  # a run resolves its model several times

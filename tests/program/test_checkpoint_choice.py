@@ -185,7 +185,8 @@ def test_an_export_that_is_older_than_a_checkpoint_is_named(
     workdir = shutil.copytree(trained, tmp_path / 'own')
     with stop_after(4):
         program.run(f'--workdir={workdir}', *RUN, '--config.steps=32', status=75)
-    note = f'checkpoint 28 of {workdir} is newer than its export: --config.run=export updates it\n'
+    note = f'the export of {workdir} is older than its checkpoint 28: run the command of its training with '
+    note += '--config.run=export to update it\n'
     for expected in (note, ''):  # once
         huggingface_directory(str(workdir))
         assert capsys.readouterr().out == expected
