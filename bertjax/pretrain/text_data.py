@@ -16,7 +16,7 @@ from bertjax.corpus.sources import AUTO, CorpusOptions, parse_mixture, resolve_s
 from bertjax.corpus.store import TokenStore, open_store, read_manifest
 from bertjax.data.mixture import BLOCK, block_counts
 from bertjax.errors import UserError, printable
-from bertjax.files.paths import real_path
+from bertjax.files.paths import display_path, real_path
 from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.vocabulary import add_words, load_configured_tokenizer, train_vocabulary
@@ -55,8 +55,12 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
         check_outside(settings.corpus, workdir, WORKDIR_FILES)
         if settings.beam:
             check_beam(settings.beam)
-    keeps = real_path(settings.tokenizer) == real_path(str(workdir / FOLDER)) or not _vocabulary_sources_exist(settings)
-    if has_run(workdir) and keeps:
+    saved = workdir / FOLDER
+    # display_path returns the address if the workdir is the mirror of a bucket.
+    is_saved = real_path(settings.tokenizer) in (real_path(str(saved)), display_path(saved))
+    if has_run(workdir) and (is_saved or not _vocabulary_sources_exist(settings)):
+        if is_saved and settings.vocab.add:
+            print_line(f'the run keeps {display_path(saved)}: config.vocab.add adds no words')
         return load_workdir_tokenizer(workdir)
     source = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
     if source:

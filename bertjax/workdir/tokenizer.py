@@ -14,6 +14,7 @@ from bertjax.corpus import identity
 from bertjax.corpus.identity import KnownText
 from bertjax.errors import UserError, printable
 from bertjax.files.atomic import checksum, write_atomic
+from bertjax.files.paths import display_path
 from bertjax.files.small_files import read_json_or_none
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_run
@@ -131,13 +132,13 @@ def _changed_error(path: pathlib.Path, found: str, expected: str) -> UserError:
 
 def check_replaceable(workdir: pathlib.Path) -> None:
     """Raises a UserError if the tokenizer must not be replaced, because the workdir has checkpoints or trials."""
-    saved = workdir / FOLDER
-    if saved.exists() and has_run(workdir):
+    saved = display_path(workdir / FOLDER)
+    if (workdir / FOLDER).exists() and has_run(workdir):
         raise UserError(
             'the tokenizer',
             f'a tokenizer other than {saved} in config.tokenizer or config.init, or other settings of config.vocab',
             'the tokenizer of the checkpoints in this workdir',
-            f'set --config.tokenizer={shlex.quote(str(saved))} to continue with it, or start anew in another --workdir',
+            f'set --config.tokenizer={shlex.quote(saved)} to continue with it, or start anew in another --workdir',
         )
 
 
