@@ -15,6 +15,7 @@ from running import SMALL, Program, copy_workdir, rows
 import bertjax
 from bertjax.convert.load import read_config
 from bertjax.errors import UserError
+from bertjax.files import paths
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.warm_start import embedding_rows, initial_params, with_architecture
 from bertjax.text.added_words import insert_words
@@ -138,15 +139,19 @@ def test_the_report_shows_the_initial_checkpoint_and_the_other_text(
 
 @pytest.mark.slow
 def test_a_run_resumes_after_a_change_of_its_words(
-    program: Program, adapted: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path
+    program: Program, adapted: pathlib.Path, folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch
 ):
     workdir, words = copy_workdir(adapted, tmp_path / 'run'), tmp_path / 'words.txt'
     words.write_text((folder / 'words.txt').read_text() + 'newstone\n')
     flags = (*arguments(folder, workdir), f'--config.vocab.add={words}', '--config.steps=3')
-    fix = f'--config.tokenizer={workdir}/tokenizer'
-    assert f'set {fix} to continue' in program.error(*flags, **ADAPT)
-    out = program.run(*flags, fix, **ADAPT).stdout
-    assert 'continuing at step 2 of 3' in out and 'config.vocab.add adds no words' in out
+    # The workdir may be the mirror of a bucket.
+    for address, verb in (('gs://bucket/run', 'corpus'), (str(workdir), 'pretrain')):
+        monkeypatch.setitem(paths._names, str(workdir), address)
+        fix = f'--config.tokenizer={address}/tokenizer'
+        assert f'set {fix} to continue' in program.error(*flags, **ADAPT)
+        out = program.run(*flags, fix, f'--config.run={verb}', **ADAPT).stdout
+        assert f'the run keeps {address}/tokenizer: config.vocab.add adds no words' in out
+    assert 'continuing at step 2 of 3' in out
 
 
 @pytest.mark.slow
