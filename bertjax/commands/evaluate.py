@@ -43,8 +43,9 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     WORKDIR/predictions. Results on data other than the run's, or with other options of the task, go to the key
     `other_data` of the file and to predictions/other_data.
 
-    The final model of a finished run keeps its thresholds, such as the null threshold of SQuAD 2.0. For any other
-    model, the thresholds are tuned on dev if config.split has dev, for this and later commands.
+    The final model of a finished run with dev keeps its thresholds, such as the null threshold of SQuAD 2.0. For any
+    other model, the thresholds are tuned on dev if config.split has dev, for this and later commands. An existing
+    export keeps its thresholds until run=export.
 
     Raises:
       UserError: There is no model, or a split does not exist or has no labels.
@@ -57,7 +58,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
             if is_primary():
                 check_writable(folder)  # before the evaluation, because the results go there
         names = request[0][0].split.split(',')
-        tuned = load_models(request, lambda data: {name: _labeled(data, name) for name in names})
+        tuned = load_models(request, lambda data: {name: _labeled(data, name) for name in names}, folder)
         data, task, path = tuned.data, tuned.data.task, folder / RESULTS
         facts = tuned.facts(folder)
         earlier = read_recorded_results(path) if path.exists() else {}
@@ -71,7 +72,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         # Dev comes first, because the other splits use the thresholds that are tuned on dev.
         for name, split in sorted(tuned.splits.items(), key=lambda item: item[0] != 'dev'):
             predictions = tuned.predictions(split)
-            if name == 'dev' and not tuned.finished:
+            if name == 'dev' and not tuned.thresholds_tuned:
                 task.tune(split.records, predictions)
             measured[name] = task.metrics(split.records, predictions)
             if isinstance(tuned, Ensemble):

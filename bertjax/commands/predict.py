@@ -60,7 +60,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     with lock_workdir(folder, *folders, results_only=True):
         if config.input == '-':
             with data_output() as out:
-                _predict_stream(request, out)
+                _predict_stream(request, folder, out)
         elif config.input:
             _predict_file(request, folder)
         else:
@@ -69,7 +69,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 
 def _predict_splits(request: EnsembleRequest, folder: pathlib.Path) -> None:
     names = request[0][0].split.split(',')
-    tuned = load_models(request, lambda data: {name: data.split(name, all_records=True) for name in names})
+    tuned = load_models(request, lambda data: {name: data.split(name, all_records=True) for name in names}, folder)
     path, target = folder / RESULTS, folder / 'predictions'
     if describe_other_data(request[0][0], folder, read_recorded_results(path) if path.exists() else {}):
         target /= OTHER_DATA
@@ -89,7 +89,7 @@ def _predict_file(request: EnsembleRequest, folder: pathlib.Path) -> None:
         items.extend(_read_file(data.task, settings.input))
         return {'': _split(data, items)}
 
-    tuned = load_models(request, read)
+    tuned = load_models(request, read, folder)
     predictions = tuned.predictions(tuned.splits[''])
     blank = sum(isinstance(item, Blank) for item in items)
     if blank:
@@ -118,7 +118,7 @@ def _split(data: TaskData, items: Sequence[Any], *, is_stream: bool = False) -> 
     return dataclasses.replace(split, is_stream=is_stream)
 
 
-def _predict_stream(request: EnsembleRequest, out: TextIO) -> None:
+def _predict_stream(request: EnsembleRequest, folder: pathlib.Path, out: TextIO) -> None:
     settings, where = request[0][0], 'standard input'
     first: list[Any] = []
     batches: Iterator[list[Any]] = iter(())
@@ -133,7 +133,7 @@ def _predict_stream(request: EnsembleRequest, out: TextIO) -> None:
         first = next(batches, [])
         return {'': _split(data, first, is_stream=True)}
 
-    tuned = load_models(request, read)
+    tuned = load_models(request, read, folder)
     data = tuned.data
 
     def write(items: Sequence[Any], predictions: Sequence[Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote
-from bertjax.finetune.restore import EvaluatedTask, load_task
+from bertjax.finetune.restore import EvaluatedTask, load_task, restore_thresholds
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.remote.paths import user_path
@@ -79,9 +79,9 @@ class Ensemble:
         return data
 
     @property
-    def finished(self) -> bool:
-        """Whether all members are finished. Their thresholds are then already tuned."""
-        return all(member.finished for member in self.members.values())
+    def thresholds_tuned(self) -> bool:
+        """Whether the thresholds of all members are already tuned on dev."""
+        return all(member.thresholds_tuned for member in self.members.values())
 
     def facts(self, folder: pathlib.Path) -> dict[str, Any]:
         """Returns the facts in results.json that identify the ensemble."""
@@ -114,11 +114,12 @@ class Ensemble:
 
 
 def load_models(
-    request: EnsembleRequest, splits_of: Callable[[TaskData], dict[str, TaskSplit]]
+    request: EnsembleRequest, splits_of: Callable[[TaskData], dict[str, TaskSplit]], workdir: pathlib.Path
 ) -> EvaluatedTask | Ensemble:
     """Loads the model of one workdir, or an ensemble of the models of several workdirs.
 
     `splits_of` returns the splits of the first model; see `restore.load_task`. The other models get the same records.
+    `workdir` is the folder with the results of the ensemble.
     Raises a UserError if the models have different tasks or labels, or one of them cannot be loaded.
     """
     (settings, folder), *rest = request
@@ -136,7 +137,10 @@ def load_models(
             }
 
         members[other] = load_task(settings, other, same_records)
-    return Ensemble(members, first.splits)
+    ensemble = Ensemble(members, first.splits)
+    if not ensemble.thresholds_tuned:
+        restore_thresholds(ensemble.data, ensemble.splits, ensemble.facts(workdir), workdir)
+    return ensemble
 
 
 def _check_same_task(first: Task, folder: pathlib.Path, other: Task, path: pathlib.Path) -> None:

@@ -21,7 +21,7 @@ from bertjax.convert.load import load_task_model
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote, real_path
 from bertjax.files.small_files import read_json_or_none
-from bertjax.finetune.results import RESULTS, STEP, is_about
+from bertjax.finetune.results import OTHER_DATA, RESULTS, STEP, is_about
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit, load_task_tokenizer, read_encoder_config
 from bertjax.finetune.task_model import TaskModel
@@ -163,7 +163,7 @@ class EvaluatedTask:
       params: The parameters on the mesh.
       splits: {name: split}, the splits to evaluate on.
       step: The step of the checkpoint; None if the model does not come from a checkpoint.
-      finished: Whether this is the final model of a run. Its thresholds are then already tuned on dev.
+      finished: Whether this is the final model of a run.
     """
 
     task_model: TaskModel
@@ -176,6 +176,11 @@ class EvaluatedTask:
     def data(self) -> TaskData:
         """The data of the task."""
         return self.task_model.data
+
+    @property
+    def thresholds_tuned(self) -> bool:
+        """Whether the thresholds are already tuned on dev for this model."""
+        return self.finished and self.data.thresholds_tuned
 
     def facts(self, folder: pathlib.Path) -> dict[str, Any]:
         """Returns the facts in FOLDER/results.json that identify the model. The final model of a run has no step."""
@@ -223,23 +228,32 @@ def load_task(
     used = read_json_or_none(folder / 'config.json', lambda config: config['use_checkpoint']) or settings.use_checkpoint
     is_final = not settings.step and settings.use_checkpoint == used
     evaluated = EvaluatedTask(task_model, params, splits, step, data.finished and is_final)
-    if not evaluated.finished:
-        _restore_thresholds(evaluated, folder)
+    if not (evaluated.thresholds_tuned or settings.ensemble):  # `load_models` restores the thresholds of an ensemble
+        restore_thresholds(data, splits, evaluated.facts(folder), folder)
     return evaluated
 
 
-def _restore_thresholds(evaluated: EvaluatedTask, folder: pathlib.Path) -> None:
-    """Restores the thresholds that run=evaluate has tuned on dev for this model, or prints that they are not tuned."""
-    task, path = evaluated.data.task, folder / RESULTS
+def restore_thresholds(data: TaskData, splits: Collection[str], facts: Mapping[str, Any], folder: pathlib.Path) -> None:
+    """Restores the thresholds that run=evaluate has tuned for a model, or prints that they may not be tuned.
+
+    Does nothing if this command evaluates `splits` with dev, because it then tunes the thresholds. `facts` are the
+    facts in FOLDER/results.json that identify the model.
+    """
+    task, path, state = data.task, folder / RESULTS, data.task.learned_state()
+    names = [name for name in state if name in task.thresholds]
+    if not names or (data.settings.run == 'evaluate' and 'dev' in splits):
+        return
     results = read_recorded_results(path) if path.exists() else {'splits': {}}
-    dev = results['splits'].get('dev', {}) if is_about(results, evaluated.facts(folder)) else {}
-    tunes = evaluated.data.settings.run == 'evaluate' and 'dev' in evaluated.splits
-    for name, value in task.learned_state().items():
-        if name in task.thresholds and name in dev:
-            task.restore({**task.learned_state(), name: dev[name]})
-        elif name in task.thresholds and not tunes:
-            fix = 'to tune it, first use --config.run=evaluate --config.split=dev'
-            print(f'{name} {value:g} is not tuned for this model; {fix}')
+    # The dev split of the run's own data has priority.
+    sections = [results, *results.get(OTHER_DATA, {}).values()] if is_about(results, facts) else []
+    dev = next((section['splits']['dev'] for section in sections if 'dev' in section['splits']), {})
+    if all(name in dev for name in names):
+        task.restore({**state, **{name: dev[name] for name in names}})
+        data.thresholds_tuned = True
+        return
+    values = ', '.join(f'{name} {state[name]:g}' for name in names)
+    fix = 'to tune it, first use --config.run=evaluate --config.split=dev'
+    print(f'{values} may not be tuned for this model; {fix} with the same model options, such as config.step')
 
 
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:

@@ -118,6 +118,7 @@ def evaluate_split(
         predictions[name] = task.predictions(split.records, split.features, rows)
         if name == 'dev':
             task.tune(split.records, predictions[name])
+            data.thresholds_tuned = True
             evaluation['collapsed'] = task.collapsed(split.records, predictions[name])
         figures[name] = task.metrics(split.records, predictions[name])
         write_predictions(folder, task, name, split, predictions[name])

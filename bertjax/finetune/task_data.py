@@ -64,6 +64,7 @@ class TaskData:
       source: The directory of the initial or final weights; the workdir if only checkpoints have the weights.
       tokenizer: The tokenizer, which is also saved to WORKDIR/tokenizer.
       finished: Whether the labels and thresholds of the task come from a finished run.
+      thresholds_tuned: Whether the thresholds of the task are tuned on dev.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class TaskData:
         self.settings, self.tokenizer, self.encoder, self.source = settings, tokenizer, encoder, source
         self.task: Task = settings.build_task()
         self.finished = facts is not None and facts.get('finished', True)
+        self.thresholds_tuned = self.finished and facts.get('tuned', True)
         state = _adopted_state(settings, self.task, folder) if facts is None else facts['learned']
         if state is not None:
             self.task.restore(state)
@@ -197,9 +199,8 @@ class TaskData:
 
     def task_json(self, *, finished: bool = True) -> str:
         """Returns the text of task.json. For `finished`, see `make_task_json`."""
-        return make_task_json(
-            to_plain(self.settings.task), self.task, self.encoder, self.settings.seq_len, finished=finished
-        )
+        options, state = to_plain(self.settings.task), {'finished': finished, 'tuned': self.thresholds_tuned}
+        return make_task_json(options, self.task, self.encoder, self.settings.seq_len, **state)
 
 
 def compile_cost(encoder: BertConfig, *, training: bool) -> float:
@@ -223,13 +224,21 @@ def _adopted_state(settings: FinetuningSettings, task: Task, folder: pathlib.Pat
 
 
 def make_task_json(
-    options: Mapping[str, Any], task: Task, encoder: BertConfig, seq_len: int, *, finished: bool = True
+    options: Mapping[str, Any],
+    task: Task,
+    encoder: BertConfig,
+    seq_len: int,
+    *,
+    finished: bool = True,
+    tuned: bool = True,
 ) -> str:
-    """Returns the text of task.json. If the training is not `finished`, the text says so: the thresholds may change."""
+    """Returns the text of task.json, which says if the training is not `finished` or its thresholds are not `tuned`."""
     facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned_state()}
     facts |= {'encoder': dataclasses.asdict(encoder), 'seq_len': seq_len}
     if not finished:
         facts['finished'] = False
+    elif not tuned and not facts['learned'].keys().isdisjoint(task.thresholds):
+        facts['tuned'] = False  # the run had no dev split, so the thresholds have their defaults
     return json.dumps(facts, indent=2, ensure_ascii=False) + '\n'
 
 

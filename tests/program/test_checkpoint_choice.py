@@ -123,9 +123,19 @@ def test_evaluate_chooses_the_threshold_on_dev(program: Program, trained: pathli
         program.run(*flags, *SHORT, status=75, **recipe)
     facts = json.loads((workdir / 'task.json').read_text())
     assert facts['finished'] is False and facts['learned'] == {'null_threshold': 0.0}
-    untuned = 'is not tuned for this model'
+    stopped = shutil.copytree(workdir, tmp_path / 'stopped')
+    untuned = 'may not be tuned for this model'
     predict = ('--config.run=predict', '--config.split=dev')
     assert untuned in program.run(f'--workdir={workdir}', *predict, **recipe).stdout
+    # A threshold that is tuned on other data is used until there is one for the run's own data.
+    other = tmp_path / 'other'
+    other.mkdir()
+    shutil.copy(tmp_path / 'dev-v2.0.json', other)
+    program.run(f'--workdir={workdir}', '--config.run=evaluate', f'--config.data={other}', **recipe)
+    (section,) = results(workdir)['other_data'].values()
+    out = program.run(f'--workdir={workdir}', *predict, **recipe).stdout
+    threshold = section['splits']['dev']['null_threshold']
+    assert untuned not in out and bertjax.load(workdir).task.null_threshold == threshold
     assert untuned not in program.run(f'--workdir={workdir}', '--config.run=evaluate', **recipe).stdout
     dev = results(workdir)['splits']['dev']
     assert dev['f1'] == dev['best_f1'] and dev['null_threshold'] != 0.0
@@ -146,6 +156,37 @@ def test_evaluate_chooses_the_threshold_on_dev(program: Program, trained: pathli
     program.run(*flags, *SHORT, **recipe)
     assert untuned not in program.run(f'--workdir={workdir}', *predict, **recipe).stdout
     assert untuned in program.run(f'--workdir={workdir}', *predict, '--config.step=4', **recipe).stdout
+    # A member is not finished, so the ensemble has a threshold of its own.
+    ensemble = (f'--workdir={tmp_path / "both"}', f'--config.ensemble={workdir},{stopped}')
+    assert program.run(*ensemble, *predict, **recipe).stdout.count(untuned) == 1
+    assert untuned not in program.run(*ensemble, '--config.run=evaluate', **recipe).stdout
+    tuned = rows(tmp_path / 'both' / 'predictions' / 'dev.jsonl')
+    assert untuned not in program.run(*ensemble, *predict, **recipe).stdout
+    assert rows(tmp_path / 'both' / 'predictions' / 'dev.jsonl') == tuned
+
+
+@pytest.mark.slow
+def test_evaluate_chooses_the_threshold_of_a_run_without_dev(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    write_squad(tmp_path, '2.0')
+    dev = shutil.move(tmp_path / 'dev-v2.0.json', tmp_path / 'late.json')
+    workdir, recipe = tmp_path / 'own', {'recipe': 'configs/squad.py:v2', 'small': False}
+    flags = (f'--config.init={trained}', f'--config.data={tmp_path}', '--config.task.max_query=12')
+    program.run(f'--workdir={workdir}', *flags, *SHORT, **recipe)
+    files = [workdir / 'task.json', workdir / 'export' / 'hf' / 'task.json']
+    for facts in [json.loads(file.read_text()) for file in files]:
+        assert facts['tuned'] is False and 'finished' not in facts and facts['learned'] == {'null_threshold': 0.0}
+    untuned, predict = 'may not be tuned for this model', ('--config.run=predict', f'--config.input={dev}')
+    assert untuned in program.run(f'--workdir={workdir}', *predict, **recipe).stdout
+    program.run(f'--workdir={workdir}', '--config.run=evaluate', f'--config.task.dev_file={dev.name}', **recipe)
+    (section,) = results(workdir)['other_data'].values()
+    found = section['splits']['dev']
+    assert found['f1'] == found['best_f1'] and found['null_threshold'] != 0.0
+    assert untuned not in program.run(f'--workdir={workdir}', *predict, **recipe).stdout
+    program.run(f'--workdir={workdir}', '--config.run=export', **recipe)
+    facts = json.loads(files[1].read_text())
+    assert 'tuned' not in facts and facts['learned'] == {'null_threshold': found['null_threshold']}
 
 
 @pytest.mark.slow
