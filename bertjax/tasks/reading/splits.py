@@ -7,7 +7,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix
-from bertjax.remote.paths import data_directory, user_path
+from bertjax.remote.paths import user_path
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import BINARY, FORMATS, Files
 from bertjax.tasks.reading.sources import DatasetSplit, dataset_splits
@@ -45,8 +45,14 @@ class SplitFiles:
     @property
     def folder(self) -> epath.Path:
         """The folder; raises a UserError if it does not exist."""
-        fix = 'name the file train or dev, with its suffix, and give its folder' if self._path.is_file() else self._fix
-        return data_directory(self._data, f'a folder with train{self._suffixes[0]} …', fix)
+        path, fix = self._path, self._fix
+        if self._data and path.is_dir():
+            return path
+        if path.is_file():
+            fix = 'rename it to train or dev, with its suffix, and give its folder'
+            if self._suffixes == ('.tsv',):  # CODAH, whose single file is split
+                fix = 'give its folder'
+        raise UserError('config.data', repr(self._data), f'a folder with train{self._suffixes[0]} …', fix)
 
     def find(self, split: str) -> Files:
         """Returns the files of a split, or () if there are none; see `split_files`."""

@@ -306,6 +306,13 @@ def test_missing_data_is_refused(data: str):
         MultipleChoiceTask(data, 12).records('train')
 
 
-def test_a_single_file_is_refused_with_the_name_that_it_needs(tmp_path: pathlib.Path):
-    with pytest.raises(UserError, match=r'mine\.csv.*; name the file train or dev, with its suffix, and give'):
-        MultipleChoiceTask(str(write_file(tmp_path / 'mine.csv', SWAG)), 12).records('dev')
+@pytest.mark.parametrize(
+    ('name', 'layout', 'fix'),
+    [
+        ('mine.csv', 'swag', 'rename it to train or dev, with its suffix, and give its folder'),
+        ('full_data.tsv', 'codah', 'give its folder'),
+    ],
+)
+def test_a_single_file_is_refused(name: str, layout: str, fix: str, tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=f'{name}.*; {fix}$'):
+        MultipleChoiceTask(str(write_file(tmp_path / name, SWAG)), 12, layout=layout).records('dev')
