@@ -14,7 +14,7 @@ from flax import linen as nn
 from jax.sharding import Mesh
 
 from bertjax.config.inference import ModelKeys
-from bertjax.config.plain import from_plain
+from bertjax.config.plain import from_plain, to_plain
 from bertjax.convert.hub import hub_name
 from bertjax.convert.huggingface import read as huggingface
 from bertjax.convert.huggingface.read import CONFIG
@@ -33,7 +33,7 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import replicated
 from bertjax.remote.paths import user_path
 from bertjax.tasks.exported import build_pair_task, build_recorded_task, build_task_for_class
-from bertjax.tasks.registry import options_with_kind
+from bertjax.tasks.registry import options, options_with_kind
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.files import read_recorded_config, read_recorded_task, task_options
@@ -254,9 +254,11 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
         )
         if task is None:
             return None, ''
-        # A folder without task.json lacks these options and tuned thresholds.
-        options = {key: value for key, value in options_with_kind(task).items() if key not in ('version', 'text_b')}
-        return task, make_task_json(options, task, config, task.seq_len, finished=False)
+        # The folder records neither tuned thresholds nor options that have their defaults.
+        recorded = options_with_kind(task)
+        defaults = {name: to_plain(option.default) for name, option in options(recorded['kind']).items()}
+        changed = {name: value for name, value in recorded.items() if name == 'kind' or value != defaults[name]}
+        return task, make_task_json(changed, task, config, task.seq_len, finished=False)
     facts = read_json_object(path, _RESTORE)
     seq_len = facts.get('seq_len')  # the length in tokens during the fine-tuning
     if type(seq_len) is not int or seq_len > longest:

@@ -114,9 +114,10 @@ def test_a_saved_model_has_no_option_that_its_source_lacks(sources, regression, 
     spans = sources('spans', BertForSpans(small_config()), head=QUESTION_ANSWERING)
     for source, recipe, key, value in (
         (spans, 'squad.py', 'version', '2.0'),
+        (spans, 'squad.py', 'stride', 64),
         (regression, 'classify.py', 'text_b', 'b'),
     ):
-        copy = tmp_path / source.parent.name
+        copy = tmp_path / key
         bertjax.load(source).save(copy)
         config = load_recipe(f'{repository}/configs/{recipe}')
         config.init, config.task[key] = str(copy), value
