@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from bertjax.config.schema import Trained
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote
 from bertjax.finetune.restore import EvaluatedTask, load_task, restore_thresholds
@@ -146,7 +147,8 @@ def load_models(
 def _check_same_task(first: Task, folder: pathlib.Path, other: Task, path: pathlib.Path) -> None:
     """Raises a UserError if the member in `path` differs in its task or labels from the first member in `folder`."""
     for name, option in options_of(type(first)).items():
-        if (option.named or name == 'regression') and getattr(first, name) != getattr(other, name):
+        must_agree = (option.named and option.trained is Trained.SAME) or name == 'regression'
+        if must_agree and getattr(first, name) != getattr(other, name):
             found = f'{path} with task.{name}={getattr(other, name)!r}'
             raise UserError(KEY, found, f'{getattr(first, name)!r}, as in {folder}', 'leave it out')
     if list(first.labels) != list(other.labels):

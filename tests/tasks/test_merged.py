@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.data.features import FeatureBuilder
 from bertjax.errors import UserError
-from bertjax.finetune.ensemble import Ensemble
+from bertjax.finetune.ensemble import Ensemble, _check_same_task
 from bertjax.finetune.restore import EvaluatedTask
 from bertjax.finetune.task_data import TaskSplit
 from bertjax.tasks.choice.files import ChoiceQuestion as Choice
@@ -94,6 +94,11 @@ def test_an_ensemble_has_the_mean_threshold_and_members_keep_theirs():
     ensemble = Ensemble({pathlib.Path('one'): first, pathlib.Path('other'): second}, {})
     assert ensemble.data.task.null_threshold == 2.5
     assert [task.null_threshold for task in tasks] == [1, 4]
+
+
+def test_members_may_have_read_different_layouts(tmp_path):
+    swag, rows = (MultipleChoiceTask(str(tmp_path), 16, layout=layout) for layout in ('swag', 'jsonl'))
+    _check_same_task(swag, pathlib.Path('one'), rows, pathlib.Path('other'))
 
 
 def test_every_member_tokenizes_a_later_batch(tokenizer: Tokenizer, tmp_path):
