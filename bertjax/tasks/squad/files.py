@@ -40,7 +40,7 @@ class SquadFiles(SplitFiles):
         return all(question.answers is not None for question in self.records('test'))
 
     def splits(self) -> list[str]:
-        """Returns the names of the labeled splits. tensorflow-datasets has 'train' and 'dev'."""
+        """Returns the names of the labeled splits; without `data`, 'train' and 'dev' always count."""
         prepared = () if self._data else ('train', 'dev')
         return [split for split in STEMS if split in prepared or (self.find(split) and self.is_labeled(split))]
 

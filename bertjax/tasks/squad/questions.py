@@ -24,7 +24,7 @@ class SquadQuestion:
     Attributes:
       id: the identifier, which is unique in a split.
       question, context: the texts, as in the file.
-      answers: the answers of the annotators that are not blank; () if the context has no answer; None if unknown.
+      answers: the annotators' answers, without blank ones; () if the context has no answer; None if unknown.
       starts: the `answer_start` of each answer, as in the file.
       impossible: whether the file marks the question as unanswerable.
       fields: all fields of the row, if it is read for prediction.
@@ -92,7 +92,8 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, nee
             questions[i] = dataclasses.replace(question, answers=None)
     unlabeled = next((question.where for question in questions if question.answers is None), '')
     if unlabeled and any(question.answers is not None for question in questions):
-        raise UserError(f'{unlabeled}.answers', 'none', 'answers, as for other questions', _FIX)
+        fix = f"{_FIX}; for questions without an answer, set config.task.version='2.0'" if answerable else _FIX
+        raise UserError(f'{unlabeled}.answers', 'none', 'answers, as for other questions', fix)
     return questions
 
 

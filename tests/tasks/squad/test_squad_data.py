@@ -58,6 +58,8 @@ def test_blank_answers_are_no_answers():
     assert parse_question_row(row, 'f.jsonl:1').answers == ()
     with pytest.raises(UserError, match=r"found no answer, .* set config\.task\.version='2\.0'"):
         parse(content)
+    with pytest.raises(UserError, match=r"found none, .* set config\.task\.version='2\.0'"):
+        parse(content, needed=False)
 
 
 def test_answers_may_be_missing_for_all_questions():
