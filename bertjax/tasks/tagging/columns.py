@@ -14,7 +14,7 @@ from bertjax.tasks.tagging.schemes import ENTITIES, find_scheme
 DOCSTART = '-DOCSTART-'
 # The id of a multiword token or an empty node of CoNLL-U. The words of a multiword token have lines of their own.
 _NO_WORD = re.compile(r'[0-9]+[-.][0-9]+')
-_OTHER_SEPARATOR = re.compile(r'[,;|](O|[BIESLUM](-.+)?)$')  # before a tag at the end of a line
+_OTHER_SEPARATOR = re.compile('.[,;|].')  # between a word and its tag
 _BLANKS = re.compile('[ \t]+')  # other white space, such as a no-break space, may be part of a word
 
 
@@ -219,7 +219,7 @@ def _sentence(block: ColumnBlock, where: str, format: TagFormat, *, tagged: bool
         fix = 'set config.task.word_column and config.task.tag_column'
         if width == 1:
             fix = 'add the tags; to predict them, use --config.run=predict --config.input=FILE'
-            if any(_OTHER_SEPARATOR.search(row[0]) for row in columns):
+            if all(_OTHER_SEPARATOR.search(row[0]) for row in columns):
                 fix = 'separate the columns by tabs or spaces'
         raise UserError(locations[0], 'the same column for words and tags', 'different columns', fix)
     words = tuple(row[word] for row in columns)

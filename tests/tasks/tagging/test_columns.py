@@ -170,7 +170,9 @@ def test_a_configured_scheme_reads_deviating_tags_as_conlleval(capsys: pytest.Ca
         ('a O\nb B_X\n', ('file:2', "'B_X'")),
         ('a O\nb I-\n', ('file:2', "'I-'")),
         ('a\nb\n', ('file:1', 'the same column', '--config.run=predict')),
+        ('a,b\nc\n', ('file:1', 'the same column', '--config.run=predict')),
         ('word,tag\na,O\n', ('file:1', 'the same column', 'separate the columns by tabs or spaces')),
+        ('run;VERB\n', ('file:1', 'the same column', 'separate the columns by tabs or spaces')),
         (
             'a B-X\nb O\nc B-X\n\nd I-X\n',
             ('file:5', 'tags I-X, one of 1', '99 % of the 3', 'for example to iob2'),
