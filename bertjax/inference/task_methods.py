@@ -149,7 +149,7 @@ class TaskMethods:
 
         Args:
           sentences: One text or several, or lists of words. Texts are split into words and punctuation. A model with
-            `task.context` also reads the neighbors of each sentence; an empty one separates documents.
+            `task.context` also reads the neighboring sentences of the same document; an empty sentence ends a document.
           aggregation_strategy: The method that tags a word of several pieces, as in transformers' pipeline. 'first'
             uses the first piece, as in training. 'average' averages the probabilities of the pieces. 'max' uses the
             piece with the highest probability. 'simple' tags pieces instead of words.
@@ -228,7 +228,7 @@ def tag_sentences(runner: Runner, sentences: Sequence[str | Sequence[str]], stra
             records.append(Sentence(where, words, None, document, text=sentence, offsets=offsets))
         else:
             records.append(Sentence(where, tuple(as_text_list(sentence, where)), None, document))
-        document += not records[-1].words  # as a blank line of an input file
+        document += not (sentence.strip() if isinstance(sentence, str) else sentence)  # as a blank line of a text file
     if strategy not in STRATEGIES:
         expected = 'one of ' + ', '.join(STRATEGIES)
         raise UserError('aggregation_strategy', format_value(strategy), expected, "omit it for 'first'")

@@ -87,10 +87,10 @@ def test_tags_of_words_are_equal(torch, saved):
 def test_context_is_read_as_from_the_lines_of_a_file(saved):
     _, _, bert = saved('BertForTokenClassification', id2label={0: 'NOUN', 1: 'VERB', 2: 'DET'})
     bert.task.context = True
-    texts = [*SENTENCES, '', SENTENCES[-1]]
+    texts = [SENTENCES[0], '\x01', *SENTENCES[1:], '', SENTENCES[-1]]
     items = bert.task.parse(list(number_lines('\n'.join(texts))), 'file')
     of_file = answer_records(bert._runner, [item for item in items if not isinstance(item, Blank)])
-    first, second, third, _, last = bert.tag(texts)
+    first, _, second, third, _, last = bert.tag(texts)
     assert [first, second, third, last] == of_file and third['probabilities'] != last['probabilities']
 
 
