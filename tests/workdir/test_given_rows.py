@@ -21,6 +21,17 @@ def test_rows_can_be_the_diagnostic_set_of_glue(tmp_path):
     assert (record.first, record.second) == ('it rains', 'it pours')
 
 
+@pytest.mark.parametrize('dev', ['dev', 'dev_matched', 'validation_matched', 'valid', 'val_matched'])
+def test_rows_of_mnli_can_have_each_usual_name_of_a_split(tmp_path, dev: str):
+    rows = [{'premise': 'it rains', 'hypothesis': 'it pours', 'label': 'neutral'}]
+    recipe = write_rows(
+        bertjax.recipe('glue:mnli', data=dict.fromkeys(['train', dev, 'dev_mismatched', 'test'], rows)), tmp_path
+    )
+    task = GlueTask(recipe.config.data, 32, task='mnli')
+    assert task.splits() == ['train', 'dev', 'dev_mismatched']
+    assert task.server_splits() == ['test']  # not the diagnostic set, which is the split test of its own dataset
+
+
 def test_dates_are_text_and_paths_do_not_depend_on_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     row = {'text': 'a', 'label': 'b', 'day': np.datetime64('2024-01-02', 'ns'), 'none': np.datetime64('NaT', 'ns')}

@@ -12,7 +12,7 @@ from bertjax.remote.paths import data_directory
 from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import Files, Row, read_rows
 from bertjax.tasks.reading.sources import DatasetSplit, dataset_splits
-from bertjax.tasks.reading.splits import split_files
+from bertjax.tasks.reading.splits import STEMS, split_files
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.tasks.sentence.task import Example, Logits, TextTask
 from bertjax.tasks.task import option
@@ -148,7 +148,8 @@ class GlueTask(TextTask):
         """Returns the files of a split, or () if there are none, and whether they are official files.
 
         Other files are Parquet, Arrow or JSON lines with the columns of tensorflow-datasets, as on the Hugging Face
-        Hub. They are named after the split, or after its name in tensorflow-datasets.
+        Hub. They have a usual name of the split or, as validation_matched, of the official file. A clone of the Hub's
+        repository has the diagnostic set in the sibling folder `ax`.
         """
         source = self.row.splits[split]
         if not self.data:
@@ -157,7 +158,12 @@ class GlueTask(TextTask):
         official = next(existing_files(folder, source.files), None)
         if official:
             return (official,), True
-        return split_files(folder, split, stems=(split, source.tfds[1]), suffixes=_HUB_FORMATS), False
+        name, *suffix = source.files[0].partition('.')[0].split('_')  # dev_matched.tsv gives 'dev' and ['matched']
+        stems = *STEMS.get(split, (split,)), *('_'.join((stem, *suffix)) for stem in STEMS.get(name, (name,)))
+        files = split_files(folder, split, stems=stems, suffixes=_HUB_FORMATS)
+        if split == 'ax' and not files and (beside := folder / '../ax').is_dir():
+            files = split_files(beside, split, stems=('ax', 'test'), suffixes=_HUB_FORMATS)
+        return files, False
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Logits) -> dict[str, str]:
         """Returns the file of predictions for GLUE's server; {} if the server does not evaluate the split."""

@@ -225,6 +225,13 @@ def test_json_lines_of_the_hub_have_numbers_as_labels(tmp_path):
     shutil.copytree(tmp_path, tmp_path / 'all' / 'rte', ignore=shutil.ignore_patterns('all'))
     of_all = GlueTask(str(tmp_path / 'all'), 32, task='rte')  # as in a clone of the Hub's repository
     assert list(of_all.records('dev')) == list(task.records('dev')) and not of_all.describe_missing()
+    for folder, name in (('mnli', 'test_matched'), ('ax', 'test')):
+        (tmp_path / 'all' / folder).mkdir()
+        row = {'premise': folder, 'hypothesis': 'b', 'label': -1, 'idx': 0}
+        (tmp_path / 'all' / folder / f'{name}.jsonl').write_text(json.dumps(row))
+    for data in (tmp_path / 'all', tmp_path / 'all' / 'mnli'):
+        mnli = GlueTask(str(data), 32, task='mnli')
+        assert [mnli.records(split)[0].first for split in mnli.server_splits()] == ['mnli', 'ax']
     (tmp_path / 'train.jsonl').write_text(json.dumps({**rows[0], 'label': 2}) + '\n')
     with pytest.raises(UserError, match="found the label '2', expected one of entailment, not_entailment"):
         task.records('train')
