@@ -25,6 +25,15 @@ def _normalize(name: str) -> str:
     return name.lower().replace('-', '').replace('_', '')
 
 
+def _describe_missing_dataset(name: str) -> str:
+    """Returns why a dataset of tensorflow-datasets cannot be read; '' if it can."""
+    try:
+        dataset_splits(name)
+    except UserError as error:
+        return f'{name}: {error.found}'
+    return ''
+
+
 # Spellings such as 'STS-B' are also accepted. 'all' and several tasks are for run=benchmark, which checks each name.
 _NAMES = Range(
     f'one of {", ".join(TASKS)}, all, or several names separated by commas',
@@ -73,11 +82,7 @@ class GlueTask(TextTask):
     def describe_missing(self) -> str:
         """Describes the missing files of train and dev, or the missing dataset; '' if nothing is missing."""
         if not self.data:
-            try:
-                dataset_splits(self.row.splits['train'].tfds[0])
-            except UserError as error:
-                return f'{self.row.splits["train"].tfds[0]}: {error.found}'
-            return ''
+            return _describe_missing_dataset(self.row.splits['train'].tfds[0])
         parent = data_directory(self.data, 'the parent folder of all tasks')
         folder = self._task_folder(parent)
         if folder is None:
@@ -87,7 +92,10 @@ class GlueTask(TextTask):
 
     def server_splits(self) -> list[str]:
         """Returns the existing splits that the GLUE server evaluates."""
-        return [split for split, source in self.row.splits.items() if source.server and self._find(split)[0]]
+        sources = {split: source for split, source in self.row.splits.items() if source.server}
+        if not self.data:  # tensorflow-datasets prepares the diagnostic set separately from MNLI
+            return [split for split, source in sources.items() if not _describe_missing_dataset(source.tfds[0])]
+        return [split for split in sources if self._find(split)[0]]
 
     def records(self, split: str) -> Sequence[Example]:
         if split not in self.row.splits:

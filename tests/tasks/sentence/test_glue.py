@@ -1,5 +1,6 @@
 """Tests GLUE: its official files, tensorflow-datasets, the files for its server, and errors."""
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -11,6 +12,7 @@ from glue_world import ROWS, label, text, write_glue
 from marks import slow
 
 from bertjax.errors import UserError
+from bertjax.finetune.benchmark import read_benchmark_data
 from bertjax.losses import CLASSIFICATION, REGRESSION
 from bertjax.tasks.sentence.glue import GlueTask
 from bertjax.tasks.sentence.glue_table import TASKS
@@ -118,6 +120,13 @@ def test_the_diagnostic_set_belongs_to_mnli(glue, glue_copy, prepared):
     assert 'ax' in task.splits() and [record.label for record in task.records('ax')] == ['neutral'] * 2
     with pytest.raises(UserError, match='train mnli'):
         GlueTask(str(glue), 32, task='ax')
+
+
+def test_a_benchmark_does_not_need_the_diagnostic_set(prepared, monkeypatch):
+    mnli = TASKS['mnli'].splits
+    monkeypatch.setitem(mnli, 'ax', dataclasses.replace(mnli['ax'], tfds=('glue/ax_of_another_world', 'test')))
+    server_splits, missing = read_benchmark_data({'mnli': GlueTask('', 32, task='mnli')}, '')
+    assert server_splits == {'mnli': ['test', 'test_mismatched']} and not missing
 
 
 @pytest.mark.parametrize(('name', 'split'), SERVER_SPLITS)
