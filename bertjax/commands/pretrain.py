@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from bertjax.config.verb import Verb
 from bertjax.distill.run import distill_pretraining
 from bertjax.distill.settings import DistillationSettings
+from bertjax.files.small_files import read_json_or_none
 from bertjax.parallel.distributed import is_primary, primary_first
 from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.budget import check_budget_keys, find_plan, make_plan
@@ -73,7 +74,9 @@ def _train(
         # A new plan depends on the size of the vocabulary.
         inputs = None if has_checkpoints(folder) else prepare_inputs(settings, folder)
         plan = make_plan(with_existing_vocabulary(settings, folder), folder, mesh, flag_keys)
-    settings = split_batch(settings, plan, mesh, flag_keys)
+    config = folder / 'config.json'
+    recorded = read_json_or_none(config, lambda facts: facts['grad_accum_steps']) if has_checkpoints(folder) else None
+    settings = split_batch(settings, plan, mesh, flag_keys, recorded)
     plan.apply(settings).check_devices(mesh)
     print(plan.describe(settings))
     with primary_first():

@@ -148,19 +148,21 @@ def choose_batch_size(rows: int, sequences: float, seq_len: int, mesh: Mesh, max
 
 
 def split_batch(
-    settings: PretrainingSettings, plan: BudgetPlan, mesh: Mesh, flag_keys: Collection[str]
+    settings: PretrainingSettings, plan: BudgetPlan, mesh: Mesh, flag_keys: Collection[str], recorded: int | None = None
 ) -> PretrainingSettings:
     """Returns the settings with grad_accum_steps chosen for the batch of the plan, unless the user has set the key.
 
-    The value changes only on CPUs and with config.architecture_from='budget'. If possible, a part of the batch then has
-    at most 2,048 positions per row shard, the fastest size for 4 layers of width 256 (docs/results/batch.json).
+    The value changes only with config.architecture_from='budget'. A run that resumes on another machine keeps its value
+    `recorded` if the row shards allow it. Otherwise, a part of the batch on a CPU has, if possible, at most 2,048
+    positions per row shard, the fastest size for 4 layers of width 256 (docs/results/batch.json).
     """
-    sets_parts = settings.grad_accum_steps > 1 or 'grad_accum_steps' in flag_keys
-    if settings.architecture_from != 'budget' or sets_parts or not is_cpu(mesh):
+    if settings.architecture_from != 'budget' or settings.grad_accum_steps > 1 or 'grad_accum_steps' in flag_keys:
         return settings
     rows, parts, shards = plan.batch_size or settings.batch_size, 1, row_shards(mesh)
     positions = rows * settings.first_shape[0]
-    while positions > parts * shards * _CPU_PART_POSITIONS and rows % (2 * parts * shards) == 0:
+    if recorded and rows % (recorded * shards) == 0:
+        return dataclasses.replace(settings, grad_accum_steps=recorded)
+    while is_cpu(mesh) and positions > parts * shards * _CPU_PART_POSITIONS and rows % (2 * parts * shards) == 0:
         parts *= 2
     return dataclasses.replace(settings, grad_accum_steps=parts)
 

@@ -132,7 +132,10 @@ def test_two_processes_follow_one_clock(program, tmp_path):
 
 @pytest.mark.slow
 def test_a_budget_of_operations_decides_the_steps(program, tmp_path, monkeypatch):
-    """A finished run has all its steps, so the same command does not train again. It has pairs and segments."""
+    """A finished run has all its steps, so the same command does not train again, nor on a machine with other devices.
+
+    The run has pairs and segments.
+    """
     monkeypatch.setattr('bertjax.pretrain.budget_choice._CPU_PART_POSITIONS', 512)
 
     def run() -> str:
@@ -141,6 +144,7 @@ def test_a_budget_of_operations_decides_the_steps(program, tmp_path, monkeypatch
 
     out, plan = run(), _plan(tmp_path / 'run')
     assert plan['warmup'] + plan['stable'] + plan['decay'] == plan['estimate'] and plan['model'].keys() == {'dtype'}
+    monkeypatch.setattr('bertjax.pretrain.budget_choice.is_cpu', lambda mesh: False)
     assert f'all {plan["estimate"]} steps are done' in run()
     assert 'masked positions: 40%, then 40% to 15% in training' in out and 'IsNext' in out
     model = json.loads((tmp_path / 'run' / 'export' / 'orbax' / 'model.json').read_text())

@@ -52,9 +52,9 @@ def test_a_batch_on_a_cpu_is_split(monkeypatch):
     """A part has at most 2,048 positions per shard, if the rows can be divided so."""
     settings, plan = pretraining_settings(budget_config('1h')), BudgetPlan('1h', {}, 300, 10, batch_size=512)
 
-    def parts(shards=1, flag_keys=(), plan=plan, **values):
+    def parts(shards=1, flag_keys=(), plan=plan, recorded=None, **values):
         changed = dataclasses.replace(settings, **values)
-        return split_batch(changed, plan, data_mesh(shards), flag_keys).grad_accum_steps
+        return split_batch(changed, plan, data_mesh(shards), flag_keys, recorded).grad_accum_steps
 
     assert [parts(), parts(8), parts(seq_len=128)] == [16, 2, 32]
     own = dataclasses.replace(plan, batch_size=None)
@@ -63,7 +63,7 @@ def test_a_batch_on_a_cpu_is_split(monkeypatch):
     assert [parts(flag_keys=('grad_accum_steps',)), parts(grad_accum_steps=4)] == [1, 4]
     assert parts(architecture_from='model') == 1
     monkeypatch.setattr('bertjax.pretrain.budget_choice.is_cpu', lambda mesh: False)
-    assert parts() == 1
+    assert [parts(), parts(recorded=16), parts(8, recorded=128)] == [1, 16, 1]
 
 
 def test_a_plan_keeps_the_batch(tmp_path):
