@@ -41,7 +41,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
 
     If config.tokenizer or config.init is set, the tokenizer is loaded from it. Otherwise it is trained on the corpus,
     unless the workdir already has a tokenizer for the same text and settings. A resumed run keeps the tokenizer of its
-    workdir if config.tokenizer names it, or if the files of config.vocab.add or config.init no longer exist.
+    workdir if config.tokenizer names it, or if config.vocab.add, config.tokenizer or config.init does not exist here.
 
     Raises:
       UserError: The corpus contains files of the workdir, config.data has no token store, or the workdir has a run with
@@ -88,8 +88,8 @@ def tokenizer_flag(store: str) -> str:
 
 
 def _vocabulary_sources_exist(settings: PretrainingSettings) -> bool:
-    """Returns whether the tokenizer's sources exist: config.vocab.add and, without config.tokenizer, config.init."""
-    paths = [settings.vocab.add, '' if settings.tokenizer else settings.init]
+    """Returns whether the tokenizer's sources exist: config.vocab.add, and config.tokenizer or config.init."""
+    paths = [settings.vocab.add, settings.tokenizer or settings.init]
     return all(os.path.exists(os.path.expanduser(path)) for path in paths if path)
 
 

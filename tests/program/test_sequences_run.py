@@ -60,11 +60,11 @@ def test_a_model_of_codes_loads_in_transformers(data: pathlib.Path, codes_run: p
 
 
 @pytest.mark.slow
-def test_a_run_resumes_without_its_matrix(
+def test_a_run_resumes_without_its_matrix_and_list_of_codes(
     program: Program, data: pathlib.Path, codes_run: pathlib.Path, tmp_path: pathlib.Path
 ):
     workdir = copy_workdir(codes_run, tmp_path / 'run')
-    more = ('--config.embeddings=gone.npy', '--config.steps=3')
+    more = ('--config.embeddings=gone.npy', '--config.tokenizer=gone.txt', '--config.steps=3')
     assert 'continuing at step 2 of 3' in program.run(*arguments(data, workdir), *more, **RECIPE).stdout
 
 
