@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import functools
 import json
+import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ from bertjax.text.added_words import find_previous_ids, load_model_tokenizer
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
-from bertjax.workdir.tokenizer import set_workdir_tokenizer
+from bertjax.workdir.tokenizer import load_workdir_tokenizer, set_workdir_tokenizer
 
 # COMPILE_TIME and FLOPS were measured with encoders of 2 to 12 blocks and jax 0.10.2, on the CPU that
 # docs/performance.md describes. Accelerators compute faster and compile all lengths in parallel, but the same constants
@@ -61,7 +62,8 @@ class TaskData:
     """The data of a task. Splits are read and tokenized on demand.
 
     Attributes:
-      source: The directory of the initial or final weights; the workdir if only checkpoints have the weights.
+      source: The directory of the initial or final weights; the workdir if only checkpoints have the weights; '' if a
+        resumed run does not need initial weights.
       tokenizer: The tokenizer, which is also saved to WORKDIR/tokenizer.
       finished: Whether the labels and thresholds of the task come from a finished run.
       thresholds_tuned: Whether the thresholds of the task are tuned on dev.
@@ -256,9 +258,13 @@ def sample_records(records: Sequence[Any], limit: int) -> Sequence[Any]:
 
 def read_encoder_config(settings: FinetuningSettings, source: str) -> BertConfig:
     """Reads the encoder config of a Hugging Face directory. The fields of config.model take precedence."""
+    return read_config(source, **_model_choices(settings))
+
+
+def _model_choices(settings: FinetuningSettings) -> dict[str, Any]:
     choices = dataclasses.asdict(settings.model)
     scan = choices['scan_layers'] and not any(map(needs_unrolled, settings.trained_parts))
-    return read_config(source, **{**choices, 'scan_layers': scan})
+    return {**choices, 'scan_layers': scan}
 
 
 def load_task_tokenizer(settings: FinetuningSettings, directory: str, encoder: BertConfig) -> Tokenizer:
@@ -277,14 +283,23 @@ def load_task_tokenizer(settings: FinetuningSettings, directory: str, encoder: B
 
 
 def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
-    """Returns the data of a new run. The encoder config comes from config.init, and the labels from training records.
+    """Returns the data of a run. The encoder config comes from config.init, and the labels from training records.
+
+    A resumed run takes the encoder config and the tokenizer from its workdir if config.init is not an existing path.
 
     Raises a UserError if config.init does not exist, its encoder contradicts the settings, or records are malformed.
     """
-    source = huggingface_directory(settings.init)
-    # The config is read before the tokenizer, because `read_config` reports an unsupported model family.
-    encoder = read_encoder_config(settings, source)
-    tokenizer = load_task_tokenizer(settings, source, encoder)
+    source, encoder = '', None
+    if has_checkpoints(folder) and not os.path.exists(os.path.expanduser(settings.init)):
+        make_config = lambda facts: BertConfig(**{**facts['encoder'], **_model_choices(settings)})  # noqa: E731
+        encoder = read_json_or_none(folder / TASK_FILE, make_config)
+    if encoder:
+        tokenizer = load_workdir_tokenizer(folder)
+    else:
+        source = huggingface_directory(settings.init)
+        # The config is read before the tokenizer, because `read_config` reports an unsupported model family.
+        encoder = read_encoder_config(settings, source)
+        tokenizer = load_task_tokenizer(settings, source, encoder)
     data = TaskData(settings, folder, tokenizer, encoder, source)
     data.learn()
     return data

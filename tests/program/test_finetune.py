@@ -132,9 +132,11 @@ def assert_same_run(a: pathlib.Path, b: pathlib.Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_run_ends_in_the_same_bits(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
+    """The model in config.init need not exist any more."""
     workdir = copy_workdir(tuned, tmp_path / 'killed')
     rewind(workdir, step=48)
-    assert 'continuing at step 48 of 72' in program.run(f'--workdir={workdir}', *tune, **GLUE).stdout
+    out = program.run(f'--workdir={workdir}', *tune, f'--config.init={tmp_path}/gone', **GLUE).stdout
+    assert 'continuing at step 48 of 72' in out
     assert_same_run(workdir, tuned)
 
 
