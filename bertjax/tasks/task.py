@@ -23,7 +23,7 @@ from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.text.tokenizer import Tokenizer
 
 # Each option affects one part of a run, and this part determines when the value of the option can change:
-# 'model': the parameters. The value cannot change after the start of the run.
+# 'model': the parameters, or the choice of the best ones. The value cannot change after the start of the run.
 # 'training': the training data or the loss. The value can change when an unfinished run is resumed, and the change is
 #   reported. It cannot change when the finished model is used.
 # 'reading': how records are read, or how answers are selected. The value can change when the finished model is used.

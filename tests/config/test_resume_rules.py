@@ -104,13 +104,21 @@ def test_changed_data_name_the_changed_options_of_the_task():
     ],
 )
 def test_a_change_of_a_key_that_a_fine_tuned_state_depends_on_is_refused(key, value, where):
-    config = to_plain(finetuning_config('tagging', layers='last', bilstm_units=0, frozen=False, metric='f1'))
+    config = to_plain(finetuning_config('tagging', layers='last', bilstm_units=0, frozen=False))
     config['fingerprints'] = {'encoder': '6/384/12/1536/512'}
     with pytest.raises(UserError) as error:
         check_resume(config, changed(config, key, value), 'out/ner')
     assert error.value.where == where and error.value.found == str(value)
-    for free in ('task.metric', 'init', 'layer_decay', 'use_checkpoint'):
+    for free in ('task.scheme', 'init', 'layer_decay', 'use_checkpoint'):
         assert check_resume(config, changed(config, free, 'x'), 'out/ner')[0].startswith(f'{free}: ')
+
+
+@pytest.mark.parametrize('kind', ['classification', 'multi_label', 'relation'])
+def test_a_change_of_the_metric_is_refused(kind):
+    """config.patience and config.use_checkpoint=best compare the scores before and after the change."""
+    config = to_plain(finetuning_config(kind))
+    with pytest.raises(UserError, match=r'config\.task\.metric: found macro_f1, expected .* as in the checkpoint'):
+        check_resume(config, changed(config, 'task.metric', 'macro_f1'), 'out')
 
 
 def test_a_finished_run_refuses_a_change_of_its_task_options():

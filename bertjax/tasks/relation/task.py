@@ -73,7 +73,7 @@ class RelationTask(TextTask):
     labels: Sequence[str] = option((), list_of(text(empty=False)))
     text_a: str = option('text', text(empty=False), affects='reading')
     label: str = option('', affects='reading')
-    metric: str = option('micro_f1', one_of(_METRICS))
+    metric: str = option('micro_f1', one_of(_METRICS), affects='model')
 
     default_name = 'relations'
     keep_tabs = True

@@ -60,7 +60,7 @@ class ClassificationTask(TextTask):
     labels: Sequence[str] = option((), list_of(text(empty=False)))
     regression: bool = False
     class_weights: str = ''
-    metric: str = ''
+    metric: str = option('', affects='model')
     columns: Sequence[str] = option((), list_of(text(empty=False)), affects='reading')
     format: str = option('auto', one_of(('auto', *TEXT_FORMATS)), affects='reading')
     dataset: str = option('', affects='reading')
