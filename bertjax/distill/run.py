@@ -6,14 +6,16 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
+from bertjax.convert.load import load_pretraining_model, load_task_model, read_config, read_source
 from bertjax.corpus.store import open_store
 from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, distill_objective
 from bertjax.distill.settings import DistillationSettings
 from bertjax.distill.teacher import KEY, Teacher, check_copies, check_inputs, check_vocabulary, teacher_config_changes
 from bertjax.errors import UserError
+from bertjax.files.small_files import read_json_or_none
+from bertjax.finetune.restore import check_pairs
 from bertjax.finetune.settings import FinetuningSettings
-from bertjax.finetune.task_data import TaskData, data_from_source, load_task_tokenizer, read_encoder_config
+from bertjax.finetune.task_data import TASK_FILE, TaskData, data_from_source, load_task_tokenizer, read_encoder_config
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.pretrain.settings import PretrainingSettings
@@ -69,16 +71,25 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     """Loads and checks the teacher for a task, before any record is tokenized.
 
     `data` must have the encoder config of the student, and `data.task` must know the labels. Raises a UserError if the
-    teacher has another vocabulary, too few positions or, with the soft loss, no head for the task, or if it cannot be
-    compared with the student.
+    teacher has another vocabulary, too few positions or, with the soft loss, no head for the task, if only one of the
+    teacher and the task is for pairs, or if the teacher cannot be compared with the student.
     """
     task, directory = data.task, huggingface_directory(distill.teacher, f'config.{KEY}')
     check_vocabulary(directory, data.tokenizer)
+    path, seq_len = pathlib.Path(directory) / TASK_FILE, data.settings.seq_len
+    options, trained_len = read_json_or_none(path, lambda facts: ({**facts['task']}, int(facts['seq_len']))) or ({}, 0)
+    check_pairs(data.settings.task, options, path)
+    if trained_len > seq_len:
+        print(f'the teacher {directory} was trained at seq_len={trained_len}, but gets config.seq_len={seq_len} here')
+    theirs, ours = (values.get('problem_type') for values in (read_source(directory).values, task.huggingface()))
+    if distill.soft and None not in (theirs, ours) and theirs != ours:
+        found, fix = f'{directory}, a model for {theirs}', 'name a model that is tuned to the same kind of task'
+        raise UserError(f'config.{KEY}', found, ours, fix)
     module = task.build_module(read_config(directory, **teacher_config_changes(data.encoder.dtype)))
     labels = task.huggingface().get('id2label')
     imported = load_task_model(directory, module, task.head, id2label=labels, seed=data.settings.run_seeds.init)
     teacher = Teacher(directory, module, imported, mesh)
-    check_inputs(directory, module.config, data.settings.seq_len)
+    check_inputs(directory, module.config, seq_len)
     if distill.soft:
         parts = ('pooler', 'head', 'mix', 'bilstm')
         teacher.check_head(parts, f'a model tuned to {task.name}, with the same labels')

@@ -146,13 +146,20 @@ def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ())
                 print(f'config.{name} is {new[name]!r}, but {recorded[name]!r} in {path}')
             else:
                 config_path.set_value(name, merged, from_plain(recorded[name]), accept_new_attributes=True)
-    theirs, ours = recorded.get('task.text_b'), new.get('task.text_b')
+    check_pairs(config.task, facts['task'], path)
+    return merged
+
+
+def check_pairs(options: Mapping[str, Any], recorded: Mapping[str, Any], path: pathlib.Path) -> None:
+    """Raises a UserError if only one of two tasks is for pairs of texts: the model would get untrained inputs.
+
+    `options` are the options of the task, and `recorded` those in the task.json `path` of the model.
+    """
+    ours, theirs = options.get('text_b'), recorded.get('text_b')
     if None not in (theirs, ours) and bool(theirs) != bool(ours):
-        # The model would be read without an error, but on inputs that it was not trained on.
         fix = f'name the second text, such as --config.task.text_b={theirs}' if theirs else 'leave it empty'
         expected = f'{"pairs" if theirs else "single texts"}, as in {path}'
         raise UserError('config.task.text_b', repr(ours), expected, fix)
-    return merged
 
 
 @dataclasses.dataclass(frozen=True)

@@ -84,6 +84,26 @@ def test_a_teacher_with_more_embedding_rows_than_pieces_is_refused(
     )
 
 
+def test_a_teacher_of_another_task_is_refused(program: Program, tuned, tmp_path: pathlib.Path):
+    """Its head has the right labels, but their logits are for pairs of texts, or for several labels at once."""
+    (tmp_path / 'train.csv').write_text('text,label\nriver stone,entailment\nwind,not_entailment\n' * 4)
+    pairs = copy_workdir(tuned / 'export' / 'hf', tmp_path / 'pairs')
+    task = json.loads((pairs / 'task.json').read_text())
+    options = {'kind': 'classification', 'text_b': 'answer'}
+    (pairs / 'task.json').write_text(json.dumps({**task, 'task': options, 'seq_len': 64}))
+    several = copy_workdir(pairs, tmp_path / 'several')
+    (several / 'task.json').write_text(json.dumps({**task, 'task': {**options, 'text_b': ''}, 'seq_len': 64}))
+    config = json.loads((several / 'config.json').read_text())
+    (several / 'config.json').write_text(json.dumps({**config, 'problem_type': 'multi_label_classification'}))
+    flags = (f'--config.data={tmp_path}', *TUNE, '--config.task.dev_fraction=0', '--config.eval_every=0')
+    recipe = {'recipe': 'configs/distilbert.py:classify', 'small': False}
+    line = program.error(f'--workdir={tmp_path / "a"}', *flags, teacher(pairs), **recipe)
+    assert f"config.task.text_b: found '', expected pairs, as in {pairs / 'task.json'}" in line
+    out = program.run(f'--workdir={tmp_path / "b"}', *flags, teacher(several), status=2, **recipe)
+    assert f'{several}, a model for multi_label_classification, expected single_label_classification' in out.stderr
+    assert f'the teacher {several} was trained at seq_len=64, but gets config.seq_len=24 here' in out.stdout
+
+
 def test_mistakes_are_reported_before_the_augmentation(program, trained, tuned, rte, tmp_path):
     recipe = {'recipe': 'configs/tinybert.py:glue:rte', 'small': False}
     broken = copy_workdir(rte, tmp_path / 'broken')
