@@ -120,8 +120,8 @@ def load_models(
     """Loads the model of one workdir, or an ensemble of the models of several workdirs.
 
     `splits_of` returns the splits of the first model; see `restore.load_task`. The other models get the same records.
-    `workdir` is the folder with the results of the ensemble.
-    Raises a UserError if the models have different tasks or labels, or one of them cannot be loaded.
+`workdir` is the folder with the results of the ensemble.
+    Raises a UserError if the models have different tasks, inputs or labels, or one of them cannot be loaded.
     """
     (settings, folder), *rest = request
     first = load_task(settings, folder, splits_of)
@@ -131,7 +131,12 @@ def load_models(
     for settings, other in rest:
 
         def same_records(data: TaskData, path: pathlib.Path = other) -> dict[str, TaskSplit]:
-            _check_same_task(first.data.task, folder, data.task, path)
+            task, theirs = first.data.task, data.task
+            _check_same_task(task, folder, theirs, path)
+            shares_dev = 'dev' in first.splits and getattr(task, 'shares_dev', False)
+            if shares_dev and theirs.dev_fraction < task.dev_fraction:
+                cause = f'its config.task.dev_fraction is {theirs.dev_fraction:g}, not {task.dev_fraction:g}'
+                print(f'warning: {path} may have been trained on records of this dev split: {cause}')
             return {
                 name: dataclasses.replace(split, features=data.tokenize(split.records, cache=False).features)
                 for name, split in first.splits.items()
@@ -145,12 +150,16 @@ def load_models(
 
 
 def _check_same_task(first: Task, folder: pathlib.Path, other: Task, path: pathlib.Path) -> None:
-    """Raises a UserError if the member in `path` differs in its task or labels from the first member in `folder`."""
+    """Raises a UserError if the member in `path` differs from the first member in task, texts or labels."""
     for name, option in options_of(type(first)).items():
         must_agree = (option.named and option.trained is Trained.SAME) or name == 'regression'
         if must_agree and getattr(first, name) != getattr(other, name):
             found = f'{path} with task.{name}={getattr(other, name)!r}'
             raise UserError(KEY, found, f'{getattr(first, name)!r}, as in {folder}', 'leave it out')
+    texts, expected = (len(getattr(task, 'text_columns', ())) for task in (other, first))
+    if texts != expected:
+        found = f'{path}, a model for {texts} text(s) per record'
+        raise UserError(KEY, found, f'{expected}, as in {folder}', 'leave it out')
     if list(first.labels) != list(other.labels):
         found = f'{path} with the labels {", ".join(other.labels[:20])}'
         expected = f'{", ".join(first.labels[:20])}, as in {folder}'

@@ -151,9 +151,9 @@ def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ())
 
 
 def check_pairs(options: Mapping[str, Any], recorded: Mapping[str, Any], path: pathlib.Path) -> None:
-    """Raises a UserError if only one of two tasks is for pairs of texts: the model would get untrained inputs.
+    """Raises a UserError if only one of two tasks is for pairs of texts.
 
-    `options` are the options of the task, and `recorded` those in the task.json `path` of the model.
+    `options` are those of the task of a run, and `recorded` those in `path`, the task.json of the model that it uses.
     """
     ours, theirs = options.get('text_b'), recorded.get('text_b')
     if None not in (theirs, ours) and bool(theirs) != bool(ours):

@@ -12,6 +12,8 @@ from browsing import NARROW, Browser
 from killing import watch
 from running import GLUE, Program, copy_workdir, results, rows
 
+from bertjax.config.plain import to_plain
+from bertjax.config.recipes import finetuning_config
 from bertjax.finetune.ensemble import member_folders
 
 
@@ -118,3 +120,27 @@ def test_wrong_members_are_errors(program: Program, two, tmp_path: pathlib.Path)
     assert f"{other} with task.task='qnli', expected 'rte', as in {one}" in line
     line = program.error(f'--workdir={tmp_path / "run"}', f'--config.ensemble={one},{other}', **GLUE)
     assert 'config.ensemble' in line and 'set --config.run to evaluate or predict' in line
+
+
+@pytest.mark.slow
+def test_members_read_the_same_texts_and_a_dev_split_that_they_have_not_seen(
+    program: Program, two, tmp_path: pathlib.Path
+):
+    (tmp_path / 'train.csv').write_text('text,answer,label\n' + 'a,b,entailment\nb,a,not_entailment\n' * 4)
+    arguments = (f'--workdir={tmp_path / "both"}', '--config.run=evaluate', f'--config.ensemble={two[0]},{two[1]}')
+    recipe = {'recipe': 'configs/classify.py', 'small': False}
+
+    def set_options(workdir: pathlib.Path, **options) -> None:
+        task = to_plain(finetuning_config('classification', **options).task)
+        for name, changes in (('config.json', {'data': str(tmp_path), 'task': task}), ('task.json', {'task': task})):
+            (workdir / name).write_text(json.dumps(json.loads((workdir / name).read_text()) | changes))
+
+    set_options(two[0], text_b='answer', dev_fraction=0.5)
+    set_options(two[1])
+    line = program.error(*arguments, **recipe)
+    assert f'found {two[1]}, a model for 1 text(s) per record, expected 2, as in {two[0]}' in line
+    set_options(two[1], text_b='answer')
+    out = program.run(*arguments, **recipe).stdout
+    assert f'warning: {two[1]} may have been trained on records of this dev split' in out
+    set_options(two[1], text_b='answer', dev_fraction=0.5)
+    assert 'may have been trained' not in program.run(*arguments, **recipe).stdout

@@ -102,7 +102,7 @@ class ClassificationTask(TextTask):
 
     def learn(self, records: Sequence[Example]) -> None:
         """See TextTask; if dev is a part of the training file, labels that occur only in dev are included."""
-        if self._shares_dev and not self.complete:
+        if self.shares_dev and not self.complete:
             all_records = [self._example(row, 'train') for row in self._rows('train')]
             self.labels = find_labels(all_records)
         super().learn(records)
@@ -145,7 +145,7 @@ class ClassificationTask(TextTask):
         return self._example(next(self._rows('test')), 'test').label is not None
 
     def records(self, split: str) -> Sequence[Example]:
-        shared = self._shares_dev and split in ('train', 'dev')
+        shared = self.shares_dev and split in ('train', 'dev')
         records, total = list[Example](), 0
         # The records of the other split are not kept, because their fields may need much memory.
         for row in self._rows('train' if shared else split):
@@ -165,7 +165,7 @@ class ClassificationTask(TextTask):
         return records
 
     @property
-    def _shares_dev(self) -> bool:
+    def shares_dev(self) -> bool:
         """Whether dev is a part of the training file."""
         return self.dev_fraction > 0 and not self._files.find('dev')
 
@@ -221,7 +221,7 @@ class ClassificationTask(TextTask):
         return {f'{split}.txt': ''.join('\t'.join(row) + '\n' for row in rows)}
 
     def sources(self) -> str:
-        dev = f'a share of {self.dev_fraction:g} of train' if self._shares_dev else 'none'
+        dev = f'a share of {self.dev_fraction:g} of train' if self.shares_dev else 'none'
         return self._files.describe(dev=dev)
 
 
