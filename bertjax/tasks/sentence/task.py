@@ -96,7 +96,7 @@ class TextTask(Task[Example, np.ndarray]):
     columns = ()  # the names of all columns of a table without a header; () if tables must have a header
     format = 'auto'  # the format of text files whose suffix is unknown
     keep_tabs = False  # whether a plain line with tabs is a single text
-    trained_texts = 0  # the number of texts in each training record of a regression; 0 if unknown or not a regression
+    trained_texts = 0  # the number of texts in each training record; 0 if unknown, as for a model of transformers
     learned: ClassVar[Mapping[str, str]] = {'labels': 'labels'}
     min_seq_len = 5
 
@@ -175,8 +175,8 @@ class TextTask(Task[Example, np.ndarray]):
 
     def learn(self, records: Sequence[Example]) -> None:
         """Collects the labels, unless they are already known. Prints a report on the labels or scores."""
+        self.trained_texts = len(self.text_columns)
         if self.regression:
-            self.trained_texts = len(self.text_columns)
             print(describe_values(records))
             return
         self.labels = self.labels or find_labels(records)

@@ -137,10 +137,12 @@ def test_scores_are_learned_and_evaluated(tmp_path, tokenizer, capsys):
     assert task.huggingface()['problem_type'] == 'regression' and len(task.huggingface()['id2label']) == 1
 
 
-def test_a_regression_of_single_texts_refuses_pairs(tmp_path):
-    """A model of transformers does not say what it was trained on, and may be a cross-encoder."""
+@pytest.mark.parametrize('regression', [True, False])
+def test_a_model_of_single_texts_refuses_pairs(tmp_path, regression: bool):
+    """A model of transformers does not say what it was trained on, and may be a cross-encoder or a model of MNLI."""
     (tmp_path / 'train.csv').write_text('text,label\na,1.5\nb,2\nc,3\nd,4\n')
-    trained, other = learned(tmp_path, regression=True, dev_fraction=0.0), ClassificationTask('', 8, regression=True)
+    options = {'regression': regression, 'dev_fraction': 0.0}
+    trained, other = learned(tmp_path, **options), ClassificationTask('', 8, **options)
     model = types.SimpleNamespace(task=other, where='model')
     assert len(text_records(model, ['a'], ['b'])) == 1
     other.restore(json.loads(json.dumps(trained.learned_state())))
