@@ -120,7 +120,7 @@ def load_models(
     """Loads the model of one workdir, or an ensemble of the models of several workdirs.
 
     `splits_of` returns the splits of the first model; see `restore.load_task`. The other models get the same records.
-`workdir` is the folder with the results of the ensemble.
+    `workdir` is the folder with the results of the ensemble.
     Raises a UserError if the models have different tasks, inputs or labels, or one of them cannot be loaded.
     """
     (settings, folder), *rest = request

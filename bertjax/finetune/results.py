@@ -14,7 +14,7 @@ from bertjax.config.plain import to_plain
 from bertjax.config.schema import Trained
 from bertjax.convert.content import ExportContent
 from bertjax.convert.huggingface.cross_encoder import CROSS_ENCODER
-from bertjax.files.atomic import write_atomic, write_zip, writes_are_disabled
+from bertjax.files.atomic import AtomicFile, write_atomic, write_zip, writes_are_disabled
 from bertjax.files.paths import display_path, real_path
 from bertjax.finetune.advice import advise
 from bertjax.finetune.settings import FinetuningSettings
@@ -218,7 +218,9 @@ def write_predictions(
     If there are none, as for a sample, those of an earlier evaluation are removed; they may be of another model.
     """
     written = [folder / f'{name}.jsonl']
-    write_atomic(written[0], json_lines(prediction_rows(task, items or split.records, predictions)))
+    with AtomicFile(written[0]) as target:
+        for row in prediction_rows(task, items or split.records, predictions):  # all rows may not fit in memory
+            target.write(json_lines([row]).encode())
     # A benchmark's server or scorer needs a prediction for every record.
     official = {} if split.population else task.official_files(name, split.records, predictions)
     for file, text in official.items():

@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import subprocess
 import time
+import tracemalloc
 import types
 import zipfile
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ import pytest
 from running import GLUE, RUN, Program, copy_workdir, results, rows
 
 from bertjax.errors import UserError
-from bertjax.finetune.results import merge_answers
+from bertjax.finetune.results import merge_answers, write_predictions
+from bertjax.finetune.task_data import TaskSplit
 from bertjax.tasks.reading.stream import stream_batches
 from bertjax.tasks.reading.texts import Blank
 
@@ -133,6 +135,15 @@ def test_many_blank_lines_take_linear_time():
     start = time.monotonic()
     (batch,) = stream_batches(iter([*[Blank('x:1')] * 50_000, 'a']), 64)
     assert len(batch) == 50_001 and time.monotonic() - start < 10
+
+
+def test_the_rows_of_predictions_are_not_all_in_memory(tmp_path: pathlib.Path):
+    rows = lambda records, _: ({'label': str(record) * 1000} for record in records)  # noqa: E731
+    task = types.SimpleNamespace(rows=rows)
+    tracemalloc.start()
+    (path,) = write_predictions(tmp_path, task, 'dev', TaskSplit([7] * 3000, None, population=9000), ())
+    assert tracemalloc.get_traced_memory()[1] < path.stat().st_size / 4
+    tracemalloc.stop()
 
 
 @pytest.mark.slow
