@@ -152,7 +152,7 @@ def load_task_model(
     same_head = same_class and same_names
     # Parts whose shapes differ are not read: a head with another number of outputs, or a pooler on top of a BiLSTM.
     shapes = stacked_shapes(model)
-    misfits = set()
+    misfits: dict[str, int] = {}  # {part: the number of its outputs}
     for entry in names.entries(model.config, shapes, head.projection):
         part, tensor = entry.ours.split('/')[0], source.tensors.get(entry.theirs)
         if part == 'encoder' or tensor is None:
@@ -164,9 +164,12 @@ def load_task_model(
         else:
             is_misfit |= part == 'head' and not same_head
         if is_misfit:
-            misfits.add(part)
+            misfits[part] = tensor.values.shape[0]
     readable = {name: shape for name, shape in shapes.items() if name.split('/')[0] not in misfits}
     imported = _assemble(source, model, readable, head.projection, seed)
+    if same_head and id2label and misfits.get('head', len(id2label)) != len(id2label):
+        note = f'its head has {misfits["head"]} outputs, not {len(id2label)}'
+        return dataclasses.replace(imported, head_note=note)
     if not same_class or not ours or theirs == ours:
         return imported
     if not same_names:

@@ -17,7 +17,7 @@ from bertjax.config.check import config_keys
 from bertjax.config.plain import flatten, from_plain
 from bertjax.config.resume import START_WEIGHTS
 from bertjax.config.schema import Trained
-from bertjax.convert.load import load_task_model
+from bertjax.convert.load import load_task_model, read_source
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote, real_path
 from bertjax.files.small_files import read_json_or_none
@@ -30,6 +30,7 @@ from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
 from bertjax.remote.paths import user_path
+from bertjax.tasks.exported import build_task_for_class
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.splits import STEMS
 from bertjax.training.setup import Setup
@@ -264,7 +265,10 @@ def restore_thresholds(data: TaskData, splits: Collection[str], facts: Mapping[s
 
 
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
-    """Returns the data of the task, with the labels and thresholds of task.json if there is such a file."""
+    """Returns the data of the task, with the labels and thresholds of task.json if there is such a file.
+
+    Without it, the labels are those in the training data or, without data, those in config.json of config.init.
+    """
     exported = exported_model(folder)
     has_model = exported is not None or has_checkpoints(folder)
     if not has_model and (folder / 'config.json').exists():
@@ -284,6 +288,10 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
         encoder = read_encoder_config(settings, huggingface_directory(settings.init) if has_model else str(source))
     tokenizer = load_workdir_tokenizer(folder) if has_model else load_task_tokenizer(settings, str(source), encoder)
     data = TaskData(settings, folder, tokenizer, encoder, str(source), facts)
+    if not (data.task.complete or has_model or settings.data or settings.task.get('dataset')):
+        theirs = build_task_for_class(read_source(source).values, settings.seq_len, str(source))
+        if type(theirs) is type(data.task):
+            data.task.restore(theirs.learned_state())
     if not data.task.complete:  # the model has no task.json, so the labels come from the training data
         data.learn()
         if has_model:
@@ -322,6 +330,8 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
     missing = [path for path in imported.missing if path.split('/')[0] not in ('encoder', 'pooler')]
     if missing:
         fix = 'fine-tune it first, or name a model that is fine-tuned to this task'
+        if imported.head_note and 'labels' in settings.task:  # the data may lack a label
+            fix = f'list the labels of all its outputs in config.task.labels, in their order, or {fix}'
         raise UserError(source, imported.describe_missing(missing), f'a model fine-tuned to {task.name}', fix)
     print(imported.describe(source, 'using'))
     return put_params(imported.params, setup.state), None

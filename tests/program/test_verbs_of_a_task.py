@@ -251,3 +251,27 @@ def test_baselines_are_compared_with_the_model(
     assert 'learned from 10 records' in out and 'this model' not in out
     line = program.error(f'--workdir={tmp_path / "new"}', *arguments, recipe='configs/squad.py', small=False)
     assert 'a task that has simple methods, unlike SQuAD 1.1; choose a task of classification' in line
+
+
+@pytest.mark.slow
+def test_a_model_of_transformers_is_used_without_its_training_data(program: Program, tuned, tmp_path: pathlib.Path):
+    """Such a model has no task.json. Its labels are in config.json; the labels of the data may be too few."""
+    model, workdir = copy_workdir(tuned / 'export' / 'hf', tmp_path / 'model'), tmp_path / 'run'
+    (model / 'task.json').unlink()
+    (tmp_path / 'input.txt').write_text('river stone old bird\tthe light\n')
+    recipe = {'recipe': 'configs/classify.py', 'small': False}
+    arguments = (f'--workdir={workdir}', f'--config.init={model}', '--config.seq_len=24')
+    pairs = ('--config.task.text_a=sentence1', '--config.task.text_b=sentence2')
+    program.run(*arguments, *pairs, '--config.run=predict', f'--config.input={tmp_path}/input.txt', **recipe)
+    (row,) = rows(workdir / 'predictions' / 'input' / 'input.jsonl')
+    assert row['label'] == 'entailment' and list(row['probabilities']) == ['entailment', 'not_entailment']
+    (tmp_path / 'dev.csv').write_text('text,label\na,0\nb,1\nc,2\n')
+    evaluate = (*arguments, '--config.run=evaluate', f'--config.data={tmp_path}/dev.csv', '--config.task.dev=dev.csv')
+    fix = 'list the labels of all its outputs in config.task.labels, in their order'
+    line = program.error(*evaluate, **recipe)
+    assert 'the outputs of its head are entailment, not_entailment, not 0, 1, 2' in line and fix in line
+    config = json.loads((model / 'config.json').read_text())
+    config['id2label'] = {'0': 'LABEL_0', '1': 'LABEL_1'}
+    (model / 'config.json').write_text(json.dumps(config | {'label2id': {'LABEL_0': 0, 'LABEL_1': 1}}))
+    line = program.error(*evaluate, **recipe)
+    assert 'its head has 2 outputs, not 3' in line and fix in line
