@@ -120,7 +120,10 @@ def _new_file(data: str, recorded: Mapping[str, Any]) -> epath.Path | None:
     file = user_path(data, 'config.data')
     if file.is_dir() and [path.name for path in file.iterdir()] == ['train.jsonl']:
         file /= 'train.jsonl'
-    folder = pathlib.Path(recorded['data']).expanduser()
+    try:
+        folder = pathlib.Path(user_path(recorded['data'], 'config.data'))
+    except UserError:  # there is no such object, or no access to it
+        return None
     if not folder.exists() or not (file.is_file() or is_saved_dataset(file)):  # the training data may have moved
         return None
     training_files = filter(pathlib.Path.is_file, (folder, folder / recorded['task']['train'], *folder.glob('train*')))

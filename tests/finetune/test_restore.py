@@ -219,6 +219,19 @@ def test_all_records_of_another_file_are_dev(repository: pathlib.Path, tmp_path:
     assert evaluation_settings(others, tmp_path, {'data'}).build_task().records('dev')[0].text == 'others.jsonl'
 
 
+def test_all_records_of_a_file_are_dev_after_a_training_from_a_bucket(
+    repository: pathlib.Path, tmp_path: pathlib.Path, bucket
+):
+    bucket.put({'mails/train.csv': b'text,label\na,1\n'})
+    (tmp_path / 'copy.csv').write_text('text,label\na,1\n')
+    (tmp_path / 'new.csv').write_text('text,label\nb,2\n')
+    for trained, new_dev in (('mails', 'new.csv'), ('mails/train.csv', 'new.csv'), ('moved', '')):
+        (tmp_path / 'config.json').write_text(dump(recipe(repository, 'classify.py', data=f's3://bucket/{trained}')))
+        for name, dev in (('new.csv', new_dev), ('copy.csv', '')):
+            other = recipe(repository, 'classify.py', data=f'{tmp_path}/{name}')
+            assert evaluation_settings(other, tmp_path, {'data'}).task['dev'] == dev
+
+
 def test_the_results_of_other_options_are_kept_apart(repository: pathlib.Path, tmp_path: pathlib.Path):
     trained = recipe(repository, 'multi_label.py', data=str(tmp_path), **{'task.text_a': 'body'})
     (tmp_path / 'config.json').write_text(dump(trained))
