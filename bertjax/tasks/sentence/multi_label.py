@@ -72,6 +72,18 @@ class MultiLabelTask(ClassificationTask):
     def objective(self) -> Objective:
         return build_label_weighted(self._weights) if self._weights else MULTI_LABEL
 
+    def learn(self, records: Sequence[Example]) -> None:
+        """See ClassificationTask; warns about empty cells of `label_columns` if the training file also has a 0."""
+        super().learn(records)
+        empty, has_zero = list[str](), False
+        for row in self._rows('train') if self.label_columns else ():
+            cells = [(cell or '').strip().lower() for cell in row.values[len(self.text_columns) :]]
+            has_zero |= any(cell and not _FLAGS[cell] for cell in cells)
+            empty += [row.where] * cells.count('')
+        if has_zero and empty:  # without a 0, an empty cell is the usual form of 0
+            where = f'the first at {empty[0]}; are these missing labels?'
+            print(f'warning: {len(empty):,} empty cells in config.task.label_columns count as 0, {where}')
+
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
         key, names = 'label_columns' if self.label_columns else 'label', self.label_columns or (self.label,)
         return tuple(Column((name,), required, 'json', f'config.task.{key}') for name in names)

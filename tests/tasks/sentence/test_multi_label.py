@@ -39,7 +39,7 @@ def test_labels_in_every_form_of_a_table_are_read(name: str, tmp_path: pathlib.P
     task = learned(tmp_path / name, **options)
     output = capsys.readouterr().out
     assert '5 records for training, 3 labels, 1.20 per record' in output and '1 records have no label' in output
-    assert ("a record is ','" in output) == ('commas' in name)
+    assert ("a record is ','" in output) == ('commas' in name) and 'empty cells' not in output
     records = task.records('train')
     assert task.labels == ['x', 'y', 'z'] and [{*record.label} for record in records] == [{*ys} for _, ys in RECORDS]
     features = task.features(records, tokenizer, training=True)
@@ -149,6 +149,13 @@ def test_odd_labels_are_reported(tmp_path: pathlib.Path, capsys: pytest.CaptureF
     path.write_text('text,label\na,x;z\nb,x\nc,z\n')
     learned(path)
     assert 'several labels' not in capsys.readouterr().out
+
+
+def test_empty_cells_beside_zeros_are_reported(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
+    (tmp_path / 'train.csv').write_text('text,x,y,z\na,1,0,0\nb,,1,\nc,0,1, \n')
+    learned(tmp_path, label_columns=('x', 'y', 'z'))
+    line = f'warning: 3 empty cells in config.task.label_columns count as 0, the first at {tmp_path}/train.csv:3'
+    assert line in capsys.readouterr().out
 
 
 def test_a_test_file_with_only_some_label_columns_is_refused(tmp_path: pathlib.Path):
