@@ -37,8 +37,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     JSON lines, while the texts arrive. With a format, the texts are first copied to a temporary file.
 
     Raises:
-      UserError: The model or the input file does not exist, the model lacks a layer, a record is malformed, or the
-        features of another input, or all saved parts of another run, would be replaced.
+      UserError: The model or the input file does not exist, the model lacks a layer, a record is malformed,
+        features of another input would be replaced, or all saved parts of another run would be removed.
     """
     settings = inference_settings(config, 'extract')
     options, folder = settings.extract, pathlib.Path(workdir)

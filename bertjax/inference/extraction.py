@@ -212,10 +212,10 @@ class Extraction:
         self._files = (self._vector_files or [target]) + [target.with_suffix(suffix) for suffix in suffixes]
 
     def is_done(self) -> bool:
-        """Returns whether an earlier run has written the same output. If so, the parts are removed."""
+        """Returns whether an earlier run has written the same output. If so, its remaining parts are removed."""
         identity = read_json_or_none(self._metadata_path, lambda facts: facts['identity'])
         is_done = identity == self._identity and all(path.is_file() for path in self._files)
-        if is_done:
+        if is_done and not self._parts_of_other_runs():
             shutil.rmtree(self._folder, ignore_errors=True)
         return is_done
 
@@ -224,11 +224,15 @@ class Extraction:
         # The run may also replace files of other formats for this input, because two formats may share the file of ids.
         facts = [self._metadata_path, *self._other_metadata_paths, self._input_path]
         check_overwrite(facts, self._origin, self._files, recorded_files(facts))
+        if saved := self._parts_of_other_runs():
+            found = f'{len(saved):,} saved parts of other texts, another model or other options'
+            fix = 'continue with the texts, model and options of the interrupted run, or remove this folder'
+            raise UserError(str(self._folder), found, 'no saved parts, or parts of this run', fix)
+
+    def _parts_of_other_runs(self) -> set[str]:
+        """Returns the names of the saved parts if none of them belongs to this run, else an empty set."""
         saved = {path.name for path in self._folder.glob('[0-9]*')}  # The names of unfinished files begin with a dot.
-        if saved and saved.isdisjoint(path.name for path in self._parts):
-            found = f'{len(saved):,} saved parts of other texts, of another model or of other options'
-            fix = f'repeat the command of the interrupted run, or remove {self._folder}'
-            raise UserError('config.extract', found, 'no saved parts, or parts of this run', fix)
+        return saved if saved.isdisjoint(path.name for path in self._parts) else set()
 
     def _earlier_files(self) -> set[str]:
         """Returns the names of files that earlier runs wrote, or may have written, for this input and format."""
@@ -240,7 +244,7 @@ class Extraction:
         write_atomic(self._input_path, json.dumps({INPUT: self._origin, FILES: names}) + '\n')
         required = {path.name for path in self._parts}
         existing = {path.name for path in self._folder.iterdir()} - {self._input_path.name}
-        for name in existing - required:  # These parts belong to other texts or another model.
+        for name in existing - required:  # These parts belong to other texts; see `check`.
             (self._folder / name).unlink()
         if existing & required:
             print(f'{len(existing & required):,} of {len(required):,} parts already exist')

@@ -194,12 +194,14 @@ def test_features_are_computed_again_only_if_the_model_or_a_file_changes(extract
 
 
 def test_all_parts_of_an_interrupted_run_with_another_model_are_not_removed(extract, monkeypatch):
+    extract('out')
     with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
         context.setattr(Extraction, 'write', mock.Mock(side_effect=KeyboardInterrupt))
-        extract('out')
-    with pytest.raises(UserError, match=r'config\.extract: found 3 saved parts of .*, or remove .*/out/in\.parts$'):
         extract('out', model='other')
-    assert extract('out') == 0 and extract('out', model='other') == len(TEXTS)
+    assert extract('out') == 0  # The features of the first run still exist.
+    with pytest.raises(UserError, match=r'/out/in\.parts: found 3 saved parts of .*, or remove this folder$'):
+        extract('out', model='third')
+    assert extract('out', model='other') == 0 and extract('out') == len(TEXTS)
 
 
 @pytest.mark.slow
