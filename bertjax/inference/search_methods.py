@@ -41,7 +41,9 @@ class SearchMethods(EncodeMethods):
     def similarity(
         self, a: Texts | Vectors, b: Texts | Vectors, *, calibration: np.ndarray | None = None
     ) -> np.ndarray:
-        """Computes the cosines of texts or vectors. Texts get only the model's default prompt, if it has one.
+        """Computes the cosines of texts or vectors.
+
+        Texts get the model's default prompt, if it has one, but not its prompts for queries or documents.
 
         Args:
           a: One text or several, or vectors: [D] or [N, D].
@@ -139,15 +141,17 @@ class SearchMethods(EncodeMethods):
         return _hits(order, [scores[i] for i in order], texts)
 
     def _check_encoding(self, *sides: Texts | Vectors) -> None:
-        """Raises a UserError if texts, which get the model's own encoding, meet a file of vectors with another one."""
+        """Raises a UserError if texts meet a file of vectors that does not have the model's own encoding."""
         encodings = [side.encoding for side in sides if isinstance(side, VectorShards)]
         if not encodings or all(map(_is_vectors, sides)):
             return
         facts = resolve_encoding(self._model, pool='auto', normalize=None, layers=(-1,)).facts
-        if names := [name for name, value in encodings[0].items() if value != facts[name]]:
-            theirs, ours = (', '.join(f'{name}={x[name]!r}' for name in names) for x in (encodings[0], facts))
-            fix = 'extract the vectors without these options, or give vectors instead of texts'
-            raise UserError('vectors', f'a file with {theirs}', f"{ours}, the model's own encoding", fix)
+        count = self._model.config.num_layers + 1  # of hidden states, with the embeddings; -1 is the last of them
+        ours, theirs = (x | {'layers': [layer % count for layer in x['layers']]} for x in (facts, facts | encodings[0]))
+        if names := [name for name in ours if theirs[name] != ours[name]]:
+            found, expected = (', '.join(f'{name}={x[name]!r}' for name in names) for x in (theirs, ours))
+            fix = "extract the vectors with this model's own encoding, or encode the texts like them, and give vectors"
+            raise UserError('vectors', f'a file with {found}', f"{expected}, the model's own encoding", fix)
 
     def _vectors(
         self, texts: Texts, like: Vectors | None, prompts: Sequence[str], ranges: np.ndarray | None = None

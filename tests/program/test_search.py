@@ -158,6 +158,7 @@ def test_a_file_of_vectors_is_searched(bert, folder, extract, tmp_path):
         '--config.extract.prompt=document',
         '--config.extract.precision=int8',
         '--config.extract.truncate_dim=16',
+        '--config.extract.layers=2',  # the last layer, which is also -1
     )
     extract(tmp_path / 'in.txt', f'--config.init={folder}', '--config.extract.shard=15', *options)
     vectors = bertjax.load_vectors(tmp_path / 'features' / 'in.npy.json')
@@ -172,7 +173,7 @@ def test_a_file_of_vectors_is_searched(bert, folder, extract, tmp_path):
     extract(tmp_path / 'in.txt', f'--config.init={folder}', '--config.extract.pool=cls', '--config.extract.layers=1')
     vectors = bertjax.load_vectors(tmp_path / 'features' / 'in.npy.json')
     message = (
-        r"vectors: found a file with layers=\[1\], pool='cls', expected layers=\[-1\], pool='mean', the model's own"
+        r"vectors: found a file with layers=\[1\], pool='cls', expected layers=\[2\], pool='mean', the model's own"
     )
     calls = ((bert.search, QUERIES, vectors), (bert.search, vectors, TEXTS), (bert.similarity, TEXTS[0], vectors))
     for compare, *sides in calls:
