@@ -16,7 +16,7 @@ from bertjax.files.atomic import write_atomic
 
 _TOKEN = 'token_'  # the name prefix of arrays with one value for each token
 INPUTS = ('input_ids', 'segment_ids', 'attention_mask')  # the inputs of every model, int32 [B, S] or [B, C, S] each
-FEATURES_VERSION = 8  # a part of the cache key; increase it whenever a code change alters the rows of the same records
+FEATURES_VERSION = 7  # a part of the cache key; increase it whenever a code change alters the rows of the same records
 
 
 @dataclasses.dataclass(frozen=True)

@@ -158,6 +158,8 @@ class TaskData:
         options = (to_plain(self.settings.task), list(self.task.labels), self.settings.seq_len, training)
         if self.tokenizer.separators > 1:  # the fingerprint of a tokenizer does not depend on its separators
             options += (self.tokenizer.separators,)
+        if form := self.task.learned_state().get('form'):  # it determines the prompt of documents, see EmbeddingTask
+            options += (form,)
         key = (self.tokenizer.fingerprint, *options, list(records))
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
         return TaskSplit(records, load_or_build(self._cache, key, make) if cache else make())

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from bertjax.commands.evaluate import _labeled
+from bertjax.config.files import load_recipe
 from bertjax.errors import UserError
+from bertjax.finetune.settings import finetuning_settings
+from bertjax.finetune.task_data import TaskData
 from bertjax.model.config import BertConfig
 from bertjax.tasks.embedding.base import make_rankings
 from bertjax.tasks.embedding.files import ROLES, Corpus, Query, TextExample, pairs_as_queries
@@ -75,6 +78,20 @@ def test_documents_get_the_prompt_of_the_training(
     assert prompted.sentence_modules().prompts == {'query': 'x ', 'document': expected}
     tokens = prompted.features(prompted.records('dev'), tokenizer, training=False).tokens
     assert ''.join(tokenizer.pieces[i] for i in tokens) == f'[CLS]xa[SEP][CLS]{expected.strip()}b[SEP]'
+
+
+def test_cached_features_have_the_prompt_of_the_training(
+    tmp_path: pathlib.Path, tokenizer: Tokenizer, repository: pathlib.Path
+):
+    """Two models with the same options are evaluated in the same workdir."""
+    write(tmp_path, 'dev.jsonl', PAIRS[:1])
+    config = load_recipe(f'{repository}/configs/embed.py')
+    config.data, config.task.query_prompt = str(tmp_path), 'x '
+    settings, encoder = finetuning_settings(config), BertConfig(vocab_size=tokenizer.vocab_size)
+    for form, expected in (('scored', '[CLS]xb[SEP]'), ('pairs', '[CLS]b[SEP]')):
+        facts = {'learned': {'form': form, 'pool': 'mean'}}
+        features = TaskData(settings, tmp_path, tokenizer, encoder, '', facts).split('dev').features
+        assert ''.join(tokenizer.pieces[i] for i in features.tokens) == f'[CLS]xa[SEP]{expected}'
 
 
 def test_scores_of_a_teacher_are_labels(tmp_path: pathlib.Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture):
