@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from bertjax.config.inference import ExtractKeys, TextKeys, inference_settings, name_keys
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.inference.encode import resolve_encoding
+from bertjax.inference.encode import ENCODING_OPTIONS, resolve_encoding
 from bertjax.inference.extraction import Extraction, Extractor, item_columns
 from bertjax.inference.feature_files import format_json_rows
 from bertjax.inference.input import STANDARD_INPUT, InputSource, make_columns, spool_standard_input
@@ -23,7 +23,6 @@ from bertjax.workdir.lock import lock_workdir
 VERB = Verb(needs='extract')
 
 _DEFAULT_FORMAT = 'npy'  # the format of a file of features if config.extract.format is not set
-_ENCODING_KEYS = ('layers', 'combine', 'weights', 'pool', 'normalize', 'prompt', 'truncate_dim')
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -80,7 +79,7 @@ def _check_storage(options: ExtractKeys, streaming: bool) -> None:
 def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
     runner = load_runner(settings, folder)
     model = runner.model
-    keys = {name: getattr(settings.extract, name) for name in _ENCODING_KEYS}
+    keys = {name: getattr(settings.extract, name) for name in ENCODING_OPTIONS}
     if keys['prompt'] == 'None':  # from the command line
         keys['prompt'] = None
     with name_keys('extract'):

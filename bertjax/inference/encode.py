@@ -28,6 +28,8 @@ from bertjax.text.tokenizer import Tokenizer
 
 # The names of prompts for queries and for documents, in the order in which sentence-transformers looks for them.
 QUERY, DOCUMENT = ('query',), ('document', 'passage', 'corpus')
+# The fields of an Encoding that are keys of config.extract.
+ENCODING_OPTIONS = ('layers', 'combine', 'weights', 'pool', 'normalize', 'prompt', 'truncate_dim')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +70,7 @@ class Encoding:
     @property
     def facts(self) -> dict[str, Any]:
         """The fields as JSON values for the metadata of features; `dense` lists the widths of the Dense layers."""
-        names = ('layers', 'combine', 'weights', 'pool', 'normalize', 'prompt', 'truncate_dim')
-        facts = {name: to_plain(getattr(self, name)) for name in names}
+        facts = {name: to_plain(getattr(self, name)) for name in ENCODING_OPTIONS}
         return facts | {'dense': [layer.config.width for layer in self.dense]}
 
     def width(self, config: BertConfig) -> int:
