@@ -48,10 +48,10 @@ class EmbeddingTask(TextPairTask):
         margin.
       matryoshka_dims: the widths at which the loss is computed, as in `(384,64)`; () for the full width.
       pool: the pooling, named as in sentence-transformers; 'auto' for the pooling of config.init if known, else 'mean'.
-      layers: the hidden states to pool: those of the last layer, or their mean over the last four.
+      layers: the layers to pool: the last, or the mean of the last four.
       query_prompt: the prefix of anchors, queries, scored pairs and single texts, exported as 'query'.
-      document_prompt: the prefix of positives, negatives and documents, exported as 'document'; without anchors, ''
-        means `query_prompt`.
+      document_prompt: the prefix of positives, negatives and documents, exported as 'document'; '' means
+        `query_prompt` if the training has no anchors.
       normalize: whether the model's vectors have length 1; the losses always use cosines.
       text: the column with a single text.
     """
