@@ -86,7 +86,7 @@ class TaskData:
         state = _adopted_state(settings, self.task, folder) if facts is None else facts['learned']
         if state is not None:
             self.task.restore(state)
-        elif source:
+        elif source and (self.task.adopts or not has_checkpoints(folder)):  # a resumed run does not load `source`
             self.task.adopt(source)
         self._cache = folder / 'features'
         self._splits: dict[str, TaskSplit] = {}

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 from unittest import mock
 
 import numpy as np
@@ -55,6 +56,12 @@ def test_pairs_with_negatives(program: Program, trained: pathlib.Path, tmp_path:
     line = program.error(other, start, f'--config.data={data}', *QUICK, '--config.task.augment=False', recipe=RECIPE,
                          small=False)  # fmt: skip
     assert 'config.task.augment: found False for' in line and 'expected True, as in that model; set it' in line
+    # A resumed run does not start from config.init, so another late-interaction model has no effect.
+    shutil.copytree(workdir / 'export' / 'orbax', tmp_path / 'start')
+    path = tmp_path / 'start' / 'task.json'
+    path.write_text(path.read_text().replace('"augment": true', '"augment": false'))
+    _, stdout = colbert(program, path.parent, data, '--config.steps=20', '--config.grad_accum_steps=2')
+    assert 'all 20 steps are done' in stdout
 
 
 @pytest.mark.slow
