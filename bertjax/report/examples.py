@@ -89,18 +89,19 @@ def task_examples(features: Features, labels: list[str], tokenizer: Tokenizer) -
                 _token(int(piece), position, position >= features.second[number], tokenizer)
                 for position, piece in enumerate(features.tokens[begin:end])
             ]
-            rows.append((label + _task_label(features.row, row, labels), tokens))
+            rows.append((label + _task_label(features, row, labels), tokens))
     about = f'The first {count} rows of the training data, as the model reads them.'
     legend = {'special': 'special', 'b': 'segment B'}
     return Section('examples', 'Rows', {'legend': legend, 'rows': rows}, about)
 
 
-def _task_label(row: Mapping[str, Any], number: int, labels: list[str]) -> str:
-    if 'labels' not in row:
+def _task_label(features: Features, row: int, labels: list[str]) -> str:
+    if 'labels' not in features.row:
         return ''
-    label = row['labels'][number]
-    if np.ndim(label) and not labels:  # a teacher's scores
-        return ' · ' + ', '.join(f'{score:g}' for score in label)
+    label = features.row['labels'][row]
+    if np.ndim(label) and not labels:  # a teacher's scores, with a 0 for each missing text
+        lengths = features.sequence_lengths[row * features.choices : (row + 1) * features.choices]
+        return ' · ' + ', '.join(f'{score:g}' for score in label[: len(label) - np.count_nonzero(lengths == 0)])
     if np.ndim(label):  # a vector of 0 and 1 for several labels
         return ' · ' + (', '.join(labels[i] for i in np.flatnonzero(label)) or 'no label')
     return f' · {labels[int(label)]}' if labels and np.issubdtype(label.dtype, np.integer) else f' · {label:g}'
