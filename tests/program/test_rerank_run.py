@@ -183,6 +183,9 @@ def test_the_export_is_a_cross_encoder(program: Program, trained: pathlib.Path, 
             theirs = package.CrossEncoder(str(folder), device='cpu')
             assert theirs.max_seq_length == 32 and theirs.num_labels == 1
             assert json.loads((folder / 'tokenizer_config.json').read_text())['model_max_length'] == 32
+            settings = json.loads((folder / 'config_sentence_transformers.json').read_text())
+            config = json.loads((folder / 'config.json').read_text())
+            assert config['sentence_transformers'] == {'activation_fn': settings['activation_fn']}
             np.testing.assert_allclose(theirs.predict([*zip(queries, texts, strict=True)]), mine, rtol=1e-6, atol=1e-6)
         # Their folder, which has no task.json, gives the same scores, and starts a training or an evaluation.
         theirs.save(str(tmp_path / name / 'theirs'))

@@ -180,7 +180,7 @@ class RerankTask(TextPairTask):
         return self.head.module(model_config)
 
     def huggingface(self) -> dict[str, Any]:
-        """See Task. Versions 4 and 5 of sentence-transformers read only the activation in config.json."""
+        """See Task. Versions 4 and 5 of sentence-transformers read the activation only from config.json."""
         return id2label(['LABEL_0']) | {'sentence_transformers': {'activation_fn': CLASSES[self._activation]}}
 
     def model_files(self, model_config: BertConfig) -> Mapping[str, bytes]:
