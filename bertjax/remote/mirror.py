@@ -24,7 +24,6 @@ RECORD = '.published.json'
 LARGE = 8 << 20  # bytes; a larger file outside folders with markers is published only together with a marker
 _SAVE_RECORD_EVERY = 5.0  # seconds
 _HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # hidden names, except .unfinished/ (checkpoints of a sweep)
-_STEP = re.compile(r'(?:.*/)?checkpoints/(\d+)')
 
 FileState = tuple[int, int]  # size, and modification time in ns
 
@@ -128,7 +127,7 @@ class Mirror:
             changed = [name for name in changed if local[name][0] <= LARGE or rules.marker_of(name)]
         inside = [name for name in changed if rules.marker_of(name) and not self._is_marker(name)]
         # The bucket may have an older folder of the same name, with files that the new folder lacks.
-        extra = [name for name in self._published if name not in local and rules.marker_of(name) in local]
+        extra = [name for name in self._published if name not in local and rules.marker_of(name) in changed]
         outdated = {rules.marker_of(name) for name in (*inside, *extra)}
         for name in (*sorted(outdated), *extra):
             self.remote.remove(name)
@@ -139,26 +138,31 @@ class Mirror:
             # Other files precede the markers, so that a ledger is never older than the checkpoint that relies on it.
             self._upload([name for name in changed if not rules.marker_of(name)], local)
             ready = [name for name in sorted(markers) if rules.unit_of(name) not in broken]
-            broken.update(self._upload(ready, local))
-            # If the run has removed a checkpoint during its upload, the bucket still needs the previous checkpoint.
-            self._remove_deleted(local, keep_complete=bool(broken))
+            self._upload(ready, local)
+            self._remove_deleted(local)
         finally:
             if changed or markers or len(self._published) > len(local):
                 self._save_record()
         return len(changed), sum(local[name][0] for name in changed)
 
-    def _remove_deleted(self, local: Mapping[str, FileState], *, keep_complete: bool) -> None:
+    def _remove_deleted(self, local: Mapping[str, FileState]) -> None:
         """Removes from the bucket the files that the folder no longer has, and the folders without their marker.
 
-        The files of `local`, which this pass has published, are kept. With `keep_complete`, so is each folder that has
-        its marker in the bucket.
+        The last checkpoint in the bucket is kept, because the run may have saved a later one after it made `local`.
         """
-        lost = {name for name in self._published.keys() - local.keys() if not (self.folder / name).exists()}
-        markers = {self._rules.marker_of(name) for name in lost} & self._published.keys()
-        if keep_complete:
-            lost = {name for name in lost if self._rules.marker_of(name) not in markers}
-        else:
-            lost |= markers
+        marker_of, names = self._rules.marker_of, self._published.keys() - local.keys()
+        # If a folder lacks files but not its marker, the run is removing it, and the next pass finds no marker.
+        lost = {name for name in names if marker_of(name) not in local and not (self.folder / name).exists()}
+        complete = set(filter(self._is_marker, self._published))
+        markers = {marker_of(name) for name in lost} & complete
+        steps = {marker: os.path.split(os.path.dirname(marker)) for marker in markers}
+        kept = {
+            marker
+            for marker, (folder, step) in steps.items()
+            if step.isdigit() and _newest_step(complete - markers, re.escape(folder)) < int(step)
+            if (self.folder / folder).exists()
+        }
+        lost = {name for name in lost | markers if marker_of(name) not in kept}
         for name in sorted(lost, key=lambda name: not self._is_marker(name)):
             self.remote.remove(name)
             del self._published[name]
@@ -223,6 +227,9 @@ def _file_state(path: pathlib.Path) -> FileState | None:
     return (facts.st_size, facts.st_mtime_ns) if path.is_file() else None
 
 
-def _newest_step(names: Iterable[str]) -> int:
-    """Returns the latest step in the names of checkpoints, or -1 if there are no checkpoints."""
-    return max((int(match[1]) for name in names if (match := _STEP.match(name))), default=-1)
+def _newest_step(names: Iterable[str], folder: str = r'(?:.*/)?checkpoints') -> int:
+    """Returns the latest step in the names of files of checkpoints, or -1 if there are no checkpoints.
+
+    `folder` is a regular expression of the folders with the checkpoints.
+    """
+    return max((int(match[1]) for name in names if (match := re.match(rf'{folder}/(\d+)/', name))), default=-1)

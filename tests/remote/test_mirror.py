@@ -13,7 +13,7 @@ from bertjax.remote.object_store import RemoteFolder
 from bertjax.workdir import mirror
 from bertjax.workdir.exports import FORMATS
 
-RULES = MirrorRules({r'checkpoints/\d+/': 'seal.json'}, r'(^|/)partial/')
+RULES = MirrorRules({r'(?:.*/)?checkpoints/\d+/': 'seal.json'}, r'(^|/)partial/')
 
 
 def write_files(folder, files: dict[str, str]):
@@ -103,6 +103,28 @@ def test_the_bucket_always_has_a_complete_checkpoint(bucket, monkeypatch, tmp_pa
     assert step(8 if uploaded else 4).keys() <= bucket.names('bucket/run').keys()
     mirror.publish()
     assert list(bucket.names('bucket/run')) == list(step(12))
+
+
+@pytest.mark.parametrize('lost', ['a', 'seal.json'])
+def test_a_checkpoint_is_published_before_the_previous_one_is_removed(bucket, tmp_path, lost: str):
+    """The list of local files is made while the run removes step 4, or before the run has completed step 8."""
+    files = {f'rte/{name}': text for name, text in step(100).items()}  # the finished run of another task
+    mirror = Mirror(write_files(tmp_path / 'local', {**files, **step(4)}), RemoteFolder('s3://bucket/run'), RULES)
+    mirror.publish()
+    write_files(mirror.folder, step(8))
+    (mirror.folder / 'checkpoints' / ('4' if lost == 'a' else '8') / lost).unlink()
+    removed = mirror.folder / 'checkpoints/4'
+    if lost != 'a':
+        shutil.rmtree(removed)
+    mirror.publish()
+    assert step(4).keys() <= bucket.names('bucket/run').keys()
+    write_files(mirror.folder, step(8))
+    shutil.rmtree(removed, ignore_errors=True)
+    mirror.publish()
+    assert list(bucket.names('bucket/run')) == [*step(8), *files]
+    shutil.rmtree(mirror.folder / 'checkpoints')
+    mirror.publish()
+    assert list(bucket.names('bucket/run')) == list(files)
 
 
 def test_missing_local_files_are_fetched_again(bucket, tmp_path):
