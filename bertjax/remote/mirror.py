@@ -78,6 +78,9 @@ class Mirror:
         objects = {name: objects[name] for name in complete}
         local = self._local_files()
         changed_locally = {unit_of(name) for name in local if published.get(name, ())[:2] != local[name]}
+        # A folder without its marker whose files have changed is being written again, for example a token store.
+        partial = {name: _file_state(self.folder / name) for name in published.keys() - local.keys()}
+        changed_locally |= {unit_of(name) for name, state in partial.items() if state and state != published[name][:2]}
         versions = {name: source.version for name, source in objects.items()}
         # A file that is missing here, for example after a purge of a scratch disk, is fetched again. The files that a
         # changed folder lacks are not: `publish` removes them from the bucket.
@@ -96,9 +99,12 @@ class Mirror:
             if unit_of(name) in to_pull
             and published.get(name) != (*(_file_state(self.folder / name) or ()), source.version)
         }
-        self._published = {name: row for name, row in published.items() if versions.get(name) == row[2]}
         markers = {source: path for source, path in targets.items() if self._is_marker(source.name)}
         previous = {source.name: _file_state(path) for source, path in targets.items()}
+        self._published = {
+            name: row for name, row in published.items() if versions.get(name) == row[2] and name not in previous
+        }
+        self._save_record()  # After a kill, a file that was fetched before its marker must not look changed.
         try:
             plain = {source: path for source, path in targets.items() if source not in markers}
             fetch_all(self.remote, plain, copies=False)

@@ -127,7 +127,7 @@ def test_a_checkpoint_is_published_before_the_previous_one_is_removed(bucket, tm
     assert list(bucket.names('bucket/run')) == list(files)
 
 
-def test_missing_local_files_are_fetched_again(bucket, tmp_path):
+def test_missing_local_files_are_fetched_again(bucket, monkeypatch, tmp_path):
     """A purge of old files may leave the hidden record of the mirror."""
     local = write_files(tmp_path / 'local', {'ledger.jsonl': '4', 'config.json': '{}', **step(4), **step(8)})
     Mirror(local, RemoteFolder('s3://bucket/run'), RULES).publish()
@@ -137,12 +137,33 @@ def test_missing_local_files_are_fetched_again(bucket, tmp_path):
     for name in removed:
         (local / name).unlink()
     mirror = Mirror(local, RemoteFolder('s3://bucket/run'), RULES)
+    record = iter([mirror._save_record, lambda: None])  # A kill prevents the second call, after the files are fetched.
+    monkeypatch.setattr(mirror, '_save_record', lambda: next(record)())
+    with bucket.failing('deny', 'GET', 'seal.json', count=9), pytest.raises(UserError, match='denied'):
+        mirror.pull()
+    assert (local / 'checkpoints/4/b').exists() and not (local / 'checkpoints/4/seal.json').exists()
+    mirror = Mirror(local, RemoteFolder('s3://bucket/run'), RULES)
     bucket.requests.clear()
     mirror.pull()
     read = {path.removeprefix('/bucket/run/') for method, path in bucket.requests if method == 'GET' and 'run/' in path}
     assert read == {*removed, *step(8)}
     mirror.publish(everything=True)
     assert list_files(local) == list(bucket.names('bucket/run')) == names
+
+
+def test_a_store_that_is_being_rebuilt_is_not_fetched_again(bucket, tmp_path):
+    """A build removes the manifest first, and is killed before the next publication."""
+    files = dict.fromkeys(('store/manifest.json', 'store/train-00000.tokens', 'store/train.sentences'), 'old')
+    local = write_files(tmp_path / 'local', files)
+    Mirror(local, RemoteFolder('s3://bucket/run'), mirror._RULES).publish()
+    (local / 'store/manifest.json').unlink()
+    write_files(local, {'store/train-00000.tokens': 'new', 'store/partial/00000.json': '{}'})
+    resumed = Mirror(local, RemoteFolder('s3://bucket/run'), mirror._RULES)
+    resumed.pull()
+    assert (local / 'store/train-00000.tokens').read_text() == 'new' and not (local / 'store/manifest.json').exists()
+    write_files(local, {'store/manifest.json': 'new'})
+    resumed.publish()
+    assert list(bucket.contents('bucket/run').values()) == [b'new', b'new', b'old']
 
 
 @pytest.mark.slow
