@@ -47,7 +47,7 @@ _MARKERS = {
 # Unfinished builds and saves. Pairing plans are also ignored, because they can be rebuilt quickly.
 _IGNORED = r'(^|/)(partial|plans)/|\.unfinished$|\.orbax-checkpoint-tmp'
 _RULES = MirrorRules(_MARKERS, _IGNORED, r'(.*/)?((ledger|metrics|time)\.jsonl|tensorboard/.*)')
-_SIZES_ONLY = r'\.(tokens|sentences)$'  # the doctor reads only the sizes of these files of token stores
+_SIZES_ONLY = r'\.(tokens|sentences|segments)$'  # the doctor reads only the sizes of these files of token stores
 _DOCTOR_RULES = MirrorRules(
     _MARKERS,
     rf'{_IGNORED}|(^|/)(export/|\.unfinished/|checkpoints/\d+/(?!{checksums.FILE}$))|{_SIZES_ONLY}',

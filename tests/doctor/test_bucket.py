@@ -41,9 +41,14 @@ def test_a_missing_bucket_and_the_process_that_holds_the_lease_are_reported(buck
 
 def test_the_tokens_of_a_store_are_not_downloaded(bucket):
     files = {'manifest.json': b'{}', 'train-00000.tokens': b'1234', 'train.sentences': b'12', 'train.documents': b'1'}
+    files['train.segments'] = b'123'
     bucket.put({f'run/store/{name}': data for name, data in files.items()})
     bucket.requests.clear()
     with mirrored_workdir(WORKDIR, 'inspect') as folder:
         mirrored = {path.name: path.read_bytes() for path in pathlib.Path(folder, 'store').iterdir()}
-    assert mirrored == files | {'train-00000.tokens': bytes(4), 'train.sentences': bytes(2)}
-    assert not [path for method, path in bucket.requests if method == 'GET' and path.endswith(('.tokens', 'sentences'))]
+    assert mirrored == files | {'train-00000.tokens': bytes(4), 'train.sentences': bytes(2), 'train.segments': bytes(3)}
+    assert not [
+        path
+        for method, path in bucket.requests
+        if method == 'GET' and path.endswith(('tokens', 'sentences', 'segments'))
+    ]
