@@ -14,7 +14,7 @@ import jaxlib
 from bertjax import __version__, memory
 from bertjax.config.check import check_ranges
 from bertjax.config.files import Recipe
-from bertjax.config.plain import dump, to_plain
+from bertjax.config.plain import dump
 from bertjax.config.resume import check_processes
 from bertjax.config.suggestions import VERBS, nearest_name
 from bertjax.config.verb import Verb
@@ -58,8 +58,8 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
     if distributed.is_multiprocess():
         facts = {'workdir': workdir.rstrip('/') if in_bucket else 'a local folder', 'bertjax version': __version__}
         facts |= {'jax version': jax.__version__, 'jaxlib version': jaxlib.__version__}
-        texts = distributed.gather_texts(dump({**to_plain(config), 'fingerprints': facts}))
-        check_processes([json.loads(text) for text in texts])
+        for compared in ({'fingerprints': facts}, config):  # the versions first, because another one has other keys
+            check_processes([json.loads(text) for text in distributed.gather_texts(dump(compared))])
     if in_bucket:
         from bertjax.workdir.mirror import mirrored_workdir  # This module imports most export formats.
     with mirrored_workdir(workdir, verb.bucket) if in_bucket else contextlib.nullcontext(workdir) as folder:

@@ -74,7 +74,7 @@ def check_resume(
 
 
 def check_processes(configs: Sequence[Mapping[str, Any]]) -> None:
-    """Checks that all processes do the same work, by comparing their configs, versions and fingerprints.
+    """Checks that all processes do the same work, by comparing their configs, versions, workdirs and fingerprints.
 
     Two kinds of keys may differ, because machines differ: keys that may be paths and are set in both processes, and
     keys with Change.VERB that, unlike `split`, do not choose the work of a single command.
@@ -94,7 +94,7 @@ def check_processes(configs: Sequence[Mapping[str, Any]]) -> None:
                     f'{_short(value, first)} in process {process}',
                     f'{_short(first, value)} as in process 0',
                 )
-                fix = 'start all processes with the same config, data and versions'
+                fix = 'start all processes with the same workdir, config, data and versions'
                 raise UserError(place_of(name), found, expected, fix)
 
 

@@ -220,7 +220,7 @@ def test_processes_that_would_train_different_models_are_refused(
     flags, options, last, words = RUN, {}, '--config.mesh.fsdp=2', 'config.mesh.fsdp: found 2 in process 1'
     if case == 'version':
         code = "import os, jax; jax.__version__ = f'0.{os.getpid()}'"
-        program, last, words = program.with_startup(tmp_path / 'startup', code), '', 'the jax version: found 0.'
+        program, words = program.with_startup(tmp_path / 'startup', code), 'the jax version: found 0.'
     elif case == 'workdir':
         last, words = '--workdir=s3://b/run', 'the workdir: found s3://b/run in process 1, expected a local folder as'
     elif case != 'pre-training':
@@ -233,7 +233,7 @@ def test_processes_that_would_train_different_models_are_refused(
         last = f'--config.data={tmp_path / "rte"}'
     for process in program.start_together(2, f'--workdir={tmp_path / "run"}', *flags, last=last, **options):
         line = assert_one_line(wait_for_exit(process, status=2))
-        assert words in line and ' as in process 0; start all processes with the same config' in line
+        assert words in line and ' as in process 0; start all processes with the same workdir, config' in line
 
 
 @pytest.mark.parametrize(
