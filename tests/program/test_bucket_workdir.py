@@ -106,7 +106,8 @@ def test_a_run_is_killed_while_it_publishes(program, bucket, texts, short_run, m
 @pytest.mark.slow
 def test_a_suspended_run_does_not_touch_the_bucket_of_its_successor(program, bucket, texts, tmp_path):
     """While the process is suspended, another run takes over; it wakes up and changes nothing."""
-    quick = program.with_environment(bucket_variables()).with_startup(tmp_path / 'startup', QUICK + SLOW_STEPS)
+    code = QUICK + '    mirror.PUBLISH_EVERY = 2.0  # so that no request is in progress for a long time\n' + SLOW_STEPS
+    quick = program.with_environment(bucket_variables()).with_startup(tmp_path / 'startup', code)
     endless = ('--config.steps=100000', '--config.checkpoint_every=10', '--config.eval_every=0')
     process = quick.start(f'--workdir={HERE}', texts, *RUN12, *endless)
     try:
