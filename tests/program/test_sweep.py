@@ -155,10 +155,12 @@ def test_an_interrupted_sweep_ends_in_the_same_bits(program: Program, tune, swep
     with mock.patch.object(Interrupt, 'requested', lambda self: next(checks) == 74 + 2 + 30):
         result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, status=75, **GLUE)
     assert 'stopped at step 30 as asked' in result.stderr and len(trials(tmp_path)) == 2
+    two_devices = copy_workdir(tmp_path, tmp_path.with_name('two_devices'))  # They sum in another order.
     with mock.patch('bertjax.finetune.sweep.export_task', side_effect=PreemptedError('stopped')):
-        # The mesh of the one device of this test has another config, which may change.
-        result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.mesh.data=1', status=75, **GLUE)
-    assert '4 runs, 2 of them already finished' in result.stdout and 'continuing at step 30 of 72' in result.stdout
+        for workdir, devices in ((tmp_path, 1), (two_devices, 2)):
+            result = program.run(f'--workdir={workdir}', *tune, *SWEEP, status=75, devices=devices, **GLUE)
+            assert '4 runs, 2 of them already finished' in result.stdout
+            assert 'continuing at step 30 of 72' in result.stdout
     result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, **GLUE)
     assert '4 runs, 2 of them already finished' in result.stdout and 'all 72 steps are done' in result.stdout
     assert trials(tmp_path) == trials(swept)
