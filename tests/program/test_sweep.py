@@ -158,7 +158,8 @@ def test_an_interrupted_sweep_ends_in_the_same_bits(program: Program, tune, swep
     two_devices = copy_workdir(tmp_path, tmp_path.with_name('two_devices'))  # They sum in another order.
     with mock.patch('bertjax.finetune.sweep.export_task', side_effect=PreemptedError('stopped')):
         for workdir, devices in ((tmp_path, 1), (two_devices, 2)):
-            result = program.run(f'--workdir={workdir}', *tune, *SWEEP, status=75, devices=devices, **GLUE)
+            flags = (f'--workdir={workdir}', *tune, *SWEEP, f'--config.mesh.data={devices}')
+            result = program.run(*flags, status=75, devices=devices, **GLUE)
             assert '4 runs, 2 of them already finished' in result.stdout
             assert 'continuing at step 30 of 72' in result.stdout
     result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, **GLUE)
