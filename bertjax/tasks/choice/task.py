@@ -33,6 +33,12 @@ from bertjax.text.tokenizer import Tokenizer
 Questions, Choices = Sequence[ChoiceQuestion], Sequence[np.ndarray]
 
 
+class _CodahFiles(SplitFiles):
+    """The files of CODAH. The folder may have a single file, which is split."""
+
+    _file_fix = 'give its folder'
+
+
 @dataclasses.dataclass
 class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
     """Scores `[CLS] context [SEP] start ending [SEP]` for each ending (BERT paper, section 4.4) and selects the best.
@@ -69,7 +75,8 @@ class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
             raise UserError('config.task.test_share', found, expected, 'leave both at 0.1')
         has_labels = files.has_labels if self.layout != 'codah' else None
         fix = 'give --config.data=DIR; tensorflow-datasets does not have these datasets'
-        self._files = SplitFiles(self.data, has_labels, files.LAYOUTS[self.layout], fix)
+        files_class = _CodahFiles if self.layout == 'codah' else SplitFiles
+        self._files = files_class(self.data, has_labels, files.LAYOUTS[self.layout], fix)
         self._mixed = False
         self.name = {'swag': 'SWAG', 'codah': 'CODAH'}.get(self.layout, self.name)
 

@@ -37,6 +37,7 @@ class SplitFiles:
 
     missing = 'labels'  # the part that an unlabeled test split lacks
     _advice = 'add the file'  # the fix in the error message if a split has no files
+    _file_fix = 'rename it to train or dev, with its suffix, and give its folder'  # the fix if `data` is a file
 
     def __init__(self, data: str, has_labels: HasLabels, suffixes: Sequence[str], fix: str = 'check the path'):
         self._data, self._has_labels, self._suffixes, self._fix = data, has_labels, suffixes, fix
@@ -49,9 +50,7 @@ class SplitFiles:
         if self._data and path.is_dir():
             return path
         if path.is_file():
-            fix = 'rename it to train or dev, with its suffix, and give its folder'
-            if self._suffixes == ('.tsv',):  # CODAH, whose single file is split
-                fix = 'give its folder'
+            fix = self._file_fix
         raise UserError('config.data', repr(self._data), f'a folder with train{self._suffixes[0]} …', fix)
 
     def find(self, split: str) -> Files:
