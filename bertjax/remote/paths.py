@@ -32,15 +32,15 @@ def open_file(path: epath.PathLike) -> BinaryIO:
     return epath.Path(copy_object(os.fspath(path)) if is_remote(path) else path).open('rb')
 
 
-def data_directory(data: str, expected: str, fix: str = 'check the path') -> epath.Path:
-    """Returns the local directory of `data`, the value of config.data. `expected` and `fix` are for messages.
+def data_directory(data: str, expected: str) -> epath.Path:
+    """Returns the local directory of `data`, the value of config.data. `expected` is for messages.
 
     Raises:
       UserError: The value is empty, or the directory does not exist.
     """
     path = user_path(data, 'config.data')
     if not data or not path.is_dir():
-        raise UserError('config.data', repr(data), expected, fix)
+        raise UserError('config.data', repr(data), expected, 'check the path')
     return path
 
 
