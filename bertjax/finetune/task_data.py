@@ -65,7 +65,7 @@ class TaskData:
       source: The directory of the initial or final weights; the workdir if only checkpoints have the weights; '' if a
         resumed run does not need initial weights.
       tokenizer: The tokenizer, which is also saved to WORKDIR/tokenizer.
-      finished: Whether the labels and thresholds of the task come from a finished run.
+      finished: Whether the labels of the task come from a finished run.
       thresholds_tuned: Whether the thresholds of the task are tuned on dev.
     """
 

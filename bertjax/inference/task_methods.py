@@ -149,7 +149,7 @@ class TaskMethods:
 
         Args:
           sentences: One text or several, or lists of words. Texts are split into words and punctuation. A model with
-            `task.context` also reads the neighboring sentences of the same document; an empty sentence ends a document.
+            `task.context` also reads the neighboring sentences of the same document; a blank sentence ends a document.
           aggregation_strategy: The method that tags a word of several pieces, as in transformers' pipeline. 'first'
             uses the first piece, as in training. 'average' averages the probabilities of the pieces. 'max' uses the
             piece with the highest probability. 'simple' tags pieces instead of words.

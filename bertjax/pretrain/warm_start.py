@@ -131,10 +131,10 @@ def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, An
 
 
 def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Tokenizer | None:
-    """Returns the tokenizer of the workdir, of config.tokenizer, of config.init or of the teacher, or None.
+    """Returns the tokenizer that the run will start with; None if it is not known yet.
 
-    Before a run starts, config.tokenizer and config.init replace the tokenizer of the workdir. But if config.vocab.add
-    is set, only the workdir may have a tokenizer with these words.
+    A started run has the tokenizer of its workdir. Before, config.tokenizer and config.init have priority over it,
+    except with config.vocab.add, whose words only the workdir's tokenizer can have. The teacher comes last.
 
     Raises:
       UserError: The tokenizer cannot be read.
