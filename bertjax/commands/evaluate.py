@@ -44,8 +44,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     `other_data` of the file and to predictions/other_data.
 
     The final model of a finished run with dev keeps its thresholds, such as the null threshold of SQuAD 2.0. For any
-    other model, the thresholds are tuned on dev if config.split has dev, for this and later commands. An existing
-    export keeps its thresholds until run=export.
+    other model, the thresholds are tuned on dev if config.split has dev. Later commands use them, first those for the
+    run's own data. An existing export keeps its thresholds until run=export.
 
     Raises:
       UserError: There is no model, or a split does not exist or has no labels.
@@ -65,7 +65,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         results = {'task': task.name, 'score': task.score, **_merge_facts(earlier, facts, request[0][0].steps)}
         section, predictions_folder = results, folder / 'predictions'
         if other := describe_other_data(request[0][0], folder, results):
-            section = results.setdefault(OTHER_DATA, {}).setdefault(other, {})
+            others = results.setdefault(OTHER_DATA, {})
+            section = others[other] = others.pop(other, {})  # the newest is last
             predictions_folder /= OTHER_DATA
         measured, member_scores = {}, {}
         console = Console(highlight=False, soft_wrap=True)

@@ -255,8 +255,8 @@ def restore_thresholds(data: TaskData, splits: Collection[str], facts: Mapping[s
     if not names or (data.settings.run == 'evaluate' and 'dev' in splits):
         return
     results = read_recorded_results(path) if path.exists() else {'splits': {}}
-    # The dev split of the run's own data has priority.
-    sections = [results, *results.get(OTHER_DATA, {}).values()] if is_about(results, facts) else []
+    # The dev split of the run's own data has priority, then the data that were evaluated last.
+    sections = [results, *reversed(results.get(OTHER_DATA, {}).values())] if is_about(results, facts) else []
     dev = next((section['splits']['dev'] for section in sections if 'dev' in section['splits']), {})
     if all(name in dev for name in names):
         task.restore({**state, **{name: dev[name] for name in names}})

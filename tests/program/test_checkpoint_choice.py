@@ -127,12 +127,18 @@ def test_evaluate_chooses_the_threshold_on_dev(program: Program, trained: pathli
     untuned = 'may not be tuned for this model'
     predict = ('--config.run=predict', '--config.split=dev')
     assert untuned in program.run(f'--workdir={workdir}', *predict, **recipe).stdout
-    # A threshold that is tuned on other data is used until there is one for the run's own data.
+    # The threshold that was tuned last on other data is used until there is one for the run's own data.
     other = tmp_path / 'other'
     other.mkdir()
     shutil.copy(tmp_path / 'dev-v2.0.json', other)
-    program.run(f'--workdir={workdir}', '--config.run=evaluate', f'--config.data={other}', **recipe)
-    (section,) = results(workdir)['other_data'].values()
+    evaluate = (f'--workdir={workdir}', '--config.run=evaluate', f'--config.data={other}')
+    program.run(*evaluate, **recipe)
+    found = results(workdir)
+    (section,) = found['other_data'].values()
+    found['other_data']['/newer'] = {'splits': {'dev': {'null_threshold': 99.0}}}
+    (workdir / 'results.json').write_text(json.dumps(found))
+    assert bertjax.load(workdir).task.null_threshold == 99.0
+    program.run(*evaluate, **recipe)
     out = program.run(f'--workdir={workdir}', *predict, **recipe).stdout
     threshold = section['splits']['dev']['null_threshold']
     assert untuned not in out and bertjax.load(workdir).task.null_threshold == threshold
