@@ -239,7 +239,7 @@ def load_task(
     used = read_json_or_none(folder / 'config.json', lambda config: config['use_checkpoint']) or settings.use_checkpoint
     is_final = not settings.step and settings.use_checkpoint == used
     evaluated = EvaluatedTask(task_model, params, splits, step, data.finished and is_final)
-    if not (evaluated.thresholds_tuned or settings.ensemble):  # `load_models` restores the thresholds of an ensemble
+    if not evaluated.thresholds_tuned:
         restore_thresholds(data, splits, evaluated.facts(folder), folder)
     return evaluated
 
@@ -262,6 +262,8 @@ def restore_thresholds(data: TaskData, splits: Collection[str], facts: Mapping[s
         task.restore({**state, **{name: dev[name] for name in names}})
         data.thresholds_tuned = True
         return
+    if data.settings.ensemble and 'ensemble' not in facts:
+        return  # a member; `load_models` prints the line once, for the ensemble
     values = ', '.join(f'{name} {state[name]:g}' for name in names)
     fix = 'to tune it, first use --config.run=evaluate --config.split=dev'
     print(f'{values} may not be tuned for this model; {fix} with the same model options, such as config.step')

@@ -150,6 +150,16 @@ def test_evaluate_chooses_the_threshold_on_dev(program: Program, trained: pathli
     assert untuned not in program.run(f'--workdir={workdir}', *predict, **recipe).stdout
     assert rows(workdir / 'predictions' / 'dev.jsonl') == tuned
     assert bertjax.load(workdir).task.null_threshold == dev['null_threshold']
+    # An ensemble without a threshold of its own uses those of its members.
+    twins = [shutil.copytree(workdir, tmp_path / name) for name in 'ab']
+    ensemble = (f'--workdir={tmp_path / "twins"}', f'--config.ensemble={twins[0]},{twins[1]}')
+    for threshold in (-99.0, 99.0):
+        found = {**results(workdir), 'splits': {'dev': {'null_threshold': threshold}}}
+        for twin in twins:
+            (twin / 'results.json').write_text(json.dumps(found))
+        assert program.run(*ensemble, *predict, **recipe).stdout.count(untuned) == 1
+        answers = [row['answer'] for row in rows(tmp_path / 'twins' / 'predictions' / 'dev.jsonl')]
+        assert {bool(answer) for answer in answers} == {threshold > 0}
     program.run(f'--workdir={workdir}', '--config.run=export', **recipe)
     facts = json.loads((workdir / 'export' / 'hf' / 'task.json').read_text())
     assert facts['finished'] is False and facts['learned'] == {'null_threshold': dev['null_threshold']}
