@@ -13,6 +13,7 @@ from bertjax.config.schema import Trained
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote
 from bertjax.finetune.restore import EvaluatedTask, load_task, restore_thresholds
+from bertjax.finetune.results import MEMBER_STEPS
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.remote.paths import user_path
@@ -87,7 +88,10 @@ class Ensemble:
     def facts(self, folder: pathlib.Path) -> dict[str, Any]:
         """Returns the facts in results.json that identify the ensemble."""
         del folder
-        return {'ensemble': [str(member) for member in self.members]}
+        facts: dict[str, Any] = {'ensemble': [str(path) for path in self.members]}
+        models = self.members.items()
+        steps = {str(path): model.step for path, model in models if model.step is not None and not model.finished}
+        return {**facts, MEMBER_STEPS: steps} if steps else facts
 
     def _pair_members(self, split: TaskSplit) -> list[tuple[EvaluatedTask, TaskSplit]]:
         """Returns (member, split) for all members. Each split has the same records, tokenized for its member."""

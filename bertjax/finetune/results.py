@@ -38,6 +38,7 @@ _IGNORED_OPTIONS = ('input_format', 'normalize')  # options that do not affect t
 RESULTS = 'results.json'
 # Keys of results.json.
 STEP = 'step'  # the step of the evaluated checkpoint; missing if the final model of the run was evaluated
+MEMBER_STEPS = 'member_steps'  # {workdir: step} of the members of an ensemble that are not final models
 OTHER_DATA = 'other_data'  # the figures on data other than the run's, or with other options
 STOPPED = 'stopped_at'  # the last step if config.patience ended the run before config.steps
 # The config keys that distinguish the runs of a task.
@@ -180,7 +181,7 @@ def export_task(
 def is_about(results: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
     """Whether the content of results.json is about the model with these facts, see `EvaluatedTask.facts`."""
     same = all(results.get(key, value) == value for key, value in model.items())
-    return same and all(results.get(key) == model.get(key) for key in (STEP, 'ensemble'))
+    return same and all(results.get(key) == model.get(key) for key in (STEP, 'ensemble', MEMBER_STEPS))
 
 
 def describe_other_data(settings: FinetuningSettings, folder: pathlib.Path, results: dict[str, Any]) -> str | None:

@@ -179,6 +179,8 @@ def test_evaluate_chooses_the_threshold_on_dev(program: Program, trained: pathli
     tuned = rows(tmp_path / 'both' / 'predictions' / 'dev.jsonl')
     assert untuned not in program.run(*ensemble, *predict, **recipe).stdout
     assert rows(tmp_path / 'both' / 'predictions' / 'dev.jsonl') == tuned
+    assert results(tmp_path / 'both')['member_steps'] == {str(stopped): 4}
+    assert untuned in program.run(*ensemble, *predict, '--config.step=4', **recipe).stdout
 
 
 @pytest.mark.slow
