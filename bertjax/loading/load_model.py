@@ -33,6 +33,7 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import replicated
 from bertjax.remote.paths import user_path
 from bertjax.tasks.exported import build_pair_task, build_recorded_task, build_task_for_class
+from bertjax.tasks.late_interaction.task import ADOPTED_OPTIONS
 from bertjax.tasks.registry import options, options_with_kind
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -254,10 +255,11 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
         )
         if task is None:
             return None, ''
-        # The folder records neither tuned thresholds nor options that have their defaults.
+        # Options that have their defaults are recorded only if the folder states them. It has no tuned thresholds.
         recorded = options_with_kind(task)
+        stated = {'kind', *(ADOPTED_OPTIONS if recorded['kind'] == 'late_interaction' else ())}
         defaults = {name: to_plain(option.default) for name, option in options(recorded['kind']).items()}
-        changed = {name: value for name, value in recorded.items() if name == 'kind' or value != defaults[name]}
+        changed = {name: value for name, value in recorded.items() if name in stated or value != defaults[name]}
         return task, make_task_json(changed, task, config, task.seq_len, finished=False)
     facts = read_json_object(path, _RESTORE)
     seq_len = facts.get('seq_len')  # the length in tokens during the fine-tuning

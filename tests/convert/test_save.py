@@ -22,6 +22,7 @@ from bertjax.errors import UserError
 from bertjax.finetune.restore import merge_task_file
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.heads import BertForClassification, BertForSpans
+from bertjax.tasks.late_interaction.task import LateInteractionTask
 
 TENSORS = 'model.safetensors'
 # Classes of transformers -> whether google-research/bert has an equivalent.
@@ -124,6 +125,17 @@ def test_a_saved_model_has_no_option_that_its_source_lacks(sources, regression, 
         merged = merge_task_file(config)
         assert merged.task[key] == value and merged.seq_len == 32
         assert json.loads((copy / 'task.json').read_text())['finished'] is False
+
+
+def test_a_saved_model_keeps_the_options_that_its_source_states(sources, small_config, repository, tmp_path):
+    """The folder of a late interaction model also states options that have their defaults."""
+    task, config = LateInteractionTask('', 32), small_config()
+    source = sources('colbert', task.build_module(config), head=task.head, files=task.model_files(config))
+    bertjax.load(source).save(tmp_path / 'copy')
+    config = load_recipe(f'{repository}/configs/colbert.py:query=64,seq=300')
+    config.init = str(tmp_path / 'copy')
+    merged = merge_task_file(config)
+    assert merged.task.query_len == task.query_len == 32 and merged.seq_len == 32
 
 
 @pytest.mark.slow

@@ -37,7 +37,8 @@ from bertjax.text.tokenizer import Tokenizer
 
 # The roles of tokens. Scores ignore skipped punctuation, and compare augmenting [MASK] tokens like ordinary tokens.
 ORDINARY, SKIPPED, AUGMENTING = range(3)
-_ADOPTED_OPTIONS = ('query_len', 'dim', 'query_prompt', 'document_prompt', 'augment', 'attend', 'skip_punctuation')
+# The options that the files of a saved model state.
+ADOPTED_OPTIONS = ('query_len', 'dim', 'query_prompt', 'document_prompt', 'augment', 'attend', 'skip_punctuation')
 
 
 class BertForLateInteraction(BertForTask):
@@ -144,7 +145,7 @@ class LateInteractionTask(TextPairTask):
             options = vars(exported)
         else:
             return
-        for name in _ADOPTED_OPTIONS:
+        for name in ADOPTED_OPTIONS:
             if getattr(self, name) != options[name]:
                 found = f'{getattr(self, name)!r} for {source}'
                 raise UserError(f'config.task.{name}', found, f'{options[name]!r}, as in that model', 'set it')
