@@ -10,6 +10,7 @@ from bertjax.corpus import quality, reading, sequences
 from bertjax.corpus.build import build_store
 from bertjax.corpus.formats import Document, read_events
 from bertjax.corpus.sources import CorpusOptions, TextSource, parse_mixture, resolve_sources
+from bertjax.corpus.store import read_manifest
 from bertjax.corpus.workers import text_bytes
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.pretrain.settings import PretrainingSettings
@@ -19,6 +20,7 @@ from bertjax.report.run_record import quiet
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.text.vocabulary import train_byte_bpe, train_wordpiece
 from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, describe_fast_saving
+from bertjax.workdir.lock import has_checkpoints
 
 _CHARACTERS = 3_000_000  # the approximate number of characters in the sample of a large corpus
 _SOURCES = 12  # the maximum number of sources in a sample
@@ -51,8 +53,7 @@ def corpus(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Chec
     existing = load_existing_tokenizer(settings, folder)
     if settings.data and existing is None:  # the check of the tokenizer reports this
         return
-    built = settings.data or all((path / 'manifest.json').exists() for path in store_directories(settings, folder))
-    if existing is None or not built:
+    if existing is None or not _has_stores(settings, folder, existing):
         for spec, _ in parse_mixture(settings.corpus):
             yield from _check_sample(spec, settings, existing)
         return
@@ -62,6 +63,17 @@ def corpus(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Chec
         counts = f'{report["documents"]:,} documents, {report["heldout_documents"]:,} of them held out'
         message = f'{name}{counts}, {report["tokens"]:,} tokens'
         yield from _warnings_or(message, [*report['warnings'], *quality.warn_long_documents(store)])
+
+
+def _has_stores(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> bool:
+    """Whether the run reads existing stores. Before its first checkpoint, it replaces those of another tokenizer."""
+    if settings.data:
+        return True
+    directories = store_directories(settings, folder)
+    if not all((path / 'manifest.json').exists() for path in directories):
+        return False
+    fingerprints = {read_manifest(path)['tokenizer']['fingerprint'] for path in directories}
+    return has_checkpoints(folder) or fingerprints == {tokenizer.fingerprint}
 
 
 def _warnings_or(message: str, warnings: list[str]) -> list[Check]:

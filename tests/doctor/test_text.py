@@ -6,10 +6,12 @@ import random
 import pytest
 
 from bertjax.config.recipes import pretraining_config
+from bertjax.corpus.build import build_store
 from bertjax.doctor.check import FAIL, OK, WARN
 from bertjax.doctor.text import corpus, load_existing_tokenizer, tokenizer
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.text import wordpiece
+from bertjax.text.vocabulary import train_wordpiece
 
 WORDS = (
     'river',
@@ -71,6 +73,20 @@ def test_missing_text_store_or_vocabulary_is_a_failure(text: pathlib.Path, tmp_p
     assert not list(corpus(settings, tmp_path))
     (check,) = tokenizer(settings_of(text, tokenizer=str(tmp_path / 'vocab.txt')), tmp_path)
     assert check.status == FAIL and 'vocab.txt' in check.message
+
+
+def test_a_store_of_another_tokenizer_is_replaced(text: pathlib.Path, tmp_path: pathlib.Path):
+    run, runs = tmp_path / 'run', []
+    for size in (60, 80):
+        train_wordpiece(text.read_text().splitlines(), vocab_size=size, lowercase=True).save(tmp_path / str(size))
+        runs.append(settings_of(text, tokenizer=str(tmp_path / str(size))))
+    build_store(str(text), run / 'store', runs[0].tokenizer, runs[0].corpus_options, progress=False)
+    assert all(check.status != FAIL for settings in runs for check in corpus(settings, run))
+    (check,) = corpus(settings_of(text, tokenizer=runs[1].tokenizer, data=str(run / 'store')), run)
+    assert check.status == FAIL and 'the tokenizer that the store was built with' in check.fix
+    (run / 'store' / 'manifest.json').write_text('{}')
+    (check,) = corpus(runs[1], run)
+    assert check.status == FAIL and 'manifest.json' in check.message
 
 
 def test_a_large_text_without_the_fast_tokenizer_is_a_warning(text: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
