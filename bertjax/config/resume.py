@@ -69,6 +69,7 @@ def check_resume(
             raise UserError(place_of(name), found, f'{_short(old, new)} as in the checkpoint in {where}', fix)
         if change not in _SILENT and not _is_unset_in_phase(name, old, new):
             effect = ' (no effect: the weights are those of the checkpoint)' if name in START_WEIGHTS else ''
+            effect = ' (no effect: the tokenizer is that of the workdir)' if name == 'tokenizer' else effect
             reported.append(f'{name}: {old} -> {new}{effect}')
     return reported
 

@@ -138,8 +138,9 @@ def load_models(
             task, theirs = first.data.task, data.task
             _check_same_task(task, folder, theirs, path)
             shares_dev = 'dev' in first.splits and getattr(task, 'shares_dev', False)
-            if shares_dev and theirs.dev_fraction < task.dev_fraction:
-                cause = f'its config.task.dev_fraction is {theirs.dev_fraction:g}, not {task.dev_fraction:g}'
+            fraction = 0 if getattr(theirs, 'dev', '') else getattr(theirs, 'dev_fraction', 0)
+            if shares_dev and fraction < task.dev_fraction:
+                cause = f'its own dev was {fraction:g} of the training records, not {task.dev_fraction:g}'
                 print(f'warning: {path} may have been trained on records of this dev split: {cause}')
             return {
                 name: dataclasses.replace(split, features=data.tokenize(split.records, cache=False).features)
@@ -162,8 +163,8 @@ def _check_same_task(first: Task, folder: pathlib.Path, other: Task, path: pathl
             raise UserError(KEY, found, f'{getattr(first, name)!r}, as in {folder}', 'leave it out')
     texts, expected = (len(getattr(task, 'text_columns', ())) for task in (other, first))
     if texts != expected:
-        found = f'{path}, a model for {texts} text(s) per record'
-        raise UserError(KEY, found, f'{expected}, as in {folder}', 'leave it out')
+        theirs, ours = ('pairs' if count == 2 else 'single texts' for count in (texts, expected))
+        raise UserError(KEY, f'{path}, a model for {theirs}', f'{ours}, as in {folder}', 'leave it out')
     if list(first.labels) != list(other.labels):
         found = f'{path} with the labels {", ".join(other.labels[:20])}'
         expected = f'{", ".join(first.labels[:20])}, as in {folder}'

@@ -120,11 +120,13 @@ def _new_file(data: str, recorded: Mapping[str, Any]) -> epath.Path | None:
     file = user_path(data, 'config.data')
     if file.is_dir() and [path.name for path in file.iterdir()] == ['train.jsonl']:
         file /= 'train.jsonl'
+    if not (file.is_file() or is_saved_dataset(file)):
+        return None
     try:
         folder = pathlib.Path(user_path(recorded['data'], 'config.data'))
-    except UserError:  # there is no such object, or no access to it
+    except UserError:  # there is no access to the bucket
         return None
-    if not folder.exists() or not (file.is_file() or is_saved_dataset(file)):  # the training data may have moved
+    if not folder.exists():  # the training data may have moved
         return None
     training_files = filter(pathlib.Path.is_file, (folder, folder / recorded['task']['train'], *folder.glob('train*')))
     return None if any(filecmp.cmp(path, file, shallow=False) for path in training_files) else file
@@ -157,7 +159,7 @@ def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ())
 def check_pairs(options: Mapping[str, Any], recorded: Mapping[str, Any], path: pathlib.Path) -> None:
     """Raises a UserError if only one of two tasks is for pairs of texts.
 
-    `options` are those of the task of a run, and `recorded` those in `path`, the task.json of the model that it uses.
+    `options` are the options of the current task. `recorded` are the options in `path`, the task.json of the model.
     """
     ours, theirs = options.get('text_b'), recorded.get('text_b')
     if None not in (theirs, ours) and bool(theirs) != bool(ours):

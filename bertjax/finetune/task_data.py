@@ -27,7 +27,7 @@ from bertjax.text.added_words import find_previous_ids, load_model_tokenizer
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
-from bertjax.workdir.tokenizer import load_workdir_tokenizer, set_workdir_tokenizer
+from bertjax.workdir.tokenizer import FOLDER, load_workdir_tokenizer, set_workdir_tokenizer
 
 # COMPILE_TIME and FLOPS were measured with encoders of 2 to 12 blocks and jax 0.10.2, on the CPU that
 # docs/performance.md describes. Accelerators compute faster and compile all lengths in parallel, but the same constants
@@ -287,12 +287,15 @@ def load_task_tokenizer(settings: FinetuningSettings, directory: str, encoder: B
 def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     """Returns the data of a run. The encoder config comes from config.init, and the labels from training records.
 
-    A resumed run takes the encoder config and the tokenizer from its workdir if config.init is not an existing path.
+    If config.init is not on this machine, such as a model on the hub, a resumed run with the recorded config.init and
+    config.tokenizer takes the encoder config and the tokenizer from its workdir.
 
     Raises a UserError if config.init does not exist, its encoder contradicts the settings, or records are malformed.
     """
     source, encoder = '', None
-    if has_checkpoints(folder) and not os.path.exists(os.path.expanduser(settings.init)):
+    recorded = read_json_or_none(folder / 'config.json', lambda facts: (facts['init'], facts['tokenizer']))
+    resumes = has_checkpoints(folder) and recorded == (settings.init, settings.tokenizer) and (folder / FOLDER).exists()
+    if resumes and not os.path.exists(os.path.expanduser(settings.init)):
         make_config = lambda facts: BertConfig(**{**facts['encoder'], **_model_choices(settings)})  # noqa: E731
         encoder = read_json_or_none(folder / TASK_FILE, make_config)
     if encoder:

@@ -109,7 +109,8 @@ class TaskMethods:
           place of `label`. For a regression, it is `{'score': …}`.
 
         Raises:
-          UserError: The model was not fine-tuned on a classification or regression task.
+          UserError: The model was not fine-tuned on a classification or regression task, or was trained on single texts
+            and gets pairs, or the reverse.
         """
         return match_input(texts, answer_records(self._runner, text_records(self._model, texts, pairs)))
 

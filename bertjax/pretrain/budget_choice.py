@@ -160,10 +160,11 @@ def split_batch(
         return settings
     rows, parts, shards = plan.batch_size or settings.batch_size, 1, row_shards(mesh)
     positions = rows * settings.first_shape[0]
-    if recorded and rows % (recorded * shards) == 0:
-        return dataclasses.replace(settings, grad_accum_steps=recorded)
     while is_cpu(mesh) and positions > parts * shards * _CPU_PART_POSITIONS and rows % (2 * parts * shards) == 0:
         parts *= 2
+    if recorded and recorded != parts and rows % (recorded * shards) == 0:
+        print(f'the run keeps grad_accum_steps={recorded}; this machine would choose {parts}')
+        parts = recorded
     return dataclasses.replace(settings, grad_accum_steps=parts)
 
 

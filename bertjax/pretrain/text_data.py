@@ -58,7 +58,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
     saved = workdir / FOLDER
     # display_path returns the address if the workdir is the mirror of a bucket.
     is_saved = real_path(settings.tokenizer) in (real_path(str(saved)), display_path(saved))
-    if has_run(workdir) and (is_saved or not _vocabulary_sources_exist(settings)):
+    if has_run(workdir) and (is_saved or (saved.exists() and not _vocabulary_sources_exist(settings))):
         if is_saved and settings.vocab.add:
             print_line(f'the run keeps {display_path(saved)}: config.vocab.add adds no words')
         return load_workdir_tokenizer(workdir)

@@ -138,7 +138,7 @@ def test_members_read_the_same_texts_and_a_dev_split_that_they_have_not_seen(
     set_options(two[0], text_b='answer', dev_fraction=0.5)
     set_options(two[1])
     line = program.error(*arguments, **recipe)
-    assert f'found {two[1]}, a model for 1 text(s) per record, expected 2, as in {two[0]}' in line
+    assert f'found {two[1]}, a model for single texts, expected pairs, as in {two[0]}' in line
     set_options(two[1], text_b='answer')
     out = program.run(*arguments, **recipe).stdout
     assert f'warning: {two[1]} may have been trained on records of this dev split' in out

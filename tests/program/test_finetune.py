@@ -135,7 +135,10 @@ def test_a_killed_run_ends_in_the_same_bits(program: Program, tune, tuned: pathl
     """The model in config.init need not exist any more."""
     workdir = copy_workdir(tuned, tmp_path / 'killed')
     rewind(workdir, step=48)
-    out = program.run(f'--workdir={workdir}', *tune, f'--config.init={tmp_path}/gone', **GLUE).stdout
+    gone, config = f'{tmp_path}/gone', workdir / 'config.json'
+    assert 'gone, which does not exist' in program.error(f'--workdir={workdir}', *tune, f'--config.init={gone}', **GLUE)
+    config.write_text(json.dumps(json.loads(config.read_text()) | {'init': gone}))
+    out = program.run(f'--workdir={workdir}', *tune, f'--config.init={gone}', **GLUE).stdout
     assert 'continuing at step 48 of 72' in out
     assert_same_run(workdir, tuned)
 
