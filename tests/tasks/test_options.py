@@ -37,12 +37,12 @@ READING = {
 }
 MODEL = {
     'glue': ['bilstm_units'],
-    'classification': ['bilstm_units'],
-    'multi_label': ['bilstm_units'],
+    'classification': ['bilstm_units', 'metric'],
+    'multi_label': ['bilstm_units', 'metric'],
     'squad': ['bilstm_units'],
     'tagging': ['layers', 'bilstm_units', 'frozen'],
     'multiple_choice': [],
-    'relation': ['markers', 'pool'],
+    'relation': ['markers', 'pool', 'metric'],
     'embed': ['pool', 'layers'],
     'rerank': [],
     'late_interaction': ['dim'],
