@@ -89,6 +89,8 @@ class Mirror:
         }
         names = objects.keys() | published.keys()
         to_pull = {unit_of(name) for name in names if versions.get(name) != published_versions.get(name)}
+        # A changed folder whose publication broke off is kept: `publish` writes all its files again.
+        to_pull -= changed_locally & set(map(unit_of, self._incomplete))
         if _newest_step(name for name in local if unit_of(name) in changed_locally) > _newest_step(objects):
             # Local files that the bucket lacks are kept: `publish` writes them.
             to_pull = (to_pull - changed_locally) & set(map(unit_of, objects))

@@ -166,6 +166,21 @@ def test_a_store_that_is_being_rebuilt_is_not_fetched_again(bucket, tmp_path):
     assert list(bucket.contents('bucket/run').values()) == [b'new', b'new', b'old']
 
 
+def test_results_whose_publication_broke_off_are_not_removed(bucket, tmp_path):
+    """The user runs the same command again, as `UnpublishedError` advises."""
+    local = write_files(tmp_path / 'local', step(8))
+    Mirror(local, RemoteFolder('s3://bucket/run'), mirror._RULES).publish()
+    write_files(local, {'export/hf/model': 'x', 'export/hf/config.json': '{}'})
+    names = list_files(local)
+    with bucket.failing('deny', 'PUT', 'json', count=9), pytest.raises(UserError, match='denied'):
+        Mirror(local, RemoteFolder('s3://bucket/run'), mirror._RULES).publish()
+    resumed = Mirror(local, RemoteFolder('s3://bucket/run'), mirror._RULES)
+    resumed.pull()
+    assert list_files(local) == names
+    resumed.publish()
+    assert list(bucket.names('bucket/run')) == names
+
+
 @pytest.mark.slow
 def test_the_side_with_the_later_step_wins(bucket, tmp_path):
     one, two = (Mirror(tmp_path / name, RemoteFolder('s3://bucket/run'), RULES) for name in ('one', 'two'))
