@@ -66,7 +66,7 @@ class Mirror:
     def pull(self) -> None:
         """Copies the changes in the bucket to the folder. Nothing is written to the bucket.
 
-        If the folder has an unpublished checkpoint that is later than all checkpoints in the bucket, local changes take
+        If a run has an unpublished checkpoint that is later than all its checkpoints in the bucket, local changes take
         precedence.
 
         Raises:
@@ -91,7 +91,14 @@ class Mirror:
         to_pull = {unit_of(name) for name in names if versions.get(name) != published_versions.get(name)}
         # A changed folder whose publication broke off is kept: `publish` writes all its files again.
         to_pull -= changed_locally & set(map(unit_of, self._incomplete))
-        if _newest_step(name for name in local if unit_of(name) in changed_locally) > _newest_step(objects):
+        steps = _newest_steps(objects)
+        changed_steps = _newest_steps(name for name in local if unit_of(name) in changed_locally)
+        # A folder in .unfinished/ that the bucket lacks may belong to trials that another machine has finished.
+        if any(
+            step > steps.get(folder, -1)
+            for folder, step in changed_steps.items()
+            if folder in steps or '.unfinished/' not in folder
+        ):
             # Local files that the bucket lacks are kept: `publish` writes them.
             to_pull = (to_pull - changed_locally) & set(map(unit_of, objects))
         self._remove_local(unit_of(name) for name in local if unit_of(name) in to_pull and name not in objects)
@@ -163,14 +170,9 @@ class Mirror:
         lost = {name for name in names if marker_of(name) not in local and not (self.folder / name).exists()}
         complete = set(filter(self._is_marker, self._published))
         markers = {marker_of(name) for name in lost} & complete
-        steps = {marker: os.path.split(os.path.dirname(marker)) for marker in markers}
-        kept = {
-            marker
-            for marker, (folder, step) in steps.items()
-            if step.isdigit() and _newest_step(complete - markers, re.escape(folder)) < int(step)
-            if (self.folder / folder).exists()
-        }
-        lost = {name for name in lost | markers if marker_of(name) not in kept}
+        newest = _newest_steps(complete).items()
+        kept = {f'{folder}/{step}' for folder, step in newest if (self.folder / folder).exists()}
+        lost = {name for name in lost | markers if self._rules.unit_of(name) not in kept}
         for name in sorted(lost, key=lambda name: not self._is_marker(name)):
             self.remote.remove(name)
             del self._published[name]
@@ -235,9 +237,10 @@ def _file_state(path: pathlib.Path) -> FileState | None:
     return (facts.st_size, facts.st_mtime_ns) if path.is_file() else None
 
 
-def _newest_step(names: Iterable[str], folder: str = r'(?:.*/)?checkpoints') -> int:
-    """Returns the latest step in the names of files of checkpoints, or -1 if there are no checkpoints.
-
-    `folder` is a regular expression of the folders with the checkpoints.
-    """
-    return max((int(match[1]) for name in names if (match := re.match(rf'{folder}/(\d+)/', name))), default=-1)
+def _newest_steps(names: Iterable[str]) -> dict[str, int]:
+    """Returns {folder with checkpoints: latest step}. `names` are the names of files."""
+    steps: dict[str, int] = {}
+    for name in names:
+        if match := re.match(r'((?:.*/)?(?:checkpoints|\.unfinished/[^/]+))/(\d+)/', name):
+            steps[match[1]] = max(int(match[2]), steps.get(match[1], -1))
+    return steps

@@ -206,6 +206,24 @@ def test_the_side_with_the_later_step_wins(bucket, tmp_path):
     assert not list_files(two.folder)
 
 
+@pytest.mark.parametrize(
+    ('published', 'unpublished', 'expected'),
+    [
+        ('cola/checkpoints/8', 'cola/checkpoints/12', 'local'),
+        ('.unfinished/k/8', '.unfinished/k/12', 'local'),
+        ('.unfinished/k/8', '.unfinished/finished-by-another/12', 'bucket'),
+    ],
+)
+def test_only_steps_of_the_same_run_are_compared(bucket, tmp_path, published: str, unpublished: str, expected: str):
+    names = ['rte/checkpoints/100/seal.json', f'{published}/seal.json']  # rte is the finished run of another task
+    local = write_files(tmp_path / 'local', dict.fromkeys([*names, 'ledger.jsonl'], 'old'))
+    Mirror(local, RemoteFolder('s3://bucket/run'), mirror._RULES).publish()
+    write_files(local, {f'{unpublished}/seal.json': 'new', 'ledger.jsonl': 'local'})
+    bucket.put({'run/ledger.jsonl': b'bucket'})
+    Mirror(local, RemoteFolder('s3://bucket/run'), mirror._RULES).pull()
+    assert (local / 'ledger.jsonl').read_text() == expected
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('other', ['mirror', 'host'])  # several hosts may share a home directory
 def test_two_runs_in_one_workdir_are_detected(bucket, monkeypatch, other: str):
