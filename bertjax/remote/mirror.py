@@ -152,6 +152,10 @@ class Mirror:
             broken = {rules.unit_of(name) for name in self._upload(inside, local)}
             # Other files precede the markers, so that a ledger is never older than the checkpoint that relies on it.
             self._upload([name for name in changed if not rules.marker_of(name)], local)
+            # Meanwhile, the program may have replaced an export, or may have begun to remove a checkpoint.
+            names = (name for name in local if rules.marker_of(name) in markers)
+            broken |= {rules.unit_of(name) for name in names if _file_state(self.folder / name) != local[name]}
+            broken |= {unit for unit in map(rules.unit_of, markers) if (self.folder / f'{unit}.unfinished').exists()}
             ready = [name for name in sorted(markers) if rules.unit_of(name) not in broken]
             self._upload(ready, local)
             self._remove_deleted(local)

@@ -13,7 +13,7 @@ from bertjax.remote.object_store import RemoteFolder
 from bertjax.workdir import mirror
 from bertjax.workdir.exports import FORMATS
 
-RULES = MirrorRules({r'(?:.*/)?checkpoints/\d+/': 'seal.json'}, r'(^|/)partial/')
+RULES = MirrorRules({r'(?:.*/)?checkpoints/\d+/': 'seal.json'}, r'(^|/)partial/|\.unfinished$')
 
 
 def write_files(folder, files: dict[str, str]):
@@ -103,6 +103,26 @@ def test_the_bucket_always_has_a_complete_checkpoint(bucket, monkeypatch, tmp_pa
     assert step(8 if uploaded else 4).keys() <= bucket.names('bucket/run').keys()
     mirror.publish()
     assert list(bucket.names('bucket/run')) == list(step(12))
+
+
+@pytest.mark.parametrize('mark', [True, False])
+def test_a_checkpoint_that_changed_during_its_publication_gets_no_marker(bucket, monkeypatch, tmp_path, mark: bool):
+    """The run is removing step 8 when the publication begins, or replaces it after a file was uploaded."""
+    mirror = Mirror(write_files(tmp_path / 'local', step(8)), RemoteFolder('s3://bucket/run'), RULES)
+    upload = RemoteFolder.upload
+
+    def replace_after_upload(self, path, *arguments, **options):
+        written = upload(self, path, *arguments, **options)
+        if path == 'checkpoints/8/b' and not mark:
+            write_files(mirror.folder, step(8, 'other'))
+        return written
+
+    monkeypatch.setattr(RemoteFolder, 'upload', replace_after_upload)
+    if mark:
+        (mirror.folder / 'checkpoints/8/a').unlink()
+        (mirror.folder / 'checkpoints/8.unfinished').touch()
+    mirror.publish()
+    assert 'checkpoints/8/seal.json' not in bucket.names('bucket/run')
 
 
 @pytest.mark.parametrize('lost', ['a', 'seal.json'])
