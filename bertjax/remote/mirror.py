@@ -108,12 +108,17 @@ class Mirror:
             if unit_of(name) in to_pull
             and published.get(name) != (*(_file_state(self.folder / name) or ()), source.version)
         }
+        # The marker of a folder is removed before its files are replaced, and is fetched after them.
+        replaced = {self._rules.marker_of(source.name) for source, path in targets.items() if path.exists()} - {None}
+        targets |= {objects[marker]: self.folder / marker for marker in replaced}
         markers = {source: path for source, path in targets.items() if self._is_marker(source.name)}
         previous = {source.name: _file_state(path) for source, path in targets.items()}
         self._published = {
             name: row for name, row in published.items() if versions.get(name) == row[2] and name not in previous
         }
         self._save_record()  # After a kill, a file that was fetched before its marker must not look changed.
+        for marker in replaced:
+            (self.folder / marker).unlink(missing_ok=True)
         try:
             plain = {source: path for source, path in targets.items() if source not in markers}
             fetch_all(self.remote, plain, copies=False)

@@ -171,6 +171,17 @@ def test_missing_local_files_are_fetched_again(bucket, monkeypatch, tmp_path):
     assert list_files(local) == list(bucket.names('bucket/run')) == names
 
 
+def test_a_folder_that_a_pull_replaces_is_valid_only_after_the_pull(bucket, tmp_path):
+    mirror = Mirror(write_files(tmp_path / 'local', step(4)), RemoteFolder('s3://bucket/run'), RULES)
+    mirror.publish()
+    bucket.put({'run/checkpoints/4/a': b'other', 'run/checkpoints/4/b': b'other'})
+    with bucket.failing('deny', 'GET', '4/b', count=9), pytest.raises(UserError, match='denied'):
+        mirror.pull()
+    assert not (mirror.folder / 'checkpoints/4/seal.json').exists()
+    mirror.pull()
+    assert list_files(mirror.folder) == list(step(4)) and mirror.publish() == (0, 0)
+
+
 def test_a_store_that_is_being_rebuilt_is_not_fetched_again(bucket, tmp_path):
     """A build removes the manifest first, and is killed before the next publication."""
     files = dict.fromkeys(('store/manifest.json', 'store/train-00000.tokens', 'store/train.sentences'), 'old')
