@@ -99,8 +99,10 @@ class Mirror:
             for folder, step in changed_steps.items()
             if folder in steps or '.unfinished/' not in folder
         ):
-            # Local files that the bucket lacks are kept: `publish` writes them.
-            to_pull = (to_pull - changed_locally) & set(map(unit_of, objects))
+            # Local files that the bucket lacks are kept: `publish` writes them. The last checkpoints in the bucket are
+            # pulled, because `publish` would remove their markers before the later checkpoint is complete.
+            last = {f'{folder}/{step}' for folder, step in steps.items()}
+            to_pull = (to_pull - (changed_locally - last)) & set(map(unit_of, objects))
         self._remove_local(unit_of(name) for name in local if unit_of(name) in to_pull and name not in objects)
         targets = {
             source: self.folder / name

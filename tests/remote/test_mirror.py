@@ -8,7 +8,7 @@ import pytest
 from bertjax.checkpoint import checksums
 from bertjax.errors import UserError
 from bertjax.remote import lease, object_store
-from bertjax.remote.mirror import Mirror, MirrorRules
+from bertjax.remote.mirror import RECORD, Mirror, MirrorRules
 from bertjax.remote.object_store import RemoteFolder
 from bertjax.workdir import mirror
 from bertjax.workdir.exports import FORMATS
@@ -145,6 +145,19 @@ def test_a_checkpoint_is_published_before_the_previous_one_is_removed(bucket, tm
     shutil.rmtree(mirror.folder / 'checkpoints')
     mirror.publish()
     assert list(bucket.names('bucket/run')) == list(files)
+
+
+def test_the_last_checkpoint_in_the_bucket_is_not_replaced(bucket, tmp_path):
+    """A purge of a scratch disk took the record, and step 12 is not published yet."""
+    local = write_files(tmp_path / 'local', step(8))
+    Mirror(local, RemoteFolder('s3://bucket/run'), RULES).publish()
+    (local / RECORD).unlink()
+    write_files(local, step(12))
+    mirror = Mirror(local, RemoteFolder('s3://bucket/run'), RULES)
+    mirror.pull()
+    with bucket.failing('deny', 'PUT', '', count=9), pytest.raises(UserError, match='denied'):
+        mirror.publish()
+    assert list(bucket.names('bucket/run')) == list(step(8))
 
 
 def test_missing_local_files_are_fetched_again(bucket, monkeypatch, tmp_path):
