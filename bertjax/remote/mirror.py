@@ -89,11 +89,12 @@ class Mirror:
         }
         names = objects.keys() | published.keys()
         to_pull = {unit_of(name) for name in names if versions.get(name) != published_versions.get(name)}
-        # A changed folder whose publication broke off is kept: `publish` writes all its files again.
+        # A changed folder that is incomplete in the bucket is kept: `publish` writes all its files again.
         to_pull -= changed_locally & set(map(unit_of, self._incomplete))
         steps = _newest_steps(objects)
         changed_steps = _newest_steps(name for name in local if unit_of(name) in changed_locally)
-        # A folder in .unfinished/ that the bucket lacks may belong to trials that another machine has finished.
+        # A folder in .unfinished/ that the bucket lacks may belong to trials that another machine has finished, so the
+        # bucket wins, also over the first checkpoint of new trials.
         if any(
             step > steps.get(folder, -1)
             for folder, step in changed_steps.items()
@@ -118,9 +119,9 @@ class Mirror:
         self._published = {
             name: row for name, row in published.items() if versions.get(name) == row[2] and name not in previous
         }
-        self._save_record()  # After a kill, a file that was fetched before its marker must not look changed.
         for marker in replaced:
             (self.folder / marker).unlink(missing_ok=True)
+        self._save_record()  # After a kill, a file that was fetched before its marker must not look changed.
         try:
             plain = {source: path for source, path in targets.items() if source not in markers}
             fetch_all(self.remote, plain, copies=False)
