@@ -141,7 +141,7 @@ class SearchMethods(EncodeMethods):
         return _hits(order, [scores[i] for i in order], texts)
 
     def _check_encoding(self, *sides: Texts | Vectors) -> None:
-        """Raises a UserError if texts meet a file of vectors that does not have the model's own encoding."""
+        """Raises a UserError if texts are compared with a file of vectors that lacks the model's own encoding."""
         encodings = [side.encoding for side in sides if isinstance(side, VectorShards)]
         if not encodings or all(map(_is_vectors, sides)):
             return

@@ -4,6 +4,7 @@ import itertools
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -59,7 +60,10 @@ class VectorShards:
     """
 
     def __init__(
-        self, paths: Iterable[pathlib.Path], ranges: np.ndarray | None = None, encoding: Mapping[str, Any] = {}
+        self,
+        paths: Iterable[pathlib.Path],
+        ranges: np.ndarray | None = None,
+        encoding: Mapping[str, Any] = MappingProxyType({}),
     ):
         self._shards = list(map(_open_array, paths))
         *self._starts, count = itertools.accumulate(map(len, self._shards), initial=0)

@@ -102,7 +102,7 @@ class Loop:
         late = 0 < 60 * self._settings.checkpoint_minutes <= time.perf_counter() - self._saved_at
         over = self._time_limit is not None and self._time_limit.ends_phase(phase.settings.number)
         stop, late, over = self._any_process(self._interrupt.requested(), late, over)
-        late &= step > self._saved_step + self._any_process.delay  # else, `late` is from before the last save
+        late &= step > self._saved_step + self._any_process.delay  # an earlier `late` is from before the save
         must_evaluate = last or _is_due(step, self._settings.eval_every)
         may_save = late or _is_due(step, self._settings.checkpoint_every)
         if not (last or stop or over or must_evaluate or may_save):

@@ -1,11 +1,14 @@
 """Tests the lease for writing in a workdir in a bucket."""
 
+import shutil
 import time
 
 import pytest
+from test_mirror import RULES, step, write_files
 
 from bertjax.errors import UserError
 from bertjax.remote import lease, object_store
+from bertjax.remote.mirror import Mirror
 from bertjax.remote.object_store import RemoteFolder
 
 
@@ -77,3 +80,32 @@ def test_a_lease_replaces_only_the_lease_that_was_read(bucket, monkeypatch):
     with pytest.raises(lease.LostLeaseError):
         first.check()
     assert bucket.system.cat_file('bucket/run/.lease.json') == other['run/.lease.json']
+
+
+def test_a_process_that_was_suspended_checks_its_lease_before_it_writes(bucket, monkeypatch, tmp_path):
+    """While a process was suspended for longer than its lease lasts, another process may have taken the lease."""
+    monkeypatch.setattr(lease, 'RENEW_EVERY', 3600.0)  # As if the thread that renews were suspended.
+    first = lease.Lease(RemoteFolder('s3://bucket/run'), 'one')
+    first.take(print)
+    folder = write_files(tmp_path / 'one', step(4))
+    mirror = Mirror(folder, RemoteFolder('s3://bucket/run').with_check(first.check), RULES)
+    bucket.requests.clear()
+    mirror.publish()
+    assert not [path for _, path in bucket.requests if 'lease' in path]  # The lease is new.
+    monkeypatch.setattr(lease, 'EXPIRES_AFTER', 0.0)
+    write_files(mirror.folder, {'ledger.jsonl': '4'})
+    mirror.publish()  # The lease expired, but no other process took it.
+    second = {
+        'run/.lease.json': b'{"token": "of another"}',
+        'run/ledger.jsonl': b'of another',
+        'run/checkpoints/4/a': b'x',
+    }
+    bucket.put(second)
+    write_files(mirror.folder, {'ledger.jsonl': '4, 8'})
+    with pytest.raises(lease.LostLeaseError, match='another process works in s3://bucket/run now'):
+        mirror.publish()
+    shutil.rmtree(mirror.folder / 'checkpoints/4')
+    with pytest.raises(lease.LostLeaseError):
+        mirror.publish()
+    assert {f'run/{name}' for name in bucket.names('bucket/run')} == {*second, *(f'run/{name}' for name in step(4))}
+    assert {name: bucket.system.cat_file(f'bucket/{name}') for name in second} == second

@@ -14,8 +14,7 @@ from bertjax.errors import UserError
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.task_data import TaskData
 from bertjax.model.config import BertConfig
-from bertjax.tasks.embedding.base import make_rankings
-from bertjax.tasks.embedding.files import ROLES, Corpus, Query, TextExample, pairs_as_queries
+from bertjax.tasks.embedding.files import ROLES, Query, TextExample
 from bertjax.tasks.embedding.splits import EmbeddingSplits
 from bertjax.tasks.embedding.task import EmbeddingTask
 from bertjax.tasks.reading.layout import Record
@@ -179,32 +178,6 @@ REFUSED = {
     ),
     'option': ([SCORED], {'symmetric': True}, r'config.task.symmetric: found True with the loss cosent'),
 }
-
-
-def test_an_anchor_does_not_find_its_own_text():
-    pairs = [('a', 'b'), ('b', 'a'), ('c', 'c')]  # c is its own positive
-    queries = pairs_as_queries([TextExample('pairs', pair) for pair in pairs])
-    scores = np.array([[0.5, 1, 0], [1, 0.5, 0], [0, 0, 1]], np.float32)  # columns: b, a, c
-
-    def search(count: int) -> tuple[np.ndarray, np.ndarray]:
-        order = np.argsort(-scores, axis=1)[:, :count]
-        return order, np.take_along_axis(scores, order, axis=1)
-
-    assert [ranking.documents[0] for ranking in make_rankings(queries, search)] == [0, 1, 2]
-
-
-def test_equal_scores_are_ordered_by_descending_id():
-    """trec_eval compares ids as strings."""
-    corpus, scores = Corpus(['x', 'd10', 'd9', 'D', 'd1'], list('abcde')), [[0.75] + [0.5] * 4]
-    query = Query('q', 'f', {1: 1}, corpus)
-    (ranking,) = make_rankings([query], lambda count: (np.arange(5)[None], np.float32(scores)))
-    assert ranking.documents == [0, 2, 1, 4, 3] and ranking.scores == scores[0]
-
-
-def test_a_relevant_document_with_the_id_of_its_query_is_found():
-    corpus = Corpus(['1', '2'], ['a', 'b'])
-    relevant, other = (Query('1', 'c', {index: 1}, corpus) for index in (0, 1))
-    assert [[query.excludes(i) for i in (0, 1)] for query in (relevant, other)] == [[False, False], [True, False]]
 
 
 @pytest.mark.parametrize('case', REFUSED)
