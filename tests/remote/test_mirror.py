@@ -267,6 +267,32 @@ def test_only_steps_of_the_same_run_are_compared(bucket, tmp_path, published: st
     assert (local / 'ledger.jsonl').read_text() == expected
 
 
+def test_the_ledger_of_a_later_unpublished_step_is_kept(bucket, monkeypatch, tmp_path):
+    """A publication breaks off after the ledger, and another machine publishes an earlier step with its ledger."""
+    one, two = (Mirror(tmp_path / name, RemoteFolder('s3://bucket/run'), mirror._RULES) for name in ('one', 'two'))
+    write_files(one.folder, {'ledger.jsonl': '4', 'checkpoints/4/seal.json': 'x'})
+    one.publish()
+    write_files(one.folder, {'ledger.jsonl': '4, 12 of one', 'checkpoints/12/seal.json': 'x'})
+    upload = RemoteFolder.upload
+
+    def upload_ledger(self, name, *arguments, **options):
+        if name != 'ledger.jsonl':
+            raise OSError('the connection broke')
+        return upload(self, name, *arguments, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match='broke'):
+        patch.setattr(RemoteFolder, 'upload', upload_ledger)
+        one.publish()
+    two.folder.mkdir()
+    two.pull()
+    write_files(two.folder, {'ledger.jsonl': '4, 8 of two', 'checkpoints/8/seal.json': 'x'})
+    two.publish()
+    one.pull()
+    assert (one.folder / 'ledger.jsonl').read_text() == '4, 12 of one'
+    one.publish()
+    assert bucket.system.cat_file('bucket/run/ledger.jsonl') == b'4, 12 of one'
+
+
 @pytest.mark.slow
 def test_a_mirror_and_its_lease_in_google_cloud_storage(google, monkeypatch, tmp_path):
     """The fake server ignores preconditions, so the test inspects the requests."""
