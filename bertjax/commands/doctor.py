@@ -62,7 +62,7 @@ def run(
         counts += print_checks(console, f'the run in {address}', *outcomes)
     failed, warned = counts[FAIL], counts[WARN]
     if failed:
-        message = f'{failed} failed checks of {counts.total()}'
+        message = f'{failed} failed check{"s" * (failed > 1)} of {counts.total()}'
         raise UserError('--config.run=doctor', message, 'none', f'follow the advice in each {FAIL} line above')
     warnings = {0: '', 1: '; see the line with warn'}.get(warned, f'; see the {warned} lines with warn')
     print(f'\nno check failed{warnings}')
