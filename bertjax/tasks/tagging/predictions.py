@@ -66,14 +66,15 @@ def aggregate(
     `token_logits` has an array [S, C] for each row of the features. With 'simple', the sentences must have a `text`.
 
     Returns:
-      The sentences and the logits of their words, float64 [W, C]. With 'simple', the words are pieces.
+      The sentences and the logits of their words, float64 [W, C]. With 'simple', the words are pieces with text.
     """
     offsets = [piece_offsets(sentence.words, tokenizer) for sentence in sentences]
     pieces = _gather_piece_logits(features, token_logits, offsets)
     if strategy != 'simple':
         return list(sentences), [np.stack([_word_logits(x, strategy) for x in words]) for words in pieces]
     triples = zip(sentences, offsets, pieces, strict=True)
-    return [_split_into_pieces(*triple) for triple in triples], [np.concatenate(words) for words in pieces]
+    split, logits = zip(*(_split_into_pieces(*triple) for triple in triples), strict=True)
+    return list(split), list(logits)
 
 
 def _gather_piece_logits(
@@ -102,12 +103,16 @@ def _word_logits(logits: np.ndarray, strategy: str) -> np.ndarray:
 
 def _split_into_pieces(
     sentence: Sentence, word_offsets: Sequence[np.ndarray], logits: Sequence[np.ndarray]
-) -> Sentence:
-    """Returns the sentence with its pieces as words. Pieces without logits are dropped."""
-    offsets = tuple(
-        (begin + int(first), begin + int(end))
-        for (begin, _), pieces, piece_logits in zip(sentence.offsets, word_offsets, logits, strict=True)
-        for first, end in pieces[: len(piece_logits)]
-    )
+) -> tuple[Sentence, np.ndarray]:
+    """Returns the sentence with its pieces as words, and their logits. Pieces without logits or text are dropped."""
+    offsets: list[tuple[int, int]] = []
+    kept = []
+    for (begin, _), spans, piece_logits in zip(sentence.offsets, word_offsets, logits, strict=True):
+        rows = np.flatnonzero(spans[:, 0] < spans[:, 1])
+        spans = begin + spans[rows]
+        rows[:1] = 0  # In training, the first piece has the tag of the word, even if this piece is only a space.
+        rows = rows[rows < len(piece_logits)]
+        offsets += map(tuple, spans[: len(rows)].tolist())
+        kept.append(piece_logits[rows])
     words = tuple(sentence.text[slice(*bounds)] for bounds in offsets)
-    return dataclasses.replace(sentence, words=words, offsets=offsets)
+    return dataclasses.replace(sentence, words=words, offsets=tuple(offsets)), np.concatenate(kept)

@@ -17,8 +17,11 @@ from bertjax.model.config import BertConfig
 from bertjax.tasks.exported import build_task_for_class
 from bertjax.tasks.tagging.columns import Sentence, read_columns
 from bertjax.tasks.tagging.features import WORDS, windows, word_pieces
+from bertjax.tasks.tagging.files import split_words
+from bertjax.tasks.tagging.predictions import aggregate, predict_tags
 from bertjax.tasks.tagging.task import TaggingTask
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.text.vocabulary import train_sentencepiece
 
 TRAIN = """-DOCSTART- O
 
@@ -258,6 +261,19 @@ def test_equal_logits_are_collapsed(task, tokenizer: Tokenizer):
     zeros = [np.zeros((n, 5), np.float32) for n in features.lengths]
     predictions = tagging.predictions(records, features, {'token_logits': zeros})
     assert tagging.collapsed(records, predictions) and tagging.metrics(records, predictions)['f1'] == 0
+
+
+def test_a_lone_space_piece_gives_its_tag_to_the_piece_after_it(task):
+    tagging, text = task(), '王住在河边'
+    tokenizer = train_sentencepiece(['王在河边住', '河边住王', '在王'] * 9, vocab_size=20, lowercase=False)
+    words, offsets = split_words(text)
+    records = [Sentence('x:1', words, ('B-PER', 'O', 'O', 'B-LOC', 'I-LOC'), text=text, offsets=offsets)]
+    features = tagging.features(records, tokenizer, training=False)
+    assert text_of(features.tokens[1:3], tokenizer) == '▁ 王'
+    logits = oracle(tagging, records, features)['token_logits']
+    pieces, logits = aggregate(records, features, logits, tokenizer, 'simple')
+    assert pieces[0].words == words and pieces[0].offsets == offsets
+    assert predict_tags(logits, tagging.labels, plain=False)[0].tags == records[0].tags
 
 
 def test_plain_tags_have_accuracy_and_no_entities(tmp_path: pathlib.Path, tokenizer: Tokenizer):
