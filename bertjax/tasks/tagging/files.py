@@ -18,6 +18,7 @@ from bertjax.tasks.tagging import columns
 from bertjax.tasks.tagging.columns import Sentence, TagFormat
 from bertjax.tasks.tagging.rows import find_tags, find_words, parse_sentences
 from bertjax.text.offsets import repair_surrogates
+from bertjax.text.tokenizer_base import UNSPACED
 
 DATASET = 'conll2003'  # the name of the dataset in tensorflow-datasets
 INPUTS = ('auto', 'columns', 'text', 'words', 'jsonl')
@@ -25,8 +26,9 @@ _CONLL_NAMES = {'train': (), 'dev': ('testa',), 'test': ('testb',)}
 _SUFFIXES = ('.txt', '.tsv', '.conll', '.conllu', '.iob', '.iob2', '.bio', '.bioes', '.bmes')
 # The characters of google-research/bert, tokenization.py:_is_chinese_char. Each of them is a word.
 _CHINESE = '[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f]'
-# A line without spaces is a sentence if it has CJK punctuation after a word character, or 20 CJK characters in a row.
-_UNSPACED_SENTENCE = re.compile(r'\w[。！？；，、]|[\u3040-\u30ff\u3400-\u9fff]{20}')
+# A line without spaces is a sentence if it has CJK punctuation after a word character, or a run of characters that is
+# too long for most words: 6 in Chinese and Japanese, 12 in Thai, Lao, Burmese and Khmer.
+_UNSPACED_SENTENCE = re.compile(rf'\w[。！？；，、]|[\u3040-\u30ff\u3400-\u9fff]{{6}}|[{UNSPACED}]{{12}}')
 _SPLITTER = pre_tokenizers.Sequence(
     [pre_tokenizers.Split(Regex(_CHINESE), 'isolated'), pre_tokenizers.BertPreTokenizer()]
 )
@@ -127,7 +129,10 @@ def read_input(
     if input_format == 'auto':
         lines, input_format = _detect_format(lines, where, format, labels)
         blanks = "with config.task.input_format='words', only white space separates words"
-        names = {'columns': 'columns', 'jsonl': 'JSON lines', 'json': 'JSON', 'text': f'one text per line; {blanks}'}
+        names = {
+            'columns': "columns; with config.task.input_format='text', each line is a text",
+            'jsonl': 'JSON lines', 'json': 'JSON', 'text': f'one text per line; {blanks}',
+        }  # fmt: skip
         print(f'{where}: read as {names[input_format]}')
     if input_format == 'columns':
         return columns.stream_columns(lines, where, format)
