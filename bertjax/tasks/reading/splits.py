@@ -36,7 +36,7 @@ class SplitFiles:
     """
 
     missing = 'labels'  # the part that an unlabeled test split lacks
-    _advice = 'add the file'  # the fix in the error message if a split has no files
+    _advice = 'add or rename the file'  # the fix in the error message if a split has no files
     _file_fix = 'rename it to train or dev, with its suffix, and give its folder'  # the fix if `data` is a file
 
     def __init__(self, data: str, has_labels: HasLabels, suffixes: Sequence[str], fix: str = 'check the path'):
@@ -64,6 +64,8 @@ class SplitFiles:
         if not files:
             names = ', '.join(f'{split}{suffix}' for suffix in self._suffixes[:2])
             found, fix = f'no file of the {split} split', self._advice.format(split=split)
+            others = [path.name for path in self._files_beside() if path.is_file()]
+            found += f' among {quote_names(others)}' if others else ''
             raise UserError(self._where, found, f'{names} …', fix)
         return files
 

@@ -223,7 +223,7 @@ def test_test_files_may_lack_tags(tmp_path: pathlib.Path, test: str, labeled: bo
     (tmp_path / 'test.txt').write_text(test)
     assert files_of(tmp_path).splits() == ['train', 'test'][: 1 + labeled]
     assert files_of(tmp_path).records('test')[0].tags == (('O',) if labeled else None)
-    with pytest.raises(UserError, match=r'no file of the dev split'):
+    with pytest.raises(UserError, match=r"no file of the dev split among 'test\.txt', 'train\.txt', expected dev\.txt"):
         files_of(tmp_path).records('dev')
 
 
