@@ -14,6 +14,7 @@ from bertjax.tasks.tagging.schemes import ENTITIES, find_scheme
 DOCSTART = '-DOCSTART-'
 # The id of a multiword token or an empty node of CoNLL-U. The words of a multiword token have lines of their own.
 _NO_WORD = re.compile(r'[0-9]+[-.][0-9]+')
+_CONLLU_TAGS = '3 (UPOS) or 4 (XPOS)'  # the columns of CoNLL-U with a tag for each word
 _OTHER_SEPARATOR = re.compile('.[,;|].')  # between a word and its tag
 _BLANKS = re.compile('[ \t]+')  # other white space, such as a no-break space, may be part of a word
 
@@ -176,12 +177,17 @@ def read_columns(text: str, where: str, format: TagFormat, *, tagged: bool) -> l
     hashes = sum(len(line) == 1 and line[0].startswith('#') for block in blocks for line in block.preceding_lines)
     if hashes and not format.comment:
         print(f'{where}: {hashes:,} lines that precede sentences and begin with # are read as comments')
+    is_conllu = sentences[0].separator == '\t' and len(sentences[0].columns[0]) == 10
     numbered = all(list(x.words) == [str(i) for i in range(1, len(x.words) + 1)] for x in sentences)
     if numbered and max(len(sentence.words) for sentence in sentences) > 2:  # as in GermEval and CoNLL-U
         found, fix = f'{format.word_column}, the numbers 1, 2, 3 … in {where}', 'set it to 1, for example'
+        fix += f', and config.task.tag_column to {_CONLLU_TAGS}' if is_conllu else ''
         raise UserError('config.task.word_column', found, 'the column of the words', fix)
     if not tagged:
         return sentences
+    if is_conllu and format.tag_column == -1 and any('_' in sentence.tags for sentence in sentences):
+        found = f'-1, the column MISC of CoNLL-U in {where}'
+        raise UserError('config.task.tag_column', found, 'a column of tags', f'set it to {_CONLLU_TAGS}')
     return convert_to_iob2(sentences, [block.locations for block in blocks], where, format)
 
 

@@ -113,6 +113,12 @@ def test_numbers_of_words_are_not_words():
     with pytest.raises(UserError, match=r'word_column: found 0, the numbers 1, 2, 3 … in file'):
         read(lines)
     assert read(lines, word_column=1)[0].words == ('Anna', 'singt', '.')
+    universal = ''.join(f'{i}\t{word}\t_\tX\tY\t_\t0\troot\t_\t_\n' for i, word in enumerate('abc', 1))
+    with pytest.raises(UserError, match=r'set it to 1, .* and config\.task\.tag_column to 3 \(UPOS\) or 4 \(XPOS\)'):
+        read(universal, scheme='plain')
+    with pytest.raises(UserError, match=r'tag_column: found -1, the column MISC of CoNLL-U in file, .* 3 \(UPOS\)'):
+        read(universal, scheme='plain', word_column=1)
+    assert read(universal, scheme='plain', word_column=1, tag_column=3)[0].tags == ('X', 'X', 'X')
 
 
 def test_a_comment_with_as_many_columns_as_a_word_is_no_word():
