@@ -56,7 +56,8 @@ def run(config: ConfigDict, workdir: str) -> None:
     with lock_workdir(folder, results_only=True):
         if options.text:
             item = Row('config.fill.text', (options.text, options.second) if paired else (options.text,))
-            _print(_make_request(settings, folder, [item]).answers([item]))
+            request = _make_request(settings, folder, [item])
+            _print(request, request.answers([item]))
         elif settings.input == STANDARD_INPUT:
             with data_output() as out:
                 _answer_stream(settings, folder, source, out)
@@ -70,10 +71,10 @@ def _make_request(settings: TextKeys, folder: pathlib.Path, items: Sequence[Item
     return request
 
 
-def _print(answers: Sequence[dict[str, Any]]) -> None:
+def _print(request: FillRequest, answers: Sequence[dict[str, Any]]) -> None:
     console = Console(highlight=False)
     for answer in answers:
-        console.print(answer_table(answer))
+        console.print(answer_table(answer, request.runner.model.tokenizer))
 
 
 def _answer_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource, out: TextIO) -> None:
@@ -82,7 +83,7 @@ def _answer_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource
         answers = request.answers(items, no_op)
         if out.isatty():
             with contextlib.redirect_stdout(out):
-                _print(answers)
+                _print(request, answers)
         else:
             out.write(json_lines(merge_answers(items, answers)))
             out.flush()
@@ -113,5 +114,5 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
     if ask == 'score':
         total_score = corpus_score(scores)
         files.write_facts(**total_score)
-        _print([{'text': source.path, **total_score}])
+        _print(request, [{'text': source.path, **total_score}])
         print(files.facts)

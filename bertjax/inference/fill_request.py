@@ -14,6 +14,7 @@ from bertjax.inference.runner import Runner
 from bertjax.inference.score import next_sentence_probabilities, score_texts
 from bertjax.progress import Advance
 from bertjax.tasks.reading.records import Row
+from bertjax.text.tokenizer import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +61,9 @@ class FillRequest:
         return [MaskedText(item.values[0], item.where, tokenizer, longest) for item in items if isinstance(item, Row)]
 
 
-def answer_table(answer: dict[str, Any]) -> Table:
-    """Returns an answer as a table for the terminal."""
+def answer_table(answer: dict[str, Any], tokenizer: Tokenizer) -> Table:
+    """Returns an answer as a table for the terminal, with pieces as readable text."""
+    piece_text = lambda piece: tokenizer.piece_text(tokenizer.pieces.index(piece))  # noqa: E731
     table = Table(title=escape(answer['text']), title_justify='left', box=None, pad_edge=False)
     if 'masks' in answer:
         several = len(answer['masks']) > 1
@@ -69,10 +71,12 @@ def answer_table(answer: dict[str, Any]) -> Table:
             table.add_column(name, justify='right' if name in ('mask', 'probability') else 'left')
         for number, mask in enumerate(answer['masks'], 1):
             for filling in mask:
-                cells = (f'{filling["probability"]:.4f}', escape(filling['token']), escape(filling['text']))
+                cells = (f'{filling["probability"]:.4f}', escape(piece_text(filling['token'])), escape(filling['text']))
                 table.add_row(*((str(number),) if several else ()), *cells)
         return table
     table.show_header = False
+    if 'filled' in answer:
+        answer = {**answer, 'tokens': [*map(piece_text, answer['tokens'])]}
     for name, value in answer.items():
         if name != 'text':
             table.add_row(name.replace('_', ' '), escape(_format(value)))

@@ -185,16 +185,10 @@ def _filled_masks(
         yield {
             'before': f'… {tokenizer.decode(keep(left))}',
             'after': f'{tokenizer.decode(keep(right))} …',
-            'filled': _piece_text(tokenizer, best),
+            'filled': tokenizer.piece_text(best),
             'probability': round(float(probabilities[most_certain, best]), 4),
-            'was': _piece_text(tokenizer, int(batch['masked_ids'][row, p])),
+            'was': tokenizer.piece_text(int(batch['masked_ids'][row, p])),
         }
-
-
-def _piece_text(tokenizer: Tokenizer, piece: int) -> str:
-    """Returns a piece as readable text. A byte-level BPE piece is decoded, because its characters represent bytes."""
-    text = tokenizer.decode([piece]).strip() if tokenizer.family == 'bpe' else ''
-    return text or tokenizer.pieces[piece]
 
 
 def _print_heldout(console: Console, rows: list[dict[str, Any]], baselines: ChanceBaselines) -> None:

@@ -175,6 +175,14 @@ class Tokenizer:
         """Returns readable text, including special tokens."""
         return self._library.decode([int(index) for index in ids], skip_special_tokens=False)
 
+    def piece_text(self, index: int) -> str:
+        """Returns a piece as readable text. A byte-level BPE piece is decoded, because its characters represent bytes.
+
+        A piece without visible text, or with a part of a character, is returned as in `pieces`.
+        """
+        text = self.decode([index]).strip() if self.family == 'bpe' else ''
+        return text if text and '\ufffd' not in text else self.pieces[index]
+
     def save(self, directory: epath.PathLike) -> list[str]:
         """Writes a directory that `load_tokenizer` and transformers' AutoTokenizer load. The bytes are reproducible.
 

@@ -1,9 +1,11 @@
-"""Tests that no space is added after a mask in a text."""
+"""Tests that no space is added after a mask in a text, and that pieces are printed as readable text."""
 
 import numpy as np
 import pytest
 
 from bertjax.inference.fill import MaskedText
+from bertjax.inference.fill_request import answer_table
+from bertjax.terminal import Console
 from bertjax.text.vocabulary import train_byte_bpe, train_sentencepiece, train_wordpiece
 
 TEXT = 'The cat sat on the mat, it is loud; the hat, it is old.'
@@ -29,3 +31,15 @@ def test_a_filled_mask_has_no_space_in_a_script_without_spaces():
     tokenizer = train_sentencepiece([text, '大阪の海も青い。', 'a sea'] * 40, vocab_size=40, lowercase=False)
     masked = MaskedText(text.replace('空', '[MASK]'), 'texts[0]', tokenizer, 512)
     assert masked.fill({0: tokenizer.pieces.index('海')}) == '東京の海は青い。'
+
+
+def test_the_tables_of_answers_decode_bytes(capsys: pytest.CaptureFixture):
+    tokenizer = train_byte_bpe(['河边很美。 größer'] * 40, vocab_size=300, lowercase=False)
+    stop, word, byte = (tokenizer.pieces[tokenizer.encode([text])[0][-1]] for text in ('。', 'größer', '中'))
+    assert (stop, word, len(byte)) == ('ãĢĤ', 'ĠgrÃ¶ÃŁer', 1)
+    masks = [[{'token': token, 'probability': 0.5, 'text': 'a text'} for token in (stop, byte)]]
+    Console(width=80).print(answer_table({'text': 'a', 'masks': masks}, tokenizer))
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[2:]] == ['。', byte]
+    joint = {'text': 'a', 'filled': 'a', 'tokens': [stop, word], 'order': [0, 1]}
+    Console(width=80).print(answer_table(joint, tokenizer))
+    assert 'tokens  。 größer' in capsys.readouterr().out
