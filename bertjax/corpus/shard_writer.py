@@ -18,7 +18,7 @@ import json
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
 import numpy as np
@@ -73,7 +73,10 @@ class ShardWriter:
         kinds = ('heldout', 'sentences', 'documents', 'lines', *(('segments',) if self._segments else ()))
         self._files = {kind: AtomicFile(partial / f'{name}.{kind}') for kind in kinds}
         self._record = partial / f'{name}.json'
-        self._tokenizer, self._threshold = tokenizer, hash_threshold(options.heldout)
+        self._threshold = hash_threshold(options.heldout)
+        # `add_paragraph` adds the spaces, because there is none before most Chinese sentences.
+        self._tokenizer = tokenizer.without_prefix_space
+        self._begins_with_space = self._tokenizer is not tokenizer  # every document
         self._sequences = None  # if documents are text
         if options.format in FORMATS:
             self._sequences = SequenceEncoder(tokenizer, options.segments, options.strict)
@@ -104,9 +107,9 @@ class ShardWriter:
             return
         self._hash(normal.encode('utf-8'))
         sentences = self._split(text)
-        if prefix := self._tokenizer.word_prefix:  # a word includes the space before it, except at the document's start
-            start = int(not document.characters)
-            sentences = [*sentences[:start], *(prefix + sentence for sentence in sentences[start:])]
+        if prefix := self._tokenizer.word_prefix:  # a word includes the white space or line end before it
+            paragraph = '\n' + text if document.characters or self._begins_with_space else text.lstrip()
+            sentences = list(_restore_spaces(sentences, paragraph, prefix))
         document.characters += len(text)
         for sentence in sentences:
             while len(sentence) > BATCH_CHARACTERS:  # cut, at a space if possible, so that memory is bounded
@@ -230,6 +233,16 @@ class ShardWriter:
         }
         write_atomic(self._record, json.dumps(record, indent=1) + '\n')
         return record
+
+
+def _restore_spaces(sentences: Sequence[str], paragraph: str, prefix: str) -> Iterator[str]:
+    """Yields the sentences of a paragraph, each with `prefix` if white space precedes it."""
+    end = 0
+    for sentence in sentences:
+        start = paragraph.find(sentence, end)
+        yield sentence if start == end else prefix + sentence
+        if start >= 0:  # pysbd can change white space inside a sentence
+            end = start + len(sentence)
 
 
 def encode_shard(

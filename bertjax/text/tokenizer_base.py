@@ -130,6 +130,11 @@ class Tokenizer:
         except (UnicodeEncodeError, TypeError):  # raised for a lone surrogate
             return self._encode(list(map(replace_surrogates, texts)))
 
+    @property
+    def without_prefix_space(self) -> 'Tokenizer':
+        """The tokenizer that differs only by adding no space before a text; this one if it adds none."""
+        return self
+
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         """Returns the ids of `encode`, and the span of each piece: `text[start:end]` is the text of the piece.
 

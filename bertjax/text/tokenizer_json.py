@@ -1,5 +1,6 @@
 """The tokenizer of a tokenizer.json with a unigram, BPE or WordLevel model, and the settings of a byte-level BPE."""
 
+import functools
 import json
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -96,6 +97,14 @@ class JsonTokenizer(Tokenizer):
         normalizer, splitter = self._library.normalizer, self._library.pre_tokenizer
         text = word if normalizer is None else normalizer.normalize_str(word)
         return text if splitter is None else ''.join(part for part, _ in splitter.pre_tokenize_str(text))
+
+    @functools.cached_property
+    def without_prefix_space(self) -> Tokenizer:
+        steps = json.dumps(self._settings.get('pre_tokenizer'))
+        without = steps.replace('"add_prefix_space": true', '"add_prefix_space": false')
+        if without == steps or not self.word_prefix:
+            return self
+        return JsonTokenizer({**self._settings, 'pre_tokenizer': json.loads(without)}, self._where, self._names)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         located = super().encode_with_offsets(texts)

@@ -1,4 +1,4 @@
-"""Tests that sentences keep the space before them in byte-level BPE, also at the start of a line."""
+"""Tests that a byte-level BPE encodes a space before a sentence if the text has one, or at the start of a line."""
 
 import json
 
@@ -11,20 +11,22 @@ from bertjax.text.tokenizer import load_tokenizer
 from bertjax.text.vocabulary import train_byte_bpe
 
 LINES = ['The cat sat. It sat there! Why not?', 'Then the cat ran. It ran on.']
+CHINESE = ['我来了。你呢？好！我们 走了。 他说。']
 
 
+@pytest.mark.parametrize('lines', [LINES, CHINESE])
 @pytest.mark.parametrize('prefix_space', [False, True])
-def test_the_sentences_of_a_document_have_the_tokens_of_its_text(tmp_path, prefix_space):
-    train_byte_bpe(LINES * 9, vocab_size=300, lowercase=False).save(tmp_path / 'tokenizer')
+def test_the_sentences_of_a_document_have_the_tokens_of_its_text(tmp_path, prefix_space, lines):
+    train_byte_bpe(lines * 9, vocab_size=300, lowercase=False).save(tmp_path / 'tokenizer')
     path = tmp_path / 'tokenizer' / 'tokenizer.json'
     settings = json.loads(path.read_text())
     settings['pre_tokenizer']['add_prefix_space'] = prefix_space
     path.write_text(json.dumps(settings))
     tokenizer = load_tokenizer(path)
-    (tmp_path / 'text.txt').write_text('\n'.join(LINES) + '\n')
+    (tmp_path / 'text.txt').write_text('\n'.join(lines) + '\n')
     options = CorpusOptions(workers=1, heldout=0.0)
     build_store(str(tmp_path / 'text.txt'), tmp_path / 'store', tokenizer, options, progress=False)
     split = open_store(tmp_path / 'store').split('train')
     assert len(split.sentence_offsets) == 6
     ids = split.tokens(0, int(split.sentence_offsets[-1])).tolist()
-    assert ids == tokenizer.encode([' '.join(LINES)])[0].tolist()
+    assert ids == tokenizer.encode([' '.join(lines)])[0].tolist()
