@@ -93,8 +93,10 @@ def _inspect(source: TextSource) -> tuple[str, str]:
     if compression is None or not head:
         return '', ''
     format = formats.sniff(source.path, head, 'auto/text')
+    if format != 'text':
+        return format, ''
     complete = len(head) >= source.size and not compression
-    return format, classify_blank_lines(head.decode('utf-8', 'replace'), complete=complete) if format == 'text' else ''
+    return format, classify_blank_lines(head.decode('utf-8-sig', 'replace'), complete=complete)
 
 
 _UNSPACED = re.compile(f'[{UNSPACED}]')
@@ -114,7 +116,7 @@ def classify_blank_lines(text: str, *, complete: bool = True) -> str:
     """
     blocks = [
         list(lines)
-        for blank, lines in itertools.groupby(text.splitlines(), key=lambda line: not line.strip('\ufeff \t\r\f\v'))
+        for blank, lines in itertools.groupby(text.splitlines(), key=lambda line: not line.strip())
         if not blank
     ]
     blocks = blocks if complete or len(blocks) < 3 else blocks[:-1]

@@ -42,6 +42,7 @@ def test_blank_lines_are_classified(name):
     text, expected = TEXTS[name]
     assert reading.classify_blank_lines(text) == expected
     assert reading.classify_blank_lines(text.replace('\n', '\r\n')) == expected
+    assert reading.classify_blank_lines(text.replace('\n\n', '\n\u3000\n')) == expected
 
 
 def _write_folder(folder, texts, suffix=''):
