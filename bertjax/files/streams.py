@@ -145,10 +145,29 @@ def read_range(path: str, file, begin: int, end: int, progress=None, digest=None
     return _join_pieces(chunks(io.BufferedReader(counted, CHUNK), compression))
 
 
+def _with_line_feeds(source: Iterator[bytes]) -> Iterator[bytes]:
+    """Yields the bytes of `source`. If only carriage returns end its lines, replaces them with line feeds.
+
+    The first MAX_LINE bytes decide: they have a carriage return and no line feed.
+    """
+    head = b''
+    for chunk in source:
+        head += chunk
+        if b'\n' in chunk or len(head) > MAX_LINE:
+            break
+    if b'\n' in head or b'\r' not in head[:-1]:  # a line feed may follow the last byte
+        yield head
+        yield from source
+    else:
+        yield head.replace(b'\r', b'\n')
+        yield from (chunk.replace(b'\r', b'\n') for chunk in source)
+
+
 class Lines:
     """An iterable of the lines in `source`, an iterator of chunks of bytes.
 
-    A line feed ends a line. Line feeds, and a byte order mark at the start of the source, are removed.
+    A line feed ends a line; see `_with_line_feeds` for carriage returns. Line feeds, and a byte order mark at the start
+    of the source, are removed.
 
     Args:
       cut: Whether to cut a line of more than MAX_LINE bytes into parts, and to yield the parts that are not blank. The
@@ -166,7 +185,7 @@ class Lines:
         limit = MAX_LINE if self._cut else MAX_RECORD
         # The number of complete lines, the incomplete line, and whether a part of it (or TOO_LONG) has been yielded.
         ended, rest, started = 0, b'', False
-        for chunk in self._source:
+        for chunk in _with_line_feeds(self._source):
             lines = chunk.split(b'\n')
             lines[0] = rest + lines[0] if rest else lines[0]
             if not (ended or started):

@@ -30,12 +30,14 @@ def _wiki(docs):
 LAYOUTS = {
     'text.txt': as_text(DOCS),
     'windows.txt': as_text(DOCS, '\r\n'),
+    'mac.txt': as_text(DOCS, '\r'),
     'mark.txt': b'\xef\xbb\xbf' + as_text(DOCS),
     'blanks.txt': b'\n \n\t\n' + as_text(DOCS).replace(b'\n\n', b'\n \n\n\t\r\n') + b'\n\n',
     'unicode.txt': as_text(DOCS).replace(b'\n\n', '\n\u3000\n\xa0 \r\n'.encode()),
     'paragraphs.txt': '\n\n'.join(' '.join(doc) for doc in DOCS).encode(),
     'lines.jsonl': _jsonl(DOCS),
     'windows.json': _jsonl(DOCS).replace(b'\n', b'\r\n'),
+    'mac.json': _jsonl(DOCS).replace(b'\n', b'\r'),
     'wiki_00': _wiki(DOCS),
 }
 

@@ -23,6 +23,20 @@ def test_lines_have_numbers_and_a_maximum_length(monkeypatch):
     assert [(long.number, line) for line in long] == [*records.items()]
 
 
+def test_a_carriage_return_ends_a_line_only_in_text_without_line_feeds(monkeypatch):
+    texts = {
+        b'one\rtwo\r\rfour': [b'one', b'two', b'', b'four'],
+        b'o\rne\r\ntw\ro\n': [b'o\rne\r', b'tw\ro'],
+        b'one line\r': [b'one line\r'],
+    }
+    for text, expected in texts.items():
+        for size in (1, 3, 5, 100):  # with 5, a chunk ends between \r and \n
+            assert [*streams.Lines(text[i : i + size] for i in range(0, len(text), size))] == expected
+    monkeypatch.setattr(streams, 'MAX_LINE', 10)  # longer texts are not read to their end
+    assert [*streams.Lines(iter([b'one two\rthree', b' four', b'\rfive']))] == [b'one two', b'three four', b'five']
+    assert b'' not in streams.Lines(iter([b'one two three\r', b'\nfour']))
+
+
 def test_only_a_line_without_text_is_blank(monkeypatch):
     """A blank part of a long line would end a document."""
     monkeypatch.setattr(streams, 'MAX_LINE', 10)

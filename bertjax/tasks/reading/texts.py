@@ -133,7 +133,8 @@ def read_lines(path: epath.PathLike) -> Iterator[Line]:
 def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
     """Yields the lines of an open file or pipe, each as soon as it is read.
 
-    Compressed content is decompressed, and a byte order mark is removed. Only \\n and \\r\\n end a line.
+    Compressed content is decompressed, and a byte order mark is removed. Only \\n and \\r\\n end a line, or only \\r if
+    the text has no \\n.
 
     Raises:
       UserError: The file is damaged, or a line is too long or not UTF-8. The message names the line.
@@ -159,5 +160,6 @@ def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
 
 def number_lines(text: str) -> Iterator[Line]:
     """Yields the lines of a text. Unlike `stream_lines`, yields an empty line after a final line end."""
-    for number, line in enumerate(text.removeprefix('\ufeff').split('\n'), 1):
+    end = '\n' if '\n' in text else '\r'
+    for number, line in enumerate(text.removeprefix('\ufeff').split(end), 1):
         yield number, line.removesuffix('\r')

@@ -14,7 +14,7 @@ import zstandard
 
 from bertjax.errors import UserError
 from bertjax.files.disk import explain_os_error
-from bertjax.tasks.reading.texts import check_text, read_lines, read_text, stream_lines
+from bertjax.tasks.reading.texts import check_text, number_lines, read_lines, read_text, stream_lines
 
 TEXT = 'caf\u00e9\r\n\U0001f600\n'
 
@@ -83,6 +83,16 @@ def test_an_error_of_the_disk_is_not_damage_of_the_file(
     with pytest.raises(OSError, match=os.strerror(number)) as caught:
         read(tmp_path / 'a.txt.gz')
     assert explain_os_error(caught.value, 'workdir').where == str(tmp_path / 'a.txt.gz')
+
+
+def test_carriage_returns_end_lines_if_there_is_no_line_feed(tmp_path: pathlib.Path):
+    """A column file with such lines was read as a single word."""
+    for end in ('\r', '\n', '\r\n'):
+        text = end.join(['EU B-ORG', 'rejects O', '', 'Bonn B-LOC'])
+        (tmp_path / 'a.txt').write_bytes(text.encode())
+        expected = [(1, 'EU B-ORG'), (2, 'rejects O'), (3, ''), (4, 'Bonn B-LOC')]
+        assert [*read_lines(tmp_path / 'a.txt')] == [*number_lines(text)] == expected
+    assert [*number_lines('a\rb\nc')] == [(1, 'a\rb'), (2, 'c')]
 
 
 def test_a_lone_surrogate_is_refused():
