@@ -34,6 +34,8 @@ _NUMBER = re.compile(r'[A-Z]{0,2}\d|[IVXLCDM]+$')
 _BROKEN_DECIMAL = re.compile(r'[<>=≤≥±]\s?-?\d+$')
 # Short parts separated by stops, such as U.S, a.m, Ph.D, J.-P, without the last stop, which is the candidate.
 _DOTTED = re.compile(r'(?:[^\W\d_]{1,4}\.-?)+[^\W\d_]{1,4}')
+# A German abbreviation with a space, such as d. h, without the last stop.
+_SPACED = re.compile(r'\b[^\W\d_]\.\s[^\W\d_]$')
 # The number of a list item at the start of a sentence, such as 1. or 2.3. or (a. or IV.
 _ENUMERATOR = re.compile(r'[(\[]?(?:\d+(?:\.\d+)*|[A-Za-z]|[IVXLCDM]+)')
 
@@ -149,7 +151,8 @@ def _ends(text: str, start: int, stop_at: int, stop: str, next_at: int) -> bool:
         return False
     if _BROKEN_DECIMAL.search(before) and following[:1].isdigit():
         return False
-    initial = len(word) == 1 and word.isupper()
+    # A small letter beside an abbreviation belongs to it in German: z. B., d. h., n. Chr.
+    initial = len(word) == 1 and word.isalpha() and (word.isupper() or match[2] or _SPACED.search(before))
     if initial or word in _EITHER or _DOTTED.fullmatch(word):
         # In `J. A. Smith`, `A` looks like a sentence starter, but it is an initial.
         return following in _STARTERS and not match[2]
