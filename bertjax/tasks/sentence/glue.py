@@ -14,7 +14,7 @@ from bertjax.tasks.reading.records import Files, Row, read_rows
 from bertjax.tasks.reading.sources import DatasetSplit, dataset_splits
 from bertjax.tasks.reading.splits import STEMS, split_files
 from bertjax.tasks.sentence.glue_table import TASKS
-from bertjax.tasks.sentence.task import Example, Logits, TextTask
+from bertjax.tasks.sentence.task import Example, Logits, TextTask, check_all_or_none
 from bertjax.tasks.task import option
 
 _INDEX = Column(('index', 'id', 'idx'), required=False)
@@ -102,6 +102,7 @@ class GlueTask(TextTask):
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(self.row.splits), 'choose one of them')
         records = [self._example(row, split, str(number)) for number, row in enumerate(self._read(split))]
         if self.row.splits[split].server:
+            check_all_or_none(records)
             seen: dict[str, str] = {}
             for record in records:
                 first = seen.setdefault(record.index, record.where)
