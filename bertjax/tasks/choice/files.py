@@ -43,27 +43,29 @@ class ChoiceQuestion:
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
-def read_questions(files: Files, layout: str, *, labeled: bool = True) -> list[ChoiceQuestion]:
+def read_questions(files: Files, layout: str, *, needed: bool = True) -> list[ChoiceQuestion]:
     """Reads the questions of files.
 
     Args:
       layout: 'swag' for the format of github.com/rowanz/swagaf, where test.csv has no `label`; 'codah' for the format
         of github.com/Websail-NU/CODAH, which has no header and no quoting; 'jsonl' for objects, see `parse_questions`.
-      labeled: Whether the labels are read.
+      needed: Whether every question must have a label; otherwise, an empty label, NaN or -1 means 'unknown'.
     """
     names = _COLUMNS.get(layout, ())
-    optional = ('gold-source',) if labeled else ('gold-source', 'label')
+    optional = ('gold-source',) if needed else ('gold-source', 'label')
     columns = tuple(Column((name,), required=name not in optional) for name in names)
     table = TableLayout(columns, names if layout == 'codah' else ())
-    return list(parse_questions(read_records(files, layout=table), labeled=labeled))
+    return list(parse_questions(read_records(files, layout=table), needed=needed))
 
 
-def parse_questions(records: Iterable[Record], *, labeled: bool, keep_fields: bool = False) -> Iterator[ChoiceQuestion]:
+def parse_questions(
+    records: Iterable[Record], *, needed: bool = False, prediction: bool = False
+) -> Iterator[ChoiceQuestion]:
     """Yields the questions of records with SWAG's or CODAH's columns, or with a list of endings.
 
     The second form is {"prompt": text, "endings": [texts], "label": number}. It may also have "start", the common start
     of all endings. The number of endings may vary between questions. Each question is yielded as soon as its record is
-    read. With `keep_fields`, `fields` is the record.
+    read. For a `prediction`, labels are ignored, and `fields` is the record. For `needed`, see `read_questions`.
     """
     for where, fields in records:
         if _ENDINGS[0] in fields:
@@ -86,21 +88,17 @@ def parse_questions(records: Iterable[Record], *, labeled: bool, keep_fields: bo
             if not text.strip():
                 raise UserError(where, f'an empty {name}', 'text', 'correct or remove the row')
         check_text(' '.join(texts), where)
-        label = _label(fields.get('label'), len(endings), where) if labeled else None
-        yield ChoiceQuestion(where, context, start, tuple(endings), label, group, fields if keep_fields else None)
+        label = None if prediction else _label(fields.get('label'), len(endings), where, needed=needed)
+        yield ChoiceQuestion(where, context, start, tuple(endings), label, group, fields if prediction else None)
 
 
-def _label(value: Any, endings: int, where: str) -> int:
+def _label(value: Any, endings: int, where: str, *, needed: bool) -> int | None:
     label = value.strip() if isinstance(value, str) else json.dumps(value)
     expected = f'0 to {endings - 1}'
+    if not needed and label in ('', 'null', 'NaN', 'nan', '-1'):
+        return None
     if label in ('', 'null', 'NaN'):
         raise UserError(where, 'no label', f'{expected} as label', 'correct the row')
     if label not in map(str, range(endings)):
         raise UserError(where, f'the label {label[:40]!r}', expected, 'correct the row')
     return int(label)
-
-
-def has_labels(files: Files) -> bool:
-    """Whether the first row of the files has a label. An empty label, NaN or -1 means that the label is unknown."""
-    label = next(read_records(files)).fields.get('label')
-    return str(label if label is not None else '').strip() not in ('', '-1', 'nan')

@@ -23,10 +23,10 @@ from bertjax.tasks.choice import files
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.pairs import pair_features
 from bertjax.tasks.reading.layout import Record
-from bertjax.tasks.reading.records import FORMATS, parse_records
+from bertjax.tasks.reading.records import FORMATS, Files, parse_records
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, describe_files
 from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.task import Judgment, Outputs, Task, check_same_label, option
+from bertjax.tasks.task import Judgment, Outputs, Task, check_all_or_none, check_same_label, option
 from bertjax.text.hash_split import hash64, hash_threshold
 from bertjax.text.tokenizer import Tokenizer
 
@@ -73,10 +73,9 @@ class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
         if self.dev_share + self.test_share >= 1:
             found, expected = f'{self.test_share} with dev_share={self.dev_share}', 'a sum below 1'
             raise UserError('config.task.test_share', found, expected, 'leave both at 0.1')
-        has_labels = files.has_labels if self.layout != 'codah' else None
         fix = 'give --config.data=DIR; tensorflow-datasets does not have these datasets'
         files_class = _CodahFiles if self.layout == 'codah' else SplitFiles
-        self._files = files_class(self.data, has_labels, files.LAYOUTS[self.layout], fix)
+        self._files = files_class(self.data, self._has_labels, files.LAYOUTS[self.layout], fix)
         self._mixed = False
         self.name = {'swag': 'SWAG', 'codah': 'CODAH'}.get(self.layout, self.name)
 
@@ -104,7 +103,13 @@ class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
         if self._one_file:
             return self._split_single_file(split)
         paths = self._files.require(split)
-        return files.read_questions(paths, self.layout, labeled=self._files.is_labeled(split))
+        questions = files.read_questions(paths, self.layout, needed=split != 'test')
+        check_all_or_none(questions)
+        return questions
+
+    def _has_labels(self, files: Files) -> bool:
+        del files
+        return self.records('test')[0].label is not None
 
     def _split_single_file(self, split: str) -> Questions:
         """Returns the questions of the single file that belong to a split.
@@ -132,7 +137,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
         return self.from_rows(parse_records(lines, where, FORMATS.get(bare_suffix(where), 'jsonl')))
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion]:
-        return files.parse_questions(rows, labeled=False, keep_fields=True)
+        return files.parse_questions(rows, prediction=True)
 
     def learn(self, records: Questions) -> None:
         """Prints statistics. If the number of endings varies, the loss masks missing endings.

@@ -22,8 +22,8 @@ from bertjax.tasks.reading.records import FORMATS, Files, Row, read_records
 from bertjax.tasks.reading.splits import SplitFiles
 from bertjax.tasks.relation.features import MARKERS, STARTS, describe_marks, encode_relations, role_marks
 from bertjax.tasks.relation.files import Relation, parse_relation
-from bertjax.tasks.sentence.task import Logits, TextTask, check_all_or_none
-from bertjax.tasks.task import option
+from bertjax.tasks.sentence.task import Logits, TextTask
+from bertjax.tasks.task import check_all_or_none, option
 from bertjax.text.special import is_unused
 from bertjax.text.tokenizer import Tokenizer
 
@@ -90,7 +90,8 @@ class RelationTask(TextTask):
         self.measures = tuple(dict.fromkeys((self.metric, *_METRICS)))
 
     def _have_labels(self, files: Files) -> bool:
-        return next(self._read(files)).label is not None
+        del files
+        return self.records('test')[0].label is not None
 
     @property
     def head(self) -> Head:
@@ -100,9 +101,9 @@ class RelationTask(TextTask):
     def objective(self) -> Objective:
         return RELATIONS if self.pool == 'starts' else super().objective
 
-    def _read(self, files: Files, split: str = 'test') -> Iterator[Relation]:
+    def _read(self, split: str) -> Iterator[Relation]:
         names = (self.label,) if self.label else ('relation', 'label')
-        for record in read_records(files):
+        for record in read_records(self._files.require(split)):
             name = next((name for name in names if record.fields.get(name) is not None), None)
             label = '' if name is None else record.fields[name]
             if not isinstance(label, str | int):
@@ -113,7 +114,7 @@ class RelationTask(TextTask):
             yield parse_relation(record, self.text_a, label or None, keep_fields=split != 'train')
 
     def records(self, split: str) -> Sequence[Relation]:
-        records = list(self._read(self._files.require(split), split))
+        records = list(self._read(split))
         check_all_or_none(records)
         return records
 

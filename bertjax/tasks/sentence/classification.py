@@ -15,8 +15,8 @@ from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import TEXT_FORMATS, Files, Row, read_rows
 from bertjax.tasks.reading.splits import STEMS, TableFiles
 from bertjax.tasks.sentence.labels import count_labels, find_labels
-from bertjax.tasks.sentence.task import Example, Logits, TextTask, check_all_or_none
-from bertjax.tasks.task import option
+from bertjax.tasks.sentence.task import Example, Logits, TextTask
+from bertjax.tasks.task import check_all_or_none, option
 from bertjax.text.hash_split import hash64, hash_threshold
 
 # SICK (SemEval-2014, task 1): {predicted column: its labels}.
@@ -142,7 +142,7 @@ class ClassificationTask(TextTask):
 
     def _has_labels(self, files: Files) -> bool:
         del files
-        return self._example(next(self._rows('test')), 'test').label is not None
+        return self.records('test')[0].label is not None
 
     def records(self, split: str) -> Sequence[Example]:
         shared = self.shares_dev and split in ('train', 'dev')

@@ -14,8 +14,8 @@ from bertjax.tasks.reading.records import Files, Row, read_rows
 from bertjax.tasks.reading.sources import DatasetSplit, dataset_splits
 from bertjax.tasks.reading.splits import STEMS, split_files
 from bertjax.tasks.sentence.glue_table import TASKS
-from bertjax.tasks.sentence.task import Example, Logits, TextTask, check_all_or_none
-from bertjax.tasks.task import option
+from bertjax.tasks.sentence.task import Example, Logits, TextTask
+from bertjax.tasks.task import check_all_or_none, option
 
 _INDEX = Column(('index', 'id', 'idx'), required=False)
 _HUB_FORMATS = ('.jsonl', '.parquet', '.arrow')
@@ -76,7 +76,7 @@ class GlueTask(TextTask):
 
     def splits(self) -> Sequence[str]:
         names = [split for split, source in self.row.splits.items() if not source.server and self._find(split)[0]]
-        is_labeled = lambda split: self._example(next(self._read(split)), split).label is not None  # noqa: E731
+        is_labeled = lambda split: self.records(split)[0].label is not None  # noqa: E731
         return names + list(filter(is_labeled, self.server_splits())) if self.data else names
 
     def describe_missing(self) -> str:
@@ -111,7 +111,7 @@ class GlueTask(TextTask):
                     raise UserError(record.where, f'the index {record.index} of {first}', expected, 'correct the file')
         return records
 
-    def _example(self, row: Row, split: str, number: str = '0') -> Example:
+    def _example(self, row: Row, split: str, number: str) -> Example:
         *texts, label, index = row.values
         server = self.row.splits[split].server
         if server and label is not None and label.strip() in ('-1', '-1.0'):  # an unpublished label or score

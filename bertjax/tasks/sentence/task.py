@@ -58,13 +58,6 @@ def name_texts(record: LabeledRecord) -> dict[str, str]:
     return {'text': record.first} if record.second is None else {'first': record.first, 'second': record.second}
 
 
-def check_all_or_none(records: Sequence[LabeledRecord]) -> None:
-    """Raises a UserError if only some of the records of a split have a label."""
-    unlabeled = [record.where for record in records if record.label is None]
-    if unlabeled and len(unlabeled) < len(records):
-        raise UserError(unlabeled[0], 'no label', 'a label, as for other records', 'correct or remove the record')
-
-
 @dataclasses.dataclass
 class TextTask(Task[Example, np.ndarray]):
     """The base class of text tasks. Its methods do not depend on the source of the records.

@@ -40,7 +40,7 @@ def swag(tmp_path: pathlib.Path) -> MultipleChoiceTask:
 
 
 def json_questions(text: str, *, labeled: bool) -> list[ChoiceQuestion]:
-    return list(parse_questions(parse_records(number_lines(text), 'f', 'jsonl'), labeled=labeled))
+    return list(parse_questions(parse_records(number_lines(text), 'f', 'jsonl'), needed=labeled))
 
 
 def question(context: str, *endings: str, label: int | None = 0, start: str = '') -> ChoiceQuestion:
@@ -177,6 +177,16 @@ def test_json_lines_are_read(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
     assert task.splits() == ['train'] and task.records('test')[0].label is None
     with pytest.raises(UserError, match=r'dev\.jsonl'):
         task.records('dev')
+
+
+@pytest.mark.parametrize('labels', [(0, -1), (-1, 0)])
+def test_a_partly_labeled_test_file_is_refused(tmp_path: pathlib.Path, labels: tuple[int, int]):
+    lines = [json.dumps({'prompt': 'A', 'endings': ['b', 'c'], 'label': label}) for label in labels]
+    (tmp_path / 'test.jsonl').write_text('\n'.join(lines))
+    task = MultipleChoiceTask(str(tmp_path), 16, layout='jsonl')
+    for read in (task.splits, lambda: task.records('test')):
+        with pytest.raises(UserError, match=rf'test\.jsonl:{labels.index(-1) + 1}: found no label'):
+            read()
 
 
 @pytest.mark.parametrize(

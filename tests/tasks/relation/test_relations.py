@@ -129,6 +129,9 @@ def test_the_model_card_tells_how_to_mark_the_entities(slots: Tokenizer, tokeniz
 def test_an_empty_relation_means_no_label(tacred: RelationTask, tmp_path: pathlib.Path):
     (tmp_path / 'test.json').write_text(json.dumps([{**OTHER, 'relation': ' '}]))
     assert [record.label for record in tacred.records('test')] == [None] and tacred.splits() == ['train', 'dev']
+    (tmp_path / 'test.json').write_text(json.dumps([{**OTHER, 'relation': ' '}, ROW]))
+    with pytest.raises(UserError, match=r'test\.json\[0\]: found no label'):
+        tacred.splits()
     (tmp_path / 'train.json').write_text(json.dumps([ROW, {**OTHER, 'relation': ''}]))
     with pytest.raises(UserError, match='found no label'):
         tacred.records('train')

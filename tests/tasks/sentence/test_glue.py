@@ -183,8 +183,10 @@ def test_unpublished_labels_of_a_test_file_are_no_labels(glue_copy, label):
 def test_a_partly_labeled_test_file_is_refused(glue_copy, labels):
     path, row = glue_copy / 'WNLI' / 'test.tsv', labels.index('-1')
     path.write_text('index\tsentence1\tsentence2\tlabel\n0\ta\tb\t{}\n1\tc\td\t{}\n'.format(*labels))
-    with pytest.raises(UserError, match=rf'test\.tsv:{row + 2}: found no label'):
-        GlueTask(str(glue_copy), 32, task='wnli').records('test')
+    task = GlueTask(str(glue_copy), 32, task='wnli')
+    for read in (task.splits, lambda: task.records('test')):
+        with pytest.raises(UserError, match=rf'test\.tsv:{row + 2}: found no label'):
+            read()
 
 
 def test_broken_rows_of_qqp_are_skipped(glue_copy, capsys):

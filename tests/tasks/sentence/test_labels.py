@@ -96,8 +96,9 @@ def test_a_test_file_may_have_no_labels(mails, no_label: str):
     records = task.records('test')
     assert [record.label for record in records] == [None, None] and records[0].fields['id'] == '7'
     (mails / 'test.csv').write_text(f'id,text,label\n7,a b,{no_label}\n8,c,ham\n')
-    with pytest.raises(UserError, match=r'test.csv:2: found no label'):
-        task.records('test')
+    for read in (task.splits, lambda: task.records('test')):
+        with pytest.raises(UserError, match=r'test.csv:2: found no label'):
+            read()
 
 
 def test_class_weights_are_balanced_given_or_refused(mails, capsys):
