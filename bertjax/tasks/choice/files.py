@@ -8,11 +8,12 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Column, Record, TableLayout
 from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records
-from bertjax.tasks.reading.texts import check_text
+from bertjax.tasks.reading.texts import Blank, check_text, has_blank
 
 # {layout: suffixes of its files}.
 LAYOUTS = {'swag': ('.csv', *FORMATS), 'codah': ('.tsv',), 'jsonl': NESTED}
 _ENDINGS = tuple(f'ending{i}' for i in range(4))
+_TEXTS = ('sent1', 'prompt', 'endings', *_ENDINGS)  # the fields that must not be blank
 # {layout of a table: its columns}.
 _COLUMNS = {
     'swag': ('gold-source', 'sent1', 'sent2', *_ENDINGS, 'label'),
@@ -32,6 +33,7 @@ class ChoiceQuestion:
       label: the index of the correct ending; None if unknown.
       group: the group of the question in the report: SWAG's gold-source, or CODAH's category; else ''.
       fields: all fields of the row if the question is read for prediction; else None.
+      index: the index of the row among all rows that were read.
     """
 
     where: str
@@ -41,6 +43,7 @@ class ChoiceQuestion:
     label: int | None
     group: str = ''
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
+    index: int = dataclasses.field(default=0, repr=False, compare=False)
 
 
 def read_questions(files: Files, layout: str, *, needed: bool = True) -> list[ChoiceQuestion]:
@@ -60,14 +63,18 @@ def read_questions(files: Files, layout: str, *, needed: bool = True) -> list[Ch
 
 def parse_questions(
     records: Iterable[Record], *, needed: bool = False, prediction: bool = False
-) -> Iterator[ChoiceQuestion]:
+) -> Iterator[ChoiceQuestion | Blank]:
     """Yields the questions of records with SWAG's or CODAH's columns, or with a list of endings.
 
     The second form is {"prompt": text, "endings": [texts], "label": number}. It may also have "start", the common start
     of all endings. The number of endings may vary between questions. Each question is yielded as soon as its record is
-    read. For a `prediction`, labels are ignored, and `fields` is the record. For `needed`, see `read_questions`.
+    read. For a `prediction`, labels are ignored, `fields` is the record, and a record with a blank text yields a
+    `Blank`. For `needed`, see `read_questions`.
     """
-    for where, fields in records:
+    for index, (where, fields) in enumerate(records):
+        if prediction and has_blank([fields[name] for name in _TEXTS if name in fields]):
+            yield Blank(where, 'an empty text', fields)
+            continue
         if _ENDINGS[0] in fields:
             if fields.get(name := f'ending{len(_ENDINGS)}'):
                 fix = "give JSON lines with a list 'endings' to configs/swag.py:jsonl"
@@ -89,7 +96,8 @@ def parse_questions(
                 raise UserError(where, f'an empty {name}', 'text', 'correct or remove the row')
         check_text(' '.join(texts), where)
         label = None if prediction else _label(fields.get('label'), len(endings), where, needed=needed)
-        yield ChoiceQuestion(where, context, start, tuple(endings), label, group, fields if prediction else None)
+        row = fields if prediction else None
+        yield ChoiceQuestion(where, context, start, tuple(endings), label, group, row, index)
 
 
 def _label(value: Any, endings: int, where: str, *, needed: bool) -> int | None:

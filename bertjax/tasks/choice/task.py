@@ -22,10 +22,10 @@ from bertjax.tasks.baselines import ending_baselines
 from bertjax.tasks.choice import files
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.pairs import pair_features
-from bertjax.tasks.reading.layout import Record
+from bertjax.tasks.reading.layout import Record, TableLayout
 from bertjax.tasks.reading.records import FORMATS, Files, parse_records
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, describe_files
-from bertjax.tasks.reading.texts import Line
+from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.task import Judgment, Outputs, Task, check_all_or_none, check_same_label, option
 from bertjax.text.hash_split import hash64, hash_threshold
 from bertjax.text.tokenizer import Tokenizer
@@ -132,11 +132,12 @@ class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
             raise UserError(str(tables[0]), f'no question for {split}', 'at least one', fix)
         return selected
 
-    def parse(self, lines: Iterable[Line], where: str) -> Iterator[ChoiceQuestion]:
+    def parse(self, lines: Iterable[Line], where: str) -> Iterator[ChoiceQuestion | Blank]:
         """See Task. The lines are a table, JSON objects or a JSON list, see `parse_questions`. Labels are ignored."""
-        return self.from_rows(parse_records(lines, where, FORMATS.get(bare_suffix(where), 'jsonl')))
+        format = FORMATS.get(bare_suffix(where), 'jsonl')
+        return self.from_rows(parse_records(lines, where, format, TableLayout(skip_blank_lines=True)))
 
-    def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion]:
+    def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion | Blank]:
         return files.parse_questions(rows, prediction=True)
 
     def learn(self, records: Questions) -> None:
@@ -224,7 +225,9 @@ class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
         """
         if self.layout != 'swag':
             return {}
-        lines = [f'{i},{logits.argmax()}' for i, logits in enumerate(predictions)]
+        # The server needs the indices of the rows, but an input file may have rows without text, which have no record.
+        pairs = zip(records, predictions, strict=True)
+        lines = [f'{record.index},{logits.argmax()}' for record, logits in pairs]
         return {f'{split}_predictions.csv': '\n'.join([',pred', *lines]) + '\n'}
 
 

@@ -28,6 +28,13 @@ class Blank(NamedTuple):
     fields: Mapping[str, Any] | None = None
 
 
+def has_blank(value: Any) -> bool:
+    """Whether a JSON value is null, NaN, a blank text, or a list that contains one of these."""
+    if isinstance(value, list):
+        return any(map(has_blank, value))
+    return value is None or value != value or (isinstance(value, str) and not value.strip())
+
+
 _MAX_NAMES, _MAX_LENGTH = 8, 24  # limits of `quote_names`: the number of names, and the characters of a name
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
+from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import parse_records
-from bertjax.tasks.reading.texts import Line, check_text, peek_lines, quote_names
+from bertjax.tasks.reading.texts import Blank, Line, check_text, has_blank, peek_lines, quote_names
 
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
 _FORM = 'the layout of SQuAD, {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers"}]}]}]}'
@@ -97,11 +98,11 @@ def check_questions(questions: Iterable[SquadQuestion], *, answerable: bool, nee
     return questions
 
 
-def check_ids(questions: Iterable[SquadQuestion]) -> Iterator[SquadQuestion]:
+def check_ids(questions: Iterable[SquadQuestion | Blank]) -> Iterator[SquadQuestion | Blank]:
     """Yields the questions, and raises a UserError if two have the same id. All ids are kept in memory."""
     seen: dict[str, str] = {}  # {id: location}
     for question in questions:
-        first = seen.setdefault(question.id, question.where)
+        first = question.where if isinstance(question, Blank) else seen.setdefault(question.id, question.where)
         if first != question.where:
             found = f'{question.id!r}, as in {first.rpartition("/")[2]}'
             raise UserError(f'{question.where}.id', found, 'a different id', 'make the ids different')
@@ -129,7 +130,14 @@ def parse_question_row(row: Mapping[str, Any], at: str, *, labeled: bool = True)
     return _question(row, at, context, default_id=at.rpartition('/')[2])
 
 
-def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
+def parse_input_rows(rows: Iterable[Record]) -> Iterator[SquadQuestion | Blank]:
+    """Yields the unlabeled question of each row, or a `Blank` if its question or context is blank."""
+    for at, row in rows:
+        is_blank = has_blank([row[name] for name in ('question', 'context') if name in row])
+        yield Blank(at, 'an empty text', row) if is_blank else parse_question_row(row, at, labeled=False)
+
+
+def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion | Blank]:
     """Yields unlabeled questions from SQuAD's JSON, or from JSON lines or a list of {"question": …, "context": …}.
 
     A question in JSON lines is yielded as soon as its line is read.
@@ -143,8 +151,7 @@ def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
         expected = 'SQuAD\'s JSON, or lines {"question": …, "context": …}'
         raise UserError(where, 'an empty input', expected, 'add a question')
     if has_rows(first_lines[0]):
-        rows = parse_records(lines, where, 'jsonl')
-        questions = (parse_question_row(row, at, labeled=False) for at, row in rows)
+        questions = parse_input_rows(parse_records(lines, where, 'jsonl'))
         return check_ids(questions) if is_file else questions
     text = '\n'.join(line for _, line in lines)
     return check_ids(parse_squad_json(text, where, labeled=False))

@@ -18,10 +18,10 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.tasks.pairs import join_pair
 from bertjax.tasks.reading.layout import Record
-from bertjax.tasks.reading.texts import Line
+from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.squad.answers import SPANS_PER_BEST, Answers, AnswerSpan, best_spans, rank_answers
 from bertjax.tasks.squad.files import SquadFiles
-from bertjax.tasks.squad.questions import SquadQuestion, check_ids, parse_input, parse_question_row
+from bertjax.tasks.squad.questions import SquadQuestion, check_ids, parse_input, parse_input_rows
 from bertjax.tasks.squad.windows import (
     answer_tokens,
     choose_windows,
@@ -101,12 +101,12 @@ class SquadTask(Task[SquadQuestion, Answers]):
         """Whether a question may have no answer."""
         return self.version == '2.0'
 
-    def parse(self, lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
+    def parse(self, lines: Iterable[Line], where: str) -> Iterator[SquadQuestion | Blank]:
         """See Task; the format is SQuAD's JSON or JSON lines {"question": …, "context": …}. Answers are ignored."""
         return parse_input(lines, where)
 
-    def from_rows(self, rows: Iterator[Record]) -> Iterator[SquadQuestion]:
-        return check_ids(parse_question_row(row, at, labeled=False) for at, row in rows)
+    def from_rows(self, rows: Iterator[Record]) -> Iterator[SquadQuestion | Blank]:
+        return check_ids(parse_input_rows(rows))
 
     def learn(self, records: Sequence[SquadQuestion]) -> None:
         """Prints the numbers of questions and texts, and the answers that differ from the text at `answer_start`."""

@@ -179,6 +179,23 @@ def test_json_lines_are_read(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
         task.records('dev')
 
 
+@pytest.mark.parametrize(
+    ('where', 'rows', 'blank'),
+    [
+        ('f', '{"prompt": "A", "endings": ["b", "c"]}\n', '{"prompt": "", "endings": ["d", "e"]}\n'),
+        ('f', '{"prompt": "A", "endings": ["b", "c"]}\n', '{"prompt": "D", "endings": ["e", null]}\n'),
+        ('f.csv', '0,v,3,s,A,,g,b,c,d,e,0\n', ',,,,,,,,,,,\n'),
+        ('f.csv', '0,v,3,s,A,,g,b,c,d,e,0\n', '0,v,3,s,D,,g,e,f, ,h,0\n'),
+    ],
+)
+def test_a_row_with_a_blank_text_has_no_prediction(swag: MultipleChoiceTask, where: str, rows: str, blank: str):
+    text = f'{rows}{blank}{rows}'
+    first, skipped, last = swag.parse(number_lines(f'{HEADER}\n{text}' if where == 'f.csv' else text), where)
+    assert first.context == last.context == 'A' and skipped.kind == 'an empty text' and skipped.fields
+    files = swag.official_files('f', [first, last], [np.eye(2)[1]] * 2)
+    assert files == {'f_predictions.csv': ',pred\n0,1\n2,1\n'}
+
+
 @pytest.mark.parametrize('labels', [(0, -1), (-1, 0)])
 def test_a_partly_labeled_test_file_is_refused(tmp_path: pathlib.Path, labels: tuple[int, int]):
     lines = [json.dumps({'prompt': 'A', 'endings': ['b', 'c'], 'label': label}) for label in labels]

@@ -7,7 +7,7 @@ import pytest
 from squad_world import GOOD, qa, squad_json
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.texts import number_lines
+from bertjax.tasks.reading.texts import Blank, number_lines
 from bertjax.tasks.squad.files import read_questions
 from bertjax.tasks.squad.questions import (
     SquadQuestion,
@@ -165,13 +165,23 @@ def test_files_may_be_gzipped_and_have_a_byte_order_mark(tmp_path):
 
 
 def test_json_lines_are_parsed():
-    text = '{"question": "who", "context": "a\\tb 😀"}\r\n\n{"id": "x", "question": "", "context": "", "k": 1}\n'
-    assert parse_text(text) == [SquadQuestion('1', 'who', 'a\tb 😀'), SquadQuestion('x', '', '')]
+    text = '{"question": "who", "context": "a\\tb 😀"}\r\n\n{"id": "x", "question": "w", "context": "c", "k": 1}\n'
+    assert parse_text(text) == [SquadQuestion('1', 'who', 'a\tb 😀'), SquadQuestion('x', 'w', 'c')]
     for indent in (None, 1):
         as_list = json.dumps(
-            [{'question': 'who', 'context': 'a'}, {'id': 'x', 'question': '', 'context': ''}], indent=indent
+            [{'question': 'who', 'context': 'a'}, {'id': 'x', 'question': 'w', 'context': 'c'}], indent=indent
         )
-        assert parse_text(as_list) == [SquadQuestion('0', 'who', 'a'), SquadQuestion('x', '', '')]
+        assert parse_text(as_list) == [SquadQuestion('0', 'who', 'a'), SquadQuestion('x', 'w', 'c')]
+
+
+@pytest.mark.parametrize('change', [{'context': ''}, {'context': None}, {'question': ' '}])
+def test_a_row_with_a_blank_text_has_no_prediction(change):
+    rows = [{'question': 'who', 'context': 'a'} | new for new in ({}, change, {})]
+    lines = list(number_lines(''.join(json.dumps(row) + '\n' for row in rows)))
+    for questions in (parse_input(lines, 'in'), parse_input(iter(lines), 'in')):
+        assert list(questions) == [
+            SquadQuestion('1', 'who', 'a'), Blank('in:2', 'an empty text', rows[1]), SquadQuestion('3', 'who', 'a'),
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

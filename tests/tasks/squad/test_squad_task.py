@@ -20,6 +20,7 @@ from bertjax.model.config import BertConfig
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.squad.answers import Answers, AnswerSpan
+from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.task import SquadTask
 
 CONTEXTS = ['the red fox is in the house', 'it is a house\r\nof 😀 cafe\u0301s', 'who?']
@@ -166,10 +167,10 @@ def test_the_report_counts_whether_there_is_an_answer(letters):
 
 
 def test_questions_without_labels_are_answered(letters):
-    lines = '{"question": "who", "context": "red \\ud83d\\ude00 fox"}\n{"question": "", "context": ""}\n'
+    lines = '{"question": "who", "context": "red \\ud83d\\ude00 fox"}\n'
     for version in ('1.1', '2.0'):
         task = make(version)
-        questions = list(task.parse(number_lines(lines), '<stdin>'))
+        questions = [*task.parse(number_lines(lines), '<stdin>'), SquadQuestion('2', '', '')]
         features = task.features(questions, letters, training=False)
         outputs = oracle(features)
         outputs['start_logits'][0][5] = outputs['end_logits'][0][7] = 80.0
