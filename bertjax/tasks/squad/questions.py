@@ -161,9 +161,10 @@ def has_rows(line: str) -> bool:
     """Whether `line`, the first line of a text, is a row or starts a list of rows, and is not SQuAD's JSON."""
     if line.lstrip().startswith('['):
         return True
-    # The first line of SQuAD's JSON contains "data", or is incomplete JSON.
+    # The first line of SQuAD's JSON contains "data", which may also be a field of a row, or is incomplete JSON.
     try:
-        return 'data' not in json.loads(line)
+        root = json.loads(line)
+        return 'question' in root or 'data' not in root
     except (ValueError, TypeError, RecursionError):
         return '"question"' in line and '"data"' not in line
 

@@ -167,6 +167,8 @@ def test_files_may_be_gzipped_and_have_a_byte_order_mark(tmp_path):
 def test_json_lines_are_parsed():
     text = '{"question": "who", "context": "a\\tb 😀"}\r\n\n{"id": "x", "question": "w", "context": "c", "k": 1}\n'
     assert parse_text(text) == [SquadQuestion('1', 'who', 'a\tb 😀'), SquadQuestion('x', 'w', 'c')]
+    row = {'id': 7, 'question': 'who', 'context': 'a', 'data': [1]}
+    assert parse_text(f'{json.dumps(row)}\n' + text) == [SquadQuestion('7', 'who', 'a'), *parse_text('\n' + text)]
     for indent in (None, 1):
         as_list = json.dumps(
             [{'question': 'who', 'context': 'a'}, {'id': 'x', 'question': 'w', 'context': 'c'}], indent=indent
