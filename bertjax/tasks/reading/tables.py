@@ -32,16 +32,17 @@ def _csv_cells(lines: Iterable[Line], where: str) -> _Cells:
 def _drop_blank(numbered: _Cells, where: str, layout: TableLayout) -> _Cells:
     """Drops blank lines and rows of empty cells at the end of a table.
 
-    For blank lines and rows of empty cells before another row, see `skip_blank_lines` of TableLayout.
+    For blank lines and rows of empty cells before another row, see `skip_blank_lines` and `max_broken_rows` of
+    TableLayout.
     """
     blank: list[tuple[int, list[str]]] = []
     for number, cells in numbered:
         if len(cells) != 1 and not any(cells):  # spreadsheet programs save a blank row as empty cells
             blank.append((number, cells))
             continue
-        if blank and not layout.skip_blank_lines:
+        if blank and not layout.skip_blank_lines and not layout.max_broken_rows:
             raise UserError(f'{where}:{blank[0][0]}', 'a blank line', 'a row', 'remove the line')
-        yield from (row for row in blank if row[1])
+        yield from (row for row in blank if row[1] or layout.max_broken_rows)
         blank.clear()
         yield number, cells
 

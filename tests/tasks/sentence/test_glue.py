@@ -191,9 +191,10 @@ def test_a_partly_labeled_test_file_is_refused(glue_copy, labels):
 
 def test_broken_rows_of_qqp_are_skipped(glue_copy, capsys):
     path = glue_copy / 'QQP' / 'train.tsv'
-    path.write_text(path.read_text() + '9\t7\t8\thalf a question\nthe rest\tb\t0\n')
+    path.write_text(path.read_text() + '9\t7\t8\thalf a question\n\nthe rest\tb\t0\n\n')
     assert len(GlueTask(str(glue_copy), 32, task='qqp').records('train')) == ROWS
-    assert f'skipped 2 rows with a wrong number of columns, in lines {ROWS + 2}, {ROWS + 3}' in capsys.readouterr().out
+    lines = f'{ROWS + 2}, {ROWS + 3}, {ROWS + 4}'
+    assert f'skipped 3 rows with a wrong number of columns, in lines {lines}\n' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
