@@ -22,14 +22,16 @@ from bertjax.tasks.baselines import ending_baselines
 from bertjax.tasks.choice import files
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.pairs import pair_features
-from bertjax.tasks.reading.layout import Record, TableLayout
+from bertjax.tasks.reading.layout import Column, Record, TableLayout
 from bertjax.tasks.reading.records import FORMATS, Files, parse_records
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, describe_files
-from bertjax.tasks.reading.texts import Blank, Line
+from bertjax.tasks.reading.texts import Blank, Line, peek_lines
+from bertjax.tasks.sentence.input import detect_format
 from bertjax.tasks.task import Judgment, Outputs, Task, check_all_or_none, check_same_label, option
 from bertjax.text.hash_split import hash64, hash_threshold
 from bertjax.text.tokenizer import Tokenizer
 
+_SWAG_COLUMNS = (Column(('sent1',)), Column(('ending0',)))  # by which an input without a suffix is recognized
 Questions, Choices = Sequence[ChoiceQuestion], Sequence[np.ndarray]
 
 
@@ -134,7 +136,9 @@ class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[ChoiceQuestion | Blank]:
         """See Task. The lines are a table, JSON objects or a JSON list, see `parse_questions`. Labels are ignored."""
-        format = FORMATS.get(bare_suffix(where), 'jsonl')
+        lines, first_lines = peek_lines(lines)
+        detected = detect_format(''.join(first_lines), _SWAG_COLUMNS)
+        format = FORMATS.get(bare_suffix(where), 'jsonl' if detected == 'lines' else detected)
         return self.from_rows(parse_records(lines, where, format, TableLayout(skip_blank_lines=True)))
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion | Blank]:

@@ -46,7 +46,7 @@ def read_input(
     if format in ('lines', 'tsv'):
         first_line = first_lines[-1] if first_lines else ''
         is_headerless = format == 'tsv' and len(first_line.split('\t')) == len(headerless_columns) > 1
-        format = 'tsv' if is_headerless else _detect_format(first_line, columns)
+        format = 'tsv' if is_headerless else detect_format(first_line, columns)
     names = {'tsv': 'a table with tabs', 'csv': 'a table with commas', 'jsonl': 'JSON lines', 'json': 'JSON'}
     texts = 2 if tabs and first_lines and '\t' in first_lines[-1] else len(columns)
     if not quiet:
@@ -75,8 +75,8 @@ def _plain_rows(lines: Iterable[Line], where: str, texts: int, keep_tabs: bool) 
         yield Row(location, cells)
 
 
-def _detect_format(line: str, columns: Sequence[Column]) -> str:
-    """Returns the format of a file, detected from its first line with text."""
+def detect_format(line: str, columns: Sequence[Column]) -> str:
+    """Returns 'tsv', 'csv', 'jsonl' or 'lines', the format detected from the first line with text of a file."""
     try:
         csv_cells = next(csv.reader([line]), [])
     except csv.Error:  # a field is too long, or contains a carriage return

@@ -167,8 +167,9 @@ def test_json_lines_are_read(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
     as_list = f'[{lines.strip().replace(chr(10) * 2, ",")}]'
     assert [record.endings for record in swag.parse(number_lines(as_list), 'in')] == [r.endings for r in records]
     table = 'sent1,sent2,ending0,ending1,ending2,ending3\nA,s,b,c,d,e\n'
-    (record,) = swag.parse(number_lines(table), 'test.csv')
-    assert (record.context, record.start, record.endings) == ('A', 's', ('b', 'c', 'd', 'e'))
+    for where in ('test.csv', 'standard input'):
+        (record,) = swag.parse(number_lines(table), where)
+        assert (record.context, record.start, record.endings) == ('A', 's', ('b', 'c', 'd', 'e'))
     for split in ('train', 'test'):
         (tmp_path / f'{split}.jsonl').write_text(lines)
     task = MultipleChoiceTask(str(tmp_path), 16, layout='jsonl')
