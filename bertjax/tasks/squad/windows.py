@@ -4,6 +4,7 @@ Unlike in run_squad.py, answers are character offsets in the context, so no text
 """
 
 import re
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,15 +29,17 @@ def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
       'elsewhere' if `start` counts bytes or UTF-16 units, or for the nearest occurrence as whole words; 'missing' for
       no match, with 0 as first character and end.
     """
-    if answer.strip() and context.startswith(answer, start):
+    # A position outside the context, such as -1 for an unknown position, must match nothing.
+    offset = start if 0 <= start < sys.maxsize else sys.maxsize
+    if answer.strip() and context.startswith(answer, offset):
         return 'exact', start, start + len(answer)
     words = r'\s+'.join(map(re.escape, answer.split()))
     if words:
-        match = re.compile(rf'\s*({words})').match(context, start)
+        match = re.compile(rf'\s*({words})').match(context, offset)
         if match:
             return 'spaces', match.start(1), match.end(1)
         for encoding, size in (('utf-8', 1), ('utf-16-le', 2)):
-            begin = context.encode(encoding, 'surrogatepass')[: size * start].decode(encoding, 'ignore')
+            begin = context.encode(encoding, 'surrogatepass')[: size * offset].decode(encoding, 'ignore')
             if context.startswith(answer, len(begin)):
                 return 'elsewhere', len(begin), len(begin) + len(answer)
         occurrences = [match.span() for match in re.finditer(rf'(?<!{_LETTER}){words}(?!{_LETTER})', context)]

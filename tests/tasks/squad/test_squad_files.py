@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 from etils import epath
-from squad_world import GOOD, qa, squad_json, write
+from squad_world import GOOD, letters_tokenizer, qa, squad_json, write
 
 from bertjax.errors import UserError
 from bertjax.tasks.squad.questions import SquadQuestion, check_questions, parse_squad_json
@@ -180,6 +180,18 @@ def test_files_with_one_question_per_row_are_read(tmp_path, name: str, form: str
     questions = SquadTask(data=str(tmp_path), seq_len=100, version='2.0').records('train')
     assert [(q.id, q.answers, q.starts) for q in questions[:2]] == [('q1', ('red',), (2,)), ('7', (), ())]
     assert questions[2].answers == ('y',) and questions[2].id.startswith(name)
+
+
+@pytest.mark.parametrize('start', [-1, 99, 10**30])
+def test_an_answer_at_a_position_outside_the_context_is_moved(tmp_path, capsys, start: int):
+    write(tmp_path / 'train-v1.1.json', squad_json({'context': 'a red house', 'qas': [qa('q', (('red', start),))]}))
+    task = SquadTask(data=str(tmp_path), seq_len=100)
+    records = task.records('train')
+    task.learn(records)
+    assert f"nearest occurrence in the text is used: 1\n  q: 'red' at {start}, found at 2\n" in capsys.readouterr().out
+    tokenizer = letters_tokenizer()
+    features = task.features(records, tokenizer, training=True)
+    assert tokenizer.pieces[features.tokens[features.row['start'][0]]] == 'red'
 
 
 @pytest.mark.parametrize('form', ['layout', 'lines', 'list'])

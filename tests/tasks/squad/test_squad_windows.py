@@ -199,6 +199,10 @@ def test_empty_texts_have_a_row(letters):
         ('東京は2010年', '10', 0, ('missing', 0, 0)),
         ('北京是首都。人住在北京。', '北京', 27, ('elsewhere', 9, 11)),  # bytes
         ('北京是首都。人住在北京。北京很大。', '北京', 27, ('elsewhere', 9, 11)),
+        ('red fox, red', 'red', -1, ('elsewhere', 0, 3)),
+        ('red fox, red', 'd', -1, ('missing', 0, 0)),
+        ('red fox, red', 'red', 99, ('elsewhere', 9, 12)),
+        ('red fox, red', 'red', 10**30, ('elsewhere', 9, 12)),
     ],
 )
 def test_find_answer_corrects_the_start(context, answer, start, expected):
