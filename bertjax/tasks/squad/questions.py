@@ -103,8 +103,8 @@ def check_ids(questions: Iterable[SquadQuestion | Blank]) -> Iterator[SquadQuest
     for question in questions:
         first = question.where if isinstance(question, Blank) else seen.setdefault(question.id, question.where)
         if first != question.where:
-            found = f'{question.id!r}, as in {first.rpartition("/")[2]}'
-            raise UserError(f'{question.where}.id', found, 'a different id', 'make the ids different')
+            found = f'the id {question.id!r}, as in {first.rpartition("/")[2]}'
+            raise UserError(question.where, found, 'a different id', 'give every question its own id')
         yield question
 
 

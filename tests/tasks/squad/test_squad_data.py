@@ -141,7 +141,7 @@ def test_invalid_json_is_an_error_with_its_path(content, where, found):
 
 def test_repeated_ids_are_refused():
     content = squad_json({'context': 'red', 'qas': [qa('a'), qa('b')]}, {'context': 'red', 'qas': [qa('b')]})
-    with pytest.raises(UserError, match=r"paragraphs\[1\].qas\[0\].id: found 'b', as in f.json:data\[0\].p.*.qas\[1\]"):
+    with pytest.raises(UserError, match=r"paragraphs\[1\].qas\[0\]: found the id 'b', as in f.json:d.*.qas\[1\]"):
         parse(content)
 
 
@@ -199,8 +199,13 @@ def test_a_row_with_a_blank_text_has_no_prediction(change):
         ('{"question": "w", "context": }', 'in:1', 'Expecting value: line 1 column 30'),
         (
             '{"question": "w", "context": "x"}\n{"id": "1", "question": "w", "context": "x"}',
-            'in:2.id',
-            "'1', as in in:1",
+            'in:2',
+            "the id '1', as in in:1",
+        ),
+        (
+            '{"id": "2", "question": "w", "context": "x"}\n{"question": "w", "context": "x"}',
+            'in:2',
+            "the id '2', as in in:1",
         ),
         ('{"id": [5], "question": "w", "context": "x"}', 'in:1.id', '[5]'),
         ('{"data": [}', 'in:1:11', 'Expecting value'),
@@ -224,7 +229,7 @@ def test_input_in_the_layout_of_squad_needs_no_answers():
 
 def test_the_error_about_a_repeated_id_names_the_first_line():
     text = '{"id": "a", "question": "w", "context": "x"}\n' * 2
-    with pytest.raises(UserError, match=r"in:2.id: found 'a', as in in:1"):
+    with pytest.raises(UserError, match=r"in:2: found the id 'a', as in in:1"):
         parse_text(text)
 
 
@@ -232,6 +237,6 @@ def test_the_id_of_a_row_without_an_id_is_its_number():
     row = {'question': 'w', 'context': 'x'}
     places = ('gs://b/x.parquet[3]', 'run:1/x.parquet[4]', 'in:5')
     assert [parse_question_row(row, at, labeled=False).id for at in places] == ['3', '4', '5']
-    with pytest.raises(UserError, match=r"^a/x.parquet\[1\].id: found 'q', as in x.parquet\[0\]"):
+    with pytest.raises(UserError, match=r"^a/x.parquet\[1\]: found the id 'q', as in x.parquet\[0\]"):
         rows = (parse_question_row({**row, 'id': 'q'}, f'a/x.parquet[{i}]', labeled=False) for i in range(2))
         list(check_ids(rows))

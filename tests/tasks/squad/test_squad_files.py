@@ -206,7 +206,7 @@ def test_all_shards_of_a_split_are_read(tmp_path, form: str):
     task = SquadTask(data=str(tmp_path), seq_len=100)
     assert [(q.id, q.answers) for q in task.records('train')] == [(name, ('red',)) for name in 'abc']
     (tmp_path / 'train-00000-of-00002.json').write_text((tmp_path / 'train-00001-of-00002.json').read_text())
-    with pytest.raises(UserError, match=r"00001-of-00002.json.*\.id: found 'b', as in train-00000-of-00002.json"):
+    with pytest.raises(UserError, match=r"00001-of-00002.json.*: found the id 'b', as in train-00000-of-00002.json"):
         task.records('train')
 
 
