@@ -47,7 +47,7 @@ from bertjax.model.row_packing import BatchLayout
 from bertjax.parallel.partition import replicated
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.exported import with_seq_len
-from bertjax.tasks.relation.task import RelationTask
+from bertjax.tasks.sentence.task import TextTask
 from bertjax.tasks.task import Task
 from bertjax.terminal import filter_log
 from bertjax.text.tokenizer import Tokenizer
@@ -191,6 +191,8 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
     def batch(self, texts: Texts, pairs: Texts | Sequence[Sequence[str]] | None = None) -> dict[str, np.ndarray]:
         """Converts texts or text pairs to arrays for `apply`.
 
+        The rows of a model that classifies texts are those of `classify`, so longer texts are truncated as there.
+
         Args:
           texts: One text or several. Texts for a relation model have the marks << a >> and [[ b ]].
           pairs: The second text of each pair. For a multiple-choice model, the endings of each text.
@@ -202,7 +204,8 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
           function is compiled only a few times.
 
         Raises:
-          UserError: There are no texts, a multiple-choice model gets no endings, or the model needs further inputs.
+          UserError: There are no texts, a multiple-choice model gets no endings, a classification model gets pairs but
+            was trained on single texts, or the reverse, a text has several windows, or the model needs further inputs.
         """
         if not as_text_list(texts):
             raise UserError('texts', 'no texts', 'at least one text', 'pass a text')
@@ -212,8 +215,13 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
             raise UserError(self._model.where, found, expected, 'train it with its recipe, or give another model')
         if isinstance(self.task, MultipleChoiceTask):
             features = self._choices(self.task, texts, pairs)
-        elif isinstance(self.task, RelationTask):
-            features = self.task.features(text_records(self._model, texts, pairs), self.tokenizer, training=False)
+        elif isinstance(self.task, TextTask):
+            records = text_records(self._model, texts, pairs)
+            features = self.task.features(records, self.tokenizer, training=False)
+            if len(features) > len(records):  # each row of the batch stands for one text
+                windows = np.bincount(features.record)
+                i, expected = windows.argmax(), f'a text that fits into one window of {self.task.seq_len} tokens'
+                raise UserError(f'texts[{i}]', f'a text of {windows[i]} windows', expected, 'split it, or use classify')
         else:
             features = self._features(texts, pairs)
         longest = features.lengths.max(keepdims=True)

@@ -25,6 +25,8 @@ from bertjax.inference.masked_methods import Filling, JointFilling, Score
 from bertjax.inference.task_methods import ChoiceAnswer, TaggedWords
 from bertjax.tasks.registry import options_with_kind
 from bertjax.tasks.relation.task import RelationTask
+from bertjax.tasks.sentence.classification import ClassificationTask
+from bertjax.tasks.sentence.task import TextTask
 
 TEXTS = ['the river runs', 'a bird sings over the old house', 'stone']
 
@@ -209,20 +211,43 @@ def test_wrong_heads_and_wrong_inputs_are_errors(tuned, trained, tmp_path):
             call()
 
 
-def test_a_batch_of_a_relation_model_has_its_own_marks(trained, tmp_path):
+def with_task(trained: pathlib.Path, folder: pathlib.Path, task: TextTask) -> bertjax.Bert:
+    """Loads the export with a random head for two labels, and with the task."""
     weights = np.random.default_rng(0).standard_normal((2, 32)).astype(np.float32)
     tensors = {'classifier.weight': weights, 'classifier.bias': np.zeros(2, np.float32)}
-    path = variant(trained, tmp_path / 'x', 'cls.', tensors, architectures=['BertForSequenceClassification'])
-    task = RelationTask('', 24, labels=('no_relation', 'near'))
+    path = variant(trained, folder, 'cls.', tensors, architectures=['BertForSequenceClassification'])
     text = make_task_json(options_with_kind(task), task, read_config(str(path)), task.seq_len)
     (path / 'task.json').write_text(text)
-    model, text = bertjax.load(path), 'the << bird >> runs near a [[ house ]]'
-    batch = model.batch(text)
-    (logits,) = model.apply(model.params, batch)['logits']
-    expected = list(model.classify(text)['probabilities'].values())
+    return bertjax.load(path)
+
+
+def check_batch(model: bertjax.Bert, texts: list[str]) -> None:
+    """Compares the logits of `apply` and `batch` with the probabilities of `classify`."""
+    logits = model.apply(model.params, model.batch(texts))['logits']
+    expected = [list(answer['probabilities'].values()) for answer in model.classify(texts)]
     np.testing.assert_allclose(jax.nn.softmax(logits), expected, rtol=1e-5)
+
+
+def test_a_batch_of_a_relation_model_has_its_own_marks(trained, tmp_path):
+    model = with_task(trained, tmp_path / 'x', RelationTask('', 24, labels=('no_relation', 'near')))
+    check_batch(model, ['the << bird >> runs near a [[ house ]]'])
     with pytest.raises(UserError, match='no entity between << and >>'):
         model.batch('the bird')
+
+
+@pytest.mark.parametrize('long', ['truncate', 'head_tail', 'windows'])
+def test_a_batch_has_the_rows_of_classify(trained, tmp_path, long):
+    task = ClassificationTask('', 8, long=long, labels=('no', 'yes'))
+    task.trained_texts = 1
+    model, text = with_task(trained, tmp_path / 'x', task), 'the river runs under the old house near a green field'
+    if long == 'windows':
+        check_batch(model, ['stone', 'the bird'])
+        with pytest.raises(UserError, match=r'^texts\[1\]: found a text of \d+ windows, expected .* 8 tokens; split'):
+            model.batch(['stone', text])
+    else:
+        check_batch(model, ['stone', text])
+    with pytest.raises(UserError, match='found pairs, expected single texts'):
+        model.batch('a', 'the')
 
 
 @pytest.mark.slow
