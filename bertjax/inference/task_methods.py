@@ -229,7 +229,7 @@ def tag_sentences(runner: Runner, sentences: Sequence[str | Sequence[str]], stra
             records.append(Sentence(where, words, None, document, text=sentence, offsets=offsets))
         else:
             records.append(Sentence(where, tuple(as_text_list(sentence, where)), None, document))
-        document += not (sentence.strip() if isinstance(sentence, str) else sentence)  # as a blank line of a text file
+        document += not len(sentence.strip() if isinstance(sentence, str) else sentence)  # as a blank line of a file
     if strategy not in STRATEGIES:
         expected = 'one of ' + ', '.join(STRATEGIES)
         raise UserError('aggregation_strategy', format_value(strategy), expected, "omit it for 'first'")

@@ -184,6 +184,7 @@ def test_wrong_heads_and_wrong_inputs_are_errors(tuned, trained, tmp_path):
             bertjax.load(tmp_path / 'ner')
     assert tagger.tag('')['tags'] == () and tagger.tag([[]])[0]['entities'] == []
     assert [len(row['tags']) for row in tagger.tag(['', 'a bird', ''])] == [0, 2, 0]
+    assert tagger.tag([np.array(['a', 'bird']), np.array([])]) == tagger.tag([['a', 'bird'], []])
     weights = {'classifier.weight': np.ones((1, 32), np.float32), 'classifier.bias': np.zeros(1, np.float32)}
     facts = {'architectures': ['BertForMultipleChoice']}
     chooser = bertjax.load(variant(trained, tmp_path / 'choice', 'cls.', weights, **facts))
