@@ -195,7 +195,7 @@ def test_wrong_heads_and_wrong_inputs_are_errors(tuned, trained, tmp_path):
         chooser.batch('a')
     assert chooser.choose('a', ['bird', 'stone']).keys() == ChoiceAnswer.__annotations__.keys()
     assert tagger.tag('a bird').keys() == TaggedWords.__annotations__.keys()
-    for endings in (3, [['bird', 3]], [3, 'bird']):
+    for endings in (None, 3, [['bird', 3]], [3, 'bird']):
         with pytest.raises(UserError, match=r'^endings'):
             chooser.choose(['a'], endings)
     for sentences in (3, [3], [['a', 3]], {'a': 'bird'}):
