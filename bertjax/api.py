@@ -153,11 +153,9 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         compiled functions of this model.
 
         Raises:
-          ValueError: The names or shapes of `params` are not those of this model's parameters.
+          UserError: `params` has other paths or shapes than this model's parameters, or a leaf that is not floating.
         """
-        shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, self.params)]
-        if shapes[0] != shapes[1]:
-            raise ValueError('the parameters differ in names or shapes from the parameters of this model')
+        params = _match_params(params, self.params)
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         old, new = flat_paths(self.params), flat_paths(params)
@@ -248,6 +246,24 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
 
     def __repr__(self) -> str:
         return self._model.describe()
+
+
+def _match_params(params: Any, like: Any) -> Any:
+    """Returns the leaves of `params` as a tree like `like`. Raises a UserError for the first path that differs."""
+    name = functools.partial(jax.tree_util.keystr, simple=True, separator='/')
+    new, old = ({name(path): x for path, x in jax.tree.flatten_with_path(tree)[0]} for tree in (params, like))
+
+    def describe(leaves: dict[str, Any], path: str) -> str:
+        if path not in leaves:
+            return 'nothing'
+        dtype = getattr(leaves[path], 'dtype', type(leaves[path]))
+        return f'{"float" if jnp.issubdtype(dtype, jnp.floating) else dtype} {list(np.shape(leaves[path]))}'
+
+    for path in {**old, **new}:
+        found, expected = describe(new, path), describe(old, path)
+        if found != expected:
+            raise UserError(f'params, {path}', found, expected, 'pass a tree with the structure of bert.params')
+    return jax.tree.unflatten(jax.tree.structure(like), [new[path] for path in old])
 
 
 def make_apply(module: nn.Module) -> Callable[..., dict[str, jax.Array]]:

@@ -87,7 +87,7 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
             wrong = f'refused, but wrote {sorted(new_files)[:5]}'
         outcome = str(error)
     except BaseException as error:
-        wrong = outcome = '' if method == 'with_params' and isinstance(error, ValueError) else repr(error)
+        wrong = outcome = repr(error)
     else:
         wrong, outcome = _wrong(method, arguments, result, root), 'done'
     if wrong:

@@ -104,8 +104,16 @@ def test_with_params_replaces_the_parameters_in_a_copy(bert):
     np.testing.assert_array_equal(bert.encode(TEXTS), before)
     on_host = bert.with_params(jax.device_get(bert.params))  # placed once, not for each batch
     assert jax.tree.map(lambda x: x.sharding, on_host.params) == jax.tree.map(lambda x: x.sharding, bert.params)
-    with pytest.raises(ValueError, match='differ in names or shapes'):
-        bert.with_params(changed['encoder'])
+    pooler, path = changed['pooler'], 'params, pooler/bias: found'
+    for wrong, message in (
+        (changed['encoder'], r'params, encoder/\S+: found nothing, expected float \[.*; pass a tree'),
+        (changed | {'pooler': {**pooler, 'bias': np.zeros(3)}}, rf'{path} float \[3\], expected float \[32\]'),
+        (changed | {'pooler': {**pooler, 'bias': np.zeros(32, np.int32)}}, rf'{path} int32 \[32\], expected float \['),
+        (changed | {'other': np.zeros(3)}, r'params, other: found float \[3\], expected nothing'),
+        (None, r'params, \S+: found nothing'),
+    ):
+        with pytest.raises(UserError, match=f'^{message}'):
+            bert.with_params(wrong)
 
 
 def test_repr_describes_the_model(bert, trained):
