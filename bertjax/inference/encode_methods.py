@@ -104,11 +104,13 @@ class EncodeMethods:
         _check_precision(precision, values['pool'], calibration)
         encoding = resolve_encoding(self._model, prompt=prompt, **values)
         prompted = [encoding.prompt + text for text in as_text_list(texts)]
+        width = encoding.width(self._model.config)
+        ranges = _find_ranges(calibration, len(prompted), width) if precision == 'int8' else None
         rows = encode(self._runner, self._features(prompted, pairs), encoding) if prompted else []
         if encoding.pool == 'none':
             return match_input(texts, rows)
-        x = np.stack(rows) if rows else np.zeros((0, encoding.width(self._model.config)), np.float32)
-        ranges = _find_ranges(x, calibration) if precision == 'int8' else None
+        x = np.stack(rows) if rows else np.zeros((0, width), np.float32)
+        ranges = value_ranges(x) if precision == 'int8' and ranges is None else ranges
         return match_input(texts, quantize(x, precision, ranges))
 
     @overload
@@ -178,14 +180,12 @@ def _check_precision(precision: str, pool: str, calibration: np.ndarray | None) 
         )
 
 
-def _find_ranges(x: np.ndarray, calibration: np.ndarray | None) -> np.ndarray:
-    """Returns the range of each dimension of `calibration`, or of x [N, D] if there is none: float32 [2, D]."""
-    if calibration is None and len(x) == 1:
+def _find_ranges(calibration: np.ndarray | None, count: int, width: int) -> np.ndarray | None:
+    """Returns the ranges of `calibration` for `count` vectors, float32 [2, width], or None if there is none."""
+    if calibration is None and count == 1:
         fix = 'pass vectors of other texts: each dimension needs a range'
         raise UserError('calibration', "nothing for a single vector with precision='int8'", 'vectors', fix)
-    if calibration is None:
-        return value_ranges(x)
-    return calibrated_ranges('calibration', np.asarray(calibration), x.shape[1])
+    return None if calibration is None else calibrated_ranges('calibration', np.asarray(calibration), width)
 
 
 def _as_lists(texts: Texts, pairs: Texts | None) -> tuple[list[str], list[str] | None]:

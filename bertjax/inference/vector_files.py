@@ -23,12 +23,18 @@ _ENCODING = ('layers', 'combine', 'weights', 'pool', 'dense')
 def calibrated_ranges(key: str, x: np.ndarray, width: int) -> np.ndarray:
     """Returns the minimum and the maximum of each dimension of calibration vectors, float32 [2, width].
 
-    Raises a UserError that names `key` if `x` has another width, fewer than two vectors or a non-floating dtype.
+    Raises a UserError that names `key` if `x` has another width, fewer than two vectors or a non-floating dtype, or if
+    a dimension has an infinite value or no number. Rows of NaN stand for absent texts.
     """
     if x.ndim != 2 or x.shape[1] != width or len(x) < 2 or not jnp.issubdtype(x.dtype, jnp.floating):
         expected, fix = f'float32 [2 or more, {width}]', 'give float32 vectors of the same model'
         raise UserError(key, f'{x.dtype} {list(x.shape)}', expected, fix)
-    return value_ranges(x)
+    ranges = value_ranges(x)
+    if not (is_finite := np.isfinite(ranges).all(axis=0)).all():
+        i = is_finite.argmin()
+        found = f'values from {ranges[0, i]:g} to {ranges[1, i]:g} in dimension {i}'
+        raise UserError(key, found, 'finite values', 'give finite vectors of the same model')
+    return ranges
 
 
 def _open_array(path: pathlib.Path, where: str = '', fix: str = _FIX) -> np.ndarray:

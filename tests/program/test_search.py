@@ -152,6 +152,21 @@ def test_int8_of_one_text_needs_a_calibration(bert):
         bert.encode(TEXTS, pool=None, precision='int8')
 
 
+def test_a_calibration_needs_finite_ranges(bert):
+    vectors = bert.encode(TEXTS)
+    blank = np.full_like(vectors[:1], np.nan)  # the vector of an absent text
+    known = np.concatenate([blank, vectors])
+    coded = bert.encode(QUERIES, precision='int8', calibration=known)
+    np.testing.assert_array_equal(coded, bert.encode(QUERIES, precision='int8', calibration=vectors))
+    for i, value in ((3, np.nan), (4, np.inf)):
+        wrong = np.where(np.arange(32) == i, np.float32(value), vectors)
+        message = f'^calibration: found values from {value} to {value} in dimension {i}, expected finite'
+        with pytest.raises(UserError, match=message):
+            bert.encode(TEXTS, precision='int8', calibration=wrong)
+        with pytest.raises(UserError, match=message):
+            bert.similarity(coded, coded, calibration=wrong)
+
+
 def test_a_file_of_vectors_is_searched(bert, folder, extract, tmp_path):
     (tmp_path / 'in.txt').write_text('\n'.join(TEXTS))
     options = (
