@@ -47,6 +47,13 @@ def check_count(name: str, values: Sequence[Any] | None, texts: Sequence[Any]) -
         raise UserError(name, f'{len(values)} entries for {len(texts)} texts', 'one for each text', 'correct the list')
 
 
+def as_pair_lists(texts: Texts, pairs: Texts | None) -> tuple[list[str], list[str] | None]:
+    """Returns `as_text_list` of both. Raises a UserError unless `pairs` is None or has one text for each text."""
+    first_texts, second_texts = as_text_list(texts), None if pairs is None else as_text_list(pairs, 'pairs')
+    check_count('pairs', second_texts, first_texts)
+    return first_texts, second_texts
+
+
 def to_python(value: Any) -> Any:
     """Converts a NumPy or JAX value to a Python value. Lists, ranges and arrays become tuples."""
     if isinstance(value, np.generic | np.ndarray | jax.Array):

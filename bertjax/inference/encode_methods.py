@@ -7,7 +7,7 @@ import numpy as np
 
 from bertjax.data.features import Features
 from bertjax.errors import UserError
-from bertjax.inference.arguments import Texts, as_text_list, check_count, check_values, match_input, to_python
+from bertjax.inference.arguments import Texts, as_pair_lists, as_text_list, check_values, match_input, to_python
 from bertjax.inference.attention import Attention, compute_attention
 from bertjax.inference.encode import build_sequences, encode, resolve_encoding, token_spans
 from bertjax.inference.runner import Runner
@@ -103,10 +103,11 @@ class EncodeMethods:
         precision = values.pop('precision')
         _check_precision(precision, values['pool'], calibration)
         encoding = resolve_encoding(self._model, prompt=prompt, **values)
-        prompted = [encoding.prompt + text for text in as_text_list(texts)]
+        first_texts, second_texts = as_pair_lists(texts, pairs)
+        prompted = [encoding.prompt + text for text in first_texts]
         width = encoding.width(self._model.config)
         ranges = _find_ranges(calibration, len(prompted), width) if precision == 'int8' else None
-        rows = encode(self._runner, self._features(prompted, pairs), encoding) if prompted else []
+        rows = encode(self._runner, self._features(prompted, second_texts), encoding) if prompted else []
         if encoding.pool == 'none':
             return match_input(texts, rows)
         x = np.stack(rows) if rows else np.zeros((0, width), np.float32)
@@ -121,7 +122,7 @@ class EncodeMethods:
 
     def pieces(self, texts: Texts, pairs: Texts | None = None) -> Any:
         """Returns the list of pieces of each text, including special tokens, as the model reads them."""
-        if not as_text_list(texts):
+        if not as_pair_lists(texts, pairs)[0]:
             return []
         features = self._features(texts, pairs)
         ids = np.split(features.tokens, features.offsets[1:-1])
@@ -140,10 +141,11 @@ class EncodeMethods:
           For each text, an int32 array [S, 2]: the index of the first character, and the index after the last
           character. Both are -1 for [CLS] and [SEP]. The spans of a second text are indices in the second text.
         """
-        if not as_text_list(texts):
+        lists = as_pair_lists(texts, pairs)
+        if not lists[0]:
             return []
-        features = self._features(texts, pairs)
-        bounds = token_spans(self._model.tokenizer, features, *_as_lists(texts, pairs))
+        features = self._features(*lists)
+        bounds = token_spans(self._model.tokenizer, features, *lists)
         return match_input(texts, np.split(np.stack(bounds, axis=1), features.offsets[1:-1]))
 
     @overload
@@ -160,14 +162,12 @@ class EncodeMethods:
           The first S indexes the queries, the last S the keys. The weights of a query sum to 1. If the model was
           loaded with dtype='bfloat16', the queries and keys are rounded.
         """
-        if not as_text_list(texts):
+        if not as_pair_lists(texts, pairs)[0]:
             return []
         return match_input(texts, compute_attention(self._runner, self._features(texts, pairs)))
 
     def _features(self, texts: Texts, pairs: Texts | None) -> Features:
-        first_texts, second_texts = _as_lists(texts, pairs)
-        check_count('pairs', second_texts, first_texts)
-        return build_sequences(self._model.tokenizer, first_texts, second_texts, self._runner.max_length)
+        return build_sequences(self._model.tokenizer, *as_pair_lists(texts, pairs), self._runner.max_length)
 
 
 def _check_precision(precision: str, pool: str, calibration: np.ndarray | None) -> None:
@@ -186,7 +186,3 @@ def _find_ranges(calibration: np.ndarray | None, count: int, width: int) -> np.n
         fix = 'pass vectors of other texts: each dimension needs a range'
         raise UserError('calibration', "nothing for a single vector with precision='int8'", 'vectors', fix)
     return None if calibration is None else calibrated_ranges('calibration', np.asarray(calibration), width)
-
-
-def _as_lists(texts: Texts, pairs: Texts | None) -> tuple[list[str], list[str] | None]:
-    return as_text_list(texts), None if pairs is None else as_text_list(pairs, 'pairs')

@@ -7,7 +7,7 @@ from typing import Any, NotRequired, TypedDict, overload
 from bertjax.config.ranges import format_value
 from bertjax.data.features import Features
 from bertjax.errors import UserError
-from bertjax.inference.arguments import Texts, as_text_list, check_count, check_list, match_input
+from bertjax.inference.arguments import Texts, as_pair_lists, as_text_list, check_count, check_list, match_input
 from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import LoadedModel
 from bertjax.tasks.choice.files import ChoiceQuestion
@@ -248,8 +248,7 @@ def tag_sentences(runner: Runner, sentences: Sequence[str | Sequence[str]], stra
 
 def text_records(model: LoadedModel, texts: Texts, pairs: Texts | None) -> list[Any]:
     """Makes records of texts or pairs. Raises a UserError if the model's task has other inputs."""
-    first_texts, second_texts = as_text_list(texts), None if pairs is None else as_text_list(pairs, 'pairs')
-    check_count('pairs', second_texts, first_texts)
+    first_texts, second_texts = as_pair_lists(texts, pairs)
     check_kind(model, TextTask)
     task = model.task
     if pairs is None and len(task.text_columns) == 2:

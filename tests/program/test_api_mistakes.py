@@ -28,8 +28,13 @@ def test_a_model_without_a_task_head_refuses_task_methods(bert):
     ):
         with pytest.raises(UserError, match='was not fine-tuned on a task'):
             call()
-    with pytest.raises(UserError, match='expected one for each text'):
-        bert.encode(TEXTS, ['one'])
+
+
+@pytest.mark.parametrize('count', [0, 3])
+def test_each_text_needs_a_second_text(bert, count):
+    for method in (bert.encode, bert.pieces, bert.spans, bert.attention):
+        with pytest.raises(UserError, match=f'^pairs: found 1 entries for {count} texts, expected one for each'):
+            method(TEXTS[:count], ['one'])
 
 
 def test_values_are_checked_as_on_the_command_line(bert):
