@@ -56,7 +56,7 @@ class SearchMethods(EncodeMethods):
         Raises:
           UserError: The widths or encodings differ, the precisions cannot be compared, or `calibration` does not fit.
         """
-        self._check_encoding(a, b)
+        self._check_sides(a=a, b=b)
         x, y = (side if _is_vectors(side) else None for side in (a, b))
         ranges = _find_ranges(calibration, x, y)
         x, y = (None if side is None else _decode(side, ranges) for side in (x, y))
@@ -98,7 +98,7 @@ class SearchMethods(EncodeMethods):
           UserError: The widths or encodings differ, the precisions cannot be compared, or `calibration` does not fit.
         """
         top_k = check_value('top_k', top_k, integer(1, COUNT), 'for example top_k=10')
-        self._check_encoding(queries, corpus)
+        self._check_sides(queries=queries, corpus=corpus)
         texts = None if _is_vectors(corpus) else as_text_list(corpus, 'corpus')
         ranges = _find_ranges(calibration, *(side for side in (corpus, queries) if _is_vectors(side)))
         documents = corpus if texts is None else self._vectors(texts, None, DOCUMENT)
@@ -140,10 +140,20 @@ class SearchMethods(EncodeMethods):
         order = sorted(range(len(texts)), key=lambda i: -scores[i])
         return _hits(order, [scores[i] for i in order], texts)
 
-    def _check_encoding(self, *sides: Texts | Vectors) -> None:
-        """Raises a UserError if texts are compared with a file of vectors that lacks the model's own encoding."""
-        encodings = [side.encoding for side in sides if isinstance(side, VectorShards)]
-        if not encodings or all(map(_is_vectors, sides)):
+    def _check_sides(self, **sides: Texts | Vectors) -> None:
+        """Raises a UserError that names an argument with neither texts nor vectors.
+
+        Also raises a UserError if texts are compared with a file of vectors that lacks the model's own encoding.
+        """
+        for name, side in sides.items():
+            try:
+                if not _is_vectors(side):
+                    as_text_list(side, name)
+            except UserError as error:
+                fix = 'pass texts, or vectors as an array'
+                raise UserError(error.where, error.found, error.expected, fix) from None
+        encodings = [side.encoding for side in sides.values() if isinstance(side, VectorShards)]
+        if not encodings or all(map(_is_vectors, sides.values())):
             return
         facts = resolve_encoding(self._model, pool='auto', normalize=None, layers=(-1,)).facts
         count = self._model.config.num_layers + 1  # of hidden states, with the embeddings; -1 is the last of them

@@ -135,6 +135,15 @@ def test_similarity_of_texts_and_vectors(bert):
         bert.similarity(vectors, bert.encode(TEXTS[:4], precision='int8'))
     with pytest.raises(UserError, match='expected a text or a list of texts'):
         bert.similarity('a', np.array(0.5, np.float32))
+    for name, call in {
+        'a': lambda: bert.similarity(None, 'a'),
+        r'a\[0\]': lambda: bert.similarity([[1.0] * 32], 'a'),
+        'b': lambda: bert.similarity('a', None),
+        r'queries\[1\]': lambda: bert.search(['a', 3], TEXTS),
+        r'corpus\[0\]': lambda: bert.search('a', [vectors[0]]),
+    }.items():
+        with pytest.raises(UserError, match=f'^{name}: found .*, expected a text.*; pass texts, or vectors as'):
+            call()
 
 
 def test_int8_of_one_text_needs_a_calibration(bert):
