@@ -40,22 +40,23 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
     Args:
       key: The config key of `path`, for messages.
       fields: {attribute of MinimalPair: field of the records}. With its default field, `good` may also be in the field
-        'good', `bad` in the field 'bad', and the records may lack the fields of `set` and `phenomenon`.
+        'good', `bad` in the field 'bad', and all records may lack the field of `set` or of `phenomenon`.
 
     Raises:
-      UserError: The file does not exist or has no record, or a record is malformed.
+      UserError: The file does not exist or has no record, a record is malformed, or only some records have a set or a
+        phenomenon.
     """
     file = user_path(path, key)
     if not path or not file.is_file():
         raise UserError(key, repr(path), 'a file of JSON lines', 'correct the path')
-    records = list(read_records([file], 'jsonl'))
+    records = read_records([file], 'jsonl')
 
     def column(name: str) -> Column:
         field, is_default, is_sentence = fields[name], fields[name] == BLIMP_FIELDS[name], name in ('good', 'bad')
         names = (field, name) if is_default and is_sentence else (field,)
-        required = is_sentence or not is_default or field in records[0].fields
         # No key names the fields of config.heldout_pairs.
-        return Column(names, required, key='' if fields is BLIMP_FIELDS else f'config.minimal_pairs.{name}')
+        key = '' if fields is BLIMP_FIELDS else f'config.minimal_pairs.{name}'
+        return Column(names, required=is_sentence or not is_default, key=key)
 
     rows = select_columns(records, [column(name) for name in BLIMP_FIELDS])
     pairs = [MinimalPair(row.where, *(value or '' for value in row.values), row.fields) for row in rows]
@@ -63,6 +64,11 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
         if not getattr(pair, name).strip():
             field = fields[name] if fields[name] in pair.fields else name
             raise UserError(pair.where, f'an empty text in {field!r}', 'two sentences', 'correct the record')
+    for name in ('set', 'phenomenon'):
+        unnamed = [pair for pair in pairs if not getattr(pair, name).strip()]
+        if 0 < len(unnamed) < len(pairs):
+            found, expected = f'no name in {fields[name]!r}', 'a name in every record, or in none'
+            raise UserError(unnamed[0].where, found, expected, 'correct the record')
     return pairs
 
 

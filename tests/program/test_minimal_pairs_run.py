@@ -11,6 +11,7 @@ import pytest
 from running import NO_SAVES, RUN, Program, assert_one_line, rows
 
 import bertjax
+from bertjax.errors import UserError
 from bertjax.inference import score
 from bertjax.tasks.minimal_pairs import read_pairs
 
@@ -124,6 +125,18 @@ def test_pairs_may_have_other_fields_and_no_sets(program: Program, trained, tmp_
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(short), paths[1])
     read = [[(pair.good, pair.bad) for pair in read_pairs(str(path), 'config.input')] for path in paths]
     assert read == [[tuple(pair.values()) for pair in short]] * 2
+
+
+@pytest.mark.parametrize('field', ['UID', 'linguistics_term'])
+@pytest.mark.parametrize('number', [0, 1])
+def test_only_some_names_are_a_mistake(tmp_path, field, number):
+    for change in ({field: None}, {field: ' '}, {}):
+        wrong = records(3)
+        del wrong[number][field]
+        wrong[number] |= change
+        path = write(tmp_path / 'some.jsonl', wrong)
+        with pytest.raises(UserError, match=rf"jsonl:{number + 1}: found no name in '{field}', .* or in none"):
+            read_pairs(str(path), 'config.input')
 
 
 LONG = ' '.join(['bird'] * 600)
