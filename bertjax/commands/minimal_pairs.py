@@ -80,7 +80,7 @@ def _table(pairs: Sequence[MinimalPair], results: Mapping[str, Any]) -> Table:
         values = map(format_value, (row['accuracy'], row['standard_error']))
         table.add_row(escape(name), f'{row["pairs"]:,}', *values, style=style)
 
-    phenomenon_of = {pair.set: pair.phenomenon for pair in reversed(pairs)}
+    phenomenon_of = {pair.set: pair.phenomenon for pair in pairs}
     for phenomenon, row in results['phenomena'].items():
         if phenomenon:
             add(phenomenon, row, style='bold')

@@ -43,8 +43,8 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
         'good', `bad` in the field 'bad', and all records may lack the field of `set` or of `phenomenon`.
 
     Raises:
-      UserError: The file does not exist or has no record, a record is malformed, or only some records have a set or a
-        phenomenon.
+      UserError: The file does not exist or has no record, a record is malformed, only some records have a set or a
+        phenomenon, or a set is in two phenomena.
     """
     file = user_path(path, key)
     if not path or not file.is_file():
@@ -69,6 +69,13 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
         if 0 < len(unnamed) < len(pairs):
             found, expected = f'no name in {fields[name]!r}', 'a name in every record, or in none'
             raise UserError(unnamed[0].where, found, expected, 'correct the record')
+    first_of_set: dict[str, MinimalPair] = {}
+    for pair in pairs:
+        first = first_of_set.setdefault(pair.set, pair)
+        if pair.set and pair.phenomenon != first.phenomenon:
+            found = f'{pair.phenomenon!r} for the set {pair.set!r}'
+            expected = f'{first.phenomenon!r}, as in {first.where}'
+            raise UserError(pair.where, found, expected, 'correct the record, or rename the set')
     return pairs
 
 

@@ -139,6 +139,14 @@ def test_only_some_names_are_a_mistake(tmp_path, field, number):
             read_pairs(str(path), 'config.input')
 
 
+def test_a_set_of_two_phenomena_is_a_mistake(tmp_path):
+    path = write(tmp_path / 'two.jsonl', [pair | {'UID': 'a'} for pair in records(3)])
+    with pytest.raises(UserError, match=rf"jsonl:2: found 'order' for the set 'a', expected 'rest', as in {path}:1"):
+        read_pairs(str(path), 'config.input')
+    without_sets = [{name: pair[name] for name in pair if name != 'UID'} for pair in records(3)]
+    assert len(read_pairs(str(write(path, without_sets)), 'config.input')) == 5
+
+
 LONG = ' '.join(['bird'] * 600)
 
 
