@@ -173,7 +173,7 @@ INFERENCE_KEYS: Mapping[str, type[ModelKeys]] = {
         ('convert', ModelKeys, ConvertKeys()),
         ('extract', TextKeys, ExtractKeys()),
         ('fill', TextKeys, FillKeys()),
-        ('minimal_pairs', InputKeys, MinimalPairsKeys(), 'JSON lines, each with a good and a bad sentence'),
+        ('minimal_pairs', InputKeys, MinimalPairsKeys(), 'a file of records, each with a good and a bad sentence'),
         ('attention', TextKeys, AttentionKeys()),
         ('mine_negatives', TextKeys, MineNegativesKeys(), 'a file of pairs, a SQuAD file or a BEIR folder'),
     )

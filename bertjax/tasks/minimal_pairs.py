@@ -10,10 +10,11 @@ import numpy as np
 
 from bertjax.config.inference import MinimalPairsKeys
 from bertjax.errors import UserError
+from bertjax.files.streams import bare_suffix
 from bertjax.remote.paths import user_path
 from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.reading.layout import Column
-from bertjax.tasks.reading.records import read_records, select_columns
+from bertjax.tasks.reading.records import FORMATS, read_records, select_columns
 from bertjax.text.tokenizer import Tokenizer
 
 BLIMP_FIELDS = dataclasses.asdict(MinimalPairsKeys())
@@ -35,7 +36,7 @@ class MinimalPair:
 
 
 def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) -> list[MinimalPair]:
-    """Reads a file of JSON lines, which may be compressed, or a Parquet or Arrow file.
+    """Reads a file of records in a format of `read_records`; a file with another suffix has JSON lines.
 
     Args:
       key: The config key of `path`, for messages.
@@ -48,8 +49,8 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
     """
     file = user_path(path, key)
     if not path or not file.is_file():
-        raise UserError(key, repr(path), 'a file of JSON lines', 'correct the path')
-    records = read_records([file], 'jsonl')
+        raise UserError(key, repr(path), 'a file of pairs', 'correct the path')
+    records = read_records([file], '' if bare_suffix(file.name) in FORMATS else 'jsonl')
 
     def column(name: str) -> Column:
         field, is_default, is_sentence = fields[name], fields[name] == BLIMP_FIELDS[name], name in ('good', 'bad')

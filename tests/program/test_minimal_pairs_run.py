@@ -121,10 +121,14 @@ def test_pairs_may_have_other_fields_and_no_sets(program: Program, trained, tmp_
     line = program.error(*command, '--config.minimal_pairs.set=kind', **RECIPE)
     assert 'own.jsonl:1' in line and 'config.minimal_pairs.set' in line
     short = [{'good': pair['right'], 'bad': pair['wrong']} for pair in own]
-    paths = [write(tmp_path / 'short.jsonl', short), tmp_path / 'short.parquet']
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(short), paths[1])
+    paths = [tmp_path / f'short.{suffix}' for suffix in ('jsonl', 'txt', 'json', 'csv', 'tsv', 'parquet')]
+    for path in paths[:3]:
+        write(path, short)
+    for path, comma in zip(paths[3:5], ',\t', strict=True):
+        path.write_text(''.join(comma.join(row) + '\n' for row in [short[0], *(pair.values() for pair in short)]))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(short), paths[5])
     read = [[(pair.good, pair.bad) for pair in read_pairs(str(path), 'config.input')] for path in paths]
-    assert read == [[tuple(pair.values()) for pair in short]] * 2
+    assert read == [[tuple(pair.values()) for pair in short]] * 6
 
 
 @pytest.mark.parametrize('field', ['UID', 'linguistics_term'])
