@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import os
 import pathlib
 
 import numpy as np
@@ -181,9 +182,11 @@ def test_mistakes_in_a_file_name_its_line(program: Program, trained, tmp_path, c
 def test_other_mistakes_are_errors(program: Program, trained, tuned, pairs, tmp_path):
     command = (f'--workdir={tmp_path}/out', f'--config.input={pairs}')
     assert 'no head for masked words' in program.error(*command, f'--config.init={tuned}', **RECIPE)
-    for path in ('', '/nowhere.jsonl', '-'):
+    os.mkfifo(pipe := tmp_path / 'pipe')
+    missing = {'': 'nothing', '/nowhere.jsonl': "'/nowhere.jsonl'", '-': "'-'", pipe: f'{pipe}, a pipe'}
+    for path, found in missing.items():
         line = program.error(f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={path}', **RECIPE)
-        assert 'config.input' in line
+        assert f'config.input: found {found}, expected a file' in line and 'standard input' not in line
 
 
 @pytest.mark.slow
