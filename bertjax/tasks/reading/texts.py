@@ -103,10 +103,10 @@ def peek_lines(
 def check_not_empty(
     items: Iterator[T], where: str, found: str = 'no row', expected: str = 'at least one'
 ) -> Iterator[T]:
-    """Yields all items of a file. If there are none, raises a UserError with `found` and `expected`."""
+    """Yields all items of a file. If all are of the type `Blank`, raises a UserError with `found` and `expected`."""
     empty = True
     for item in items:
-        empty = False
+        empty = empty and isinstance(item, Blank)
         yield item
     if empty:
         raise UserError(where, found, expected, 'check the file')
@@ -166,7 +166,7 @@ def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
 
 
 def number_lines(text: str) -> Iterator[Line]:
-    """Yields the lines of a text. Unlike `stream_lines`, yields an empty line after a final line end."""
+    """Yields the lines of a text, as `stream_lines` does; a single empty line for an empty text."""
     end = '\n' if '\n' in text else '\r'
-    for number, line in enumerate(text.removeprefix('\ufeff').split(end), 1):
+    for number, line in enumerate(text.removeprefix('\ufeff').removesuffix(end).split(end), 1):
         yield number, line.removesuffix('\r')

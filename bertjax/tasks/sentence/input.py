@@ -28,7 +28,7 @@ def read_input(
     decides instead if this format is TSV, if there is no suffix, or if the suffix is unknown and `format` is 'auto': a
     JSON object means JSON lines, the beginning of a list of objects means JSON, column names mean a table, and any
     other line means plain lines. A plain line is a text, or a pair of texts with a tab between them. A blank line
-    before a plain line yields a `Blank`. In other formats, blank lines and final rows of empty cells are ignored.
+    among them yields a `Blank`. In other formats, blank lines and final rows of empty cells are ignored.
 
     Args:
       columns: The columns of the one or two texts.
@@ -58,14 +58,11 @@ def read_input(
 
 
 def _plain_rows(lines: Iterable[Line], where: str, texts: int, keep_tabs: bool) -> Iterator[Row | Blank]:
-    blanks: list[Blank] = []
     for number, line in lines:
         location = f'{where}:{number}'
         if not line.strip(' '):
-            blanks.append(Blank(location))
+            yield Blank(location)
             continue
-        yield from blanks  # so blank lines at the end of the file are dropped
-        blanks = []
         cells = (line,) if keep_tabs else tuple(line.split('\t'))
         if len(cells) != texts:
             expected = 'one text per line, without tabs' if texts == 1 else 'two texts per line with a tab between them'

@@ -183,19 +183,15 @@ def _looks_like_columns(lines: Sequence[str], format: TagFormat, labels: Collect
 def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sentence | Blank]:
     """Yields a sentence for each line, or a `Blank` for a line without words. A blank line starts a new document.
 
-    Blank lines at the end are ignored. With `raw`, `split_words` splits the lines. Otherwise, spaces and tabs separate
-    the words.
+    With `raw`, `split_words` splits the lines. Otherwise, spaces and tabs separate the words.
     """
     document = 0
-    blanks: list[Blank] = []
     for number, line in lines:
         location = f'{where}:{number}'
         if not line.strip():
-            blanks.append(Blank(location))
+            yield Blank(location)
             document += 1
             continue
-        yield from blanks
-        blanks = []
         words, offsets = split_words(line) if raw else (tuple(re.findall('[^ \t]+', line)), ())
         if not words:
             yield Blank(location, 'a line without words')  # for example, a line of control characters

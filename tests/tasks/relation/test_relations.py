@@ -271,7 +271,7 @@ def test_logits_with_pool_starts_depend_on_the_positions_of_the_marks(slots: Tok
 
 
 def test_marked_texts_and_rows_are_accepted_as_input(tacred: RelationTask, capsys):
-    lines = [(1, '<< a >> b [[ c ]]'), (2, ''), (3, '[[ c ]]\t<< d >>'), (4, '')]  # a file ends with an empty line
+    lines = [(1, '<< a >> b [[ c ]]'), (2, ''), (3, '[[ c ]]\t<< d >>')]
     first, blank, last = tacred.parse(lines, 'standard input')
     assert 'read as one text per line' in capsys.readouterr().out
     assert (first.mention(0), last.mention(0)) == ('a', 'd') and blank.where == 'standard input:2'

@@ -5,7 +5,7 @@ import pytest
 from text_world import learned
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.texts import number_lines
+from bertjax.tasks.reading.texts import Blank, number_lines, read_lines
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.task import Example
 
@@ -20,7 +20,7 @@ INPUTS = {
     'CSV': ('x.csv', 'text\n"a b"\nc\n'),
     'CSV from a pipe': ('standard input', 'text,more\n"a b",x\nc,y\n'),
     'CSV of a spreadsheet': ('x.csv', 'text,more\na b,x\n\nc,y\n,\n,\n'),
-    'lines': ('x.txt', 'a b\nc\n\n'),
+    'lines': ('x.txt', 'a b\nc\n'),
     'lines without end': ('standard input', 'a b\nc'),
     'lines with Windows ends': ('x.txt', 'a b\r\nc\r\n'),
 }
@@ -52,6 +52,14 @@ def test_a_row_without_text_between_the_rows_of_an_input_is_skipped(mails, where
     """The rows of an output correspond to those of a table."""
     first, blank, last = learned(mails).parse(number_lines(text), where)
     assert (first.first, blank.kind, last.first) == ('a', 'an empty text', 'b') and blank.fields.keys() >= {'text'}
+
+
+def test_each_blank_line_of_a_text_has_a_row(mails, tmp_path):
+    text, path = 'a b\n\nc\n\n\n', tmp_path / 'x.txt'
+    path.write_text(text)
+    for lines in (number_lines(text), read_lines(path)):
+        rows = list(learned(mails).parse(lines, 'x'))
+        assert [isinstance(row, Blank) for row in rows] == [False, True, False, True, True]
 
 
 def test_a_pair_may_have_an_empty_text(tmp_path):

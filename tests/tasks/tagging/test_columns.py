@@ -269,7 +269,8 @@ def test_the_format_of_an_input_file_is_detected(text: str, words: list[tuple[st
     assert [sentence.words for sentence in sentences] == words
     assert all(sentence.tags is None for sentence in sentences)
     as_text = read_user_input('a b\n\n\u200b\nc d\n\n', 'text', [])
-    assert [as_text.pop(1), as_text.pop(1)] == [Blank('in:2'), Blank('in:3', 'a line without words')]
+    blanks = [as_text.pop(index) for index in (1, 1, -1)]
+    assert blanks == [Blank('in:2'), Blank('in:3', 'a line without words'), Blank('in:5')]
     assert [(sentence.where, sentence.words, sentence.document) for sentence in as_text] == [
         ('in:1', ('a', 'b'), 0), ('in:4', ('c', 'd'), 1),
     ]  # fmt: skip
