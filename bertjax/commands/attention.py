@@ -70,7 +70,9 @@ def run(config: ConfigDict, workdir: str) -> None:
             findings = measure(runner, itertools.chain([first], parts), **how, advance=advance)
         if findings is None:
             found = f'only sentences of more than {runner.max_length} tokens'
-            raise UserError(path, found, 'shorter sentences', 'raise config.max_length, or give other sentences')
+            is_raisable = runner.max_length < runner.model.config.max_positions
+            fix = ('raise config.max_length, or ' if is_raisable else '') + 'give other sentences'
+            raise UserError(path, found, 'shorter sentences', fix)
         shown, count = (texts, len(texts)) if texts else (first, options.show)
         examples = make_shown_texts(runner, shown, relations, options.unit, count)
         name = '/'.join(pathlib.Path(settings.init or workdir).parts[-2:])

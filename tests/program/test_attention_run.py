@@ -242,7 +242,11 @@ def test_mistakes_are_reported_before_anything_is_written(program: Program, trai
     assert 'config.attention.show' in error('--config.attention.show=-1')
     assert 'config.max_length' in error(f'--config.input={treebank}', '--config.max_length=9999')
     long = _file(tmp_path, 'long.conllu', treebank.read_text().partition('\n\n')[0])
-    assert 'sentences of more than 4 tokens' in error(f'--config.input={long}', '--config.max_length=4')
+    line = error(f'--config.input={long}', '--config.max_length=4')
+    assert 'sentences of more than 4 tokens, expected shorter sentences; raise config.max_length, or give' in line
+    row = '{}\tbird\t_\t_\t_\t_\t{}\tdep\t_\t_\n'
+    longest = _file(tmp_path, 'longest.conllu', ''.join(row.format(i + 1, i) for i in range(600)))
+    assert error(f'--config.input={longest}').endswith('expected shorter sentences; give other sentences')
     bad = _file(tmp_path, 'bad.conllu', treebank.read_text().replace('\t3\t', '\t33\t', 1))
     assert f'{bad}:2: ' in error(f'--config.input={bad}')
     mixed = _file(tmp_path, 'mixed.txt', 'a text\na pair\tof two\n')
