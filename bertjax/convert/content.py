@@ -9,13 +9,14 @@ from typing import Any
 import jinja2
 from etils import epath
 
-from bertjax.convert.heads import Head
+from bertjax.convert.heads import TOKEN_CLASSIFICATION, Head
 from bertjax.files.atomic import atomic_directory
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.text.special import to_json
 from bertjax.text.tokenizer import Tokenizer
+from bertjax.text.tokenizer_json import WORD_PREFIX, set_prefix_space
 
 _CELL = str.maketrans({'|': '\\|', '\n': ' '})  # for a cell of a table in Markdown
 _ENVIRONMENT = jinja2.Environment(
@@ -89,7 +90,14 @@ class ExportContent:
             path = folder / 'tokenizer_config.json'
             if path.exists():
                 length = self.max_length or self.config.max_positions
-                path.write_text(to_json(json.loads(path.read_text()) | {'model_max_length': length}))
+                facts = json.loads(path.read_text()) | {'model_max_length': length}
+                if self.head == TOKEN_CLASSIFICATION and self.tokenizer.word_prefix:
+                    # The fine-tuning put a space before each word. transformers does so only with this setting.
+                    settings = json.loads((folder / 'tokenizer.json').read_text())
+                    if set_prefix_space(settings, True):
+                        (folder / 'tokenizer.json').write_text(to_json(settings))
+                        facts |= {'add_prefix_space': True, WORD_PREFIX: self.tokenizer.word_prefix}
+                path.write_text(to_json(facts))
             write_files(folder, self.extra_files)
             yield folder
 

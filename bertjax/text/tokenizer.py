@@ -26,9 +26,11 @@ from bertjax.text.special import (
 from bertjax.text.tokenizer_base import Tokenizer as Tokenizer
 from bertjax.text.tokenizer_json import (
     ROBERTA_NAMES,
+    WORD_PREFIX,
     JsonTokenizer,
     byte_bpe_settings,
     read_merges,
+    set_prefix_space,
     with_roberta_names,
 )
 from bertjax.text.wordpiece import WordPieceTokenizer
@@ -125,6 +127,8 @@ def _from_json(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
             str(file), 'JSON without a model and its vocabulary', "Hugging Face's tokenizer.json",
             'give the path of the tokenizer.json, not of the configuration beside it',
         )  # fmt: skip
+    if config.get(WORD_PREFIX):  # bertjax's tagging adds the space itself, and its other texts have none
+        set_prefix_space(settings, False)
     settings = {
         **settings,
         'added_tokens': _added_tokens(settings, config),

@@ -23,11 +23,14 @@ from bertjax.text.special import (
     make_added_tokens,
     pair_template,
     piece_ids,
+    processor_steps,
 )
 from bertjax.text.tokenizer_base import Tokenizer, is_unspaced
 
 # The names of BERT's special tokens in RoBERTa and models based on it.
 ROBERTA_NAMES = MappingProxyType({PAD: '<pad>', UNK: '<unk>', CLS: '<s>', SEP: '</s>', MASK: '<mask>'})
+# A key of tokenizer_config.json: the `word_prefix` of a tokenizer, if only the tokenizer.json of an export adds it.
+WORD_PREFIX = 'word_prefix'
 _BYTE_SPACE = 'Ġ'  # the character for a space in byte-level BPE
 
 
@@ -171,6 +174,20 @@ def byte_bpe_settings(
             'vocab': dict(vocab), 'merges': [list(pair) for pair in merges],
         },
     }  # fmt: skip
+
+
+def set_prefix_space(settings: dict[str, Any], prefix_space: bool) -> bool:
+    """Changes in place whether the settings of a tokenizer.json put a space before a text.
+
+    Returns whether the pre-tokenizer had the opposite setting. If not, or if it has no such setting, nothing changes.
+    """
+    splitter = settings.get('pre_tokenizer') or {}
+    if splitter.get('add_prefix_space') is not (not prefix_space):
+        return False
+    for step in (splitter, *processor_steps(settings.get('post_processor'))):  # the latter correct the offsets
+        if 'add_prefix_space' in step:
+            step['add_prefix_space'] = prefix_space
+    return True
 
 
 def read_merges(text: str, where: str) -> list[list[str]]:

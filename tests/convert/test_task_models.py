@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+from json_tokenizers import write_tokenizer
 from marks import SCAN, mostly_slow, slow
 
 from bertjax.convert.content import ExportContent
@@ -26,6 +27,8 @@ from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForClassification, BertForMultipleChoice, BertForSpans, BertForTokens
+from bertjax.tasks.tagging.features import word_pieces
+from bertjax.text.tokenizer import load_tokenizer
 
 
 def _labels(*names):
@@ -113,6 +116,24 @@ def test_transformers_loads_everything_with_equal_logits(
     assert f'import AutoTokenizer, {architecture}' in card and 'fill-mask' not in card
     # The card's code must run.
     exec('\n'.join(re.findall(r'```python\n(.*?)```', card, re.DOTALL)).replace('PATH', str(tmp_path)), {})
+
+
+@pytest.mark.parametrize('kind', ['modern', *slow('gemma')])
+def test_a_tagger_splits_words_as_in_training(transformers, small_config, make_params, tmp_path, kind):
+    write_tokenizer(kind, ['the cat sat on the mat, and on the hat.', 'A café: "the cat is fat"'] * 9, tmp_path)
+    tokenizer, exported, words = load_tokenizer(tmp_path), tmp_path / 'hf', ['the', 'café', "isn't", '"fat"', '.']
+    model = BertForTokens(small_config(vocab_size=tokenizer.vocab_size), 5)
+    _export(model, make_params(model), tokenizer, exported, head=TOKEN_CLASSIFICATION, task=TAGS)
+    theirs, expected = transformers.AutoTokenizer.from_pretrained(exported), word_pieces(words, tokenizer)[0]
+    # Gemma's tokenizer has no setting for the space before a word. The model card has it in the words.
+    inputs = theirs([f' {word}' for word in words] if kind == 'gemma' else words, is_split_into_words=True)
+    assert inputs['input_ids'] == [tokenizer.cls_id, *expected, tokenizer.sep_id]
+    exec(re.search(r'words = .*', (exported / 'README.md').read_text())[0], found := {})
+    assert all(word.startswith(' ') for word in found['words'])
+    # bertjax reads the tokenizer of the training.
+    again = load_tokenizer(exported)
+    assert again.fingerprint == tokenizer.fingerprint
+    assert again.encode(['the cat'])[0].tolist() == tokenizer.encode(['the cat'])[0].tolist()
 
 
 @SCAN
