@@ -45,7 +45,7 @@ class ExportContent:
       head: The head of a task's model; None for a pre-trained model.
       task: The task's fields of config.json, such as `id2label` with a name for each output; see `Task.huggingface`.
       extra_files: {relative path: content}, additional files in all formats.
-      max_length: The maximum number of tokens in tokenizer_config.json; 0 for the positions of the model.
+      max_length: The number of tokens to which longer texts are truncated; 0 for the positions of the model.
       dtype: The dtype of the tensors in a Hugging Face directory: 'float32', 'float16' or 'bfloat16'.
       values: The config.json of the Hugging Face directory from which the model was read; empty for other models. An
         export to Hugging Face keeps the `model_type` in it, and all keys that the export does not set.
@@ -77,6 +77,11 @@ class ExportContent:
         return self.module.config
 
     @property
+    def model_max_length(self) -> int:
+        """The maximum number of tokens of a text, in tokenizer_config.json."""
+        return self.max_length or self.config.max_positions
+
+    @property
     def projection(self) -> str:
         """The name that transformers gives to our linear layer `head`; '' for a pre-trained model."""
         return self.head.projection if self.head else ''
@@ -89,8 +94,7 @@ class ExportContent:
             self.tokenizer.save(staging)
             path = folder / 'tokenizer_config.json'
             if path.exists():
-                length = self.max_length or self.config.max_positions
-                facts = json.loads(path.read_text()) | {'model_max_length': length}
+                facts = json.loads(path.read_text()) | {'model_max_length': self.model_max_length}
                 if self.head == TOKEN_CLASSIFICATION and self.tokenizer.word_prefix:
                     # The fine-tuning put a space before each word. transformers does so only with this setting.
                     settings = json.loads((folder / 'tokenizer.json').read_text())

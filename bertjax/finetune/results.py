@@ -13,7 +13,6 @@ from rich.table import Table
 from bertjax.config.plain import to_plain
 from bertjax.config.schema import Trained
 from bertjax.convert.content import ExportContent
-from bertjax.convert.huggingface.cross_encoder import CROSS_ENCODER
 from bertjax.files.atomic import AtomicFile, write_atomic, write_zip, writes_are_disabled
 from bertjax.files.paths import display_path, real_path
 from bertjax.finetune.advice import advise
@@ -166,7 +165,8 @@ def export_task(
         head=data.task.head,
         task=data.task.huggingface(),
         extra_files={TASK_FILE: data.task_json(finished=finished).encode()},
-        max_length=data.task.seq_len if data.task.head.sentence_class == CROSS_ENCODER else 0,
+        # Heads that read tokens tag or answer long texts in windows, so their tokenizer need not truncate.
+        max_length=data.task.seq_len if data.task.head.pools_cls else 0,
         about=config.get('card', {}),
         files=data.task.model_files(module.config),
         embeddings=exported_module(module.config, data.task.sentence_modules()),

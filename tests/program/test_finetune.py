@@ -10,6 +10,8 @@ from golden_runs import rewind
 from running import GLUE, Program, copy_workdir, results, rows
 from safetensors.numpy import load_file
 
+import bertjax
+
 
 def test_the_model_learns_and_the_run_reports_it(tuned: pathlib.Path):
     found = results(tuned)
@@ -61,6 +63,20 @@ def test_transformers_gives_the_same_predictions(tuned: pathlib.Path, rte: pathl
         assert row['label'] == model.config.id2label[int(theirs.argmax())]
         ours = [row['probabilities'][model.config.id2label[i]] for i in range(2)]
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+def test_transformers_truncates_a_long_text_as_bertjax_does(tuned: pathlib.Path):
+    transformers = pytest.importorskip('transformers', reason='loads the export')
+    folder, long = tuned / 'export' / 'hf', 'river stone old ' * 3 + 'sings falls house wind ' * 10
+    model = transformers.BertForSequenceClassification.from_pretrained(folder).eval()
+    inputs = transformers.AutoTokenizer.from_pretrained(folder)(long, 'the light', truncation=True, return_tensors='pt')
+    assert inputs['input_ids'].shape[1] == 24 < model.config.max_position_embeddings
+    assert 'more than 24 tokens must be truncated' in (folder / 'README.md').read_text(encoding='utf-8')
+    expected = model(**inputs).logits[0].log_softmax(-1).tolist()
+    probabilities = bertjax.load(folder).classify(long, 'the light')['probabilities']
+    ours = np.log([probabilities[name] for name in model.config.id2label.values()])
+    np.testing.assert_allclose(ours, expected, atol=1e-4)
+    assert bertjax.load(folder, max_length=64).classify(long, 'the light')['probabilities'] != probabilities
 
 
 def _first_rows(rte: pathlib.Path, folder: pathlib.Path, count: int) -> pathlib.Path:

@@ -66,6 +66,7 @@ def model_card(content: ExportContent, architecture: str, parameters: int, pipel
         sentence_class=sentence_class,
         parameters=parameters,
         config=content.config,
+        model_max_length=content.model_max_length,
         tokenizer=content.tokenizer,
         datasets=[name for name in about.get('datasets', '').split(',') if name],
         base_model=about.get('base_model'),
