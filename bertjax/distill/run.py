@@ -72,13 +72,20 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
 
     `data` must have the encoder config of the student, and `data.task` must know the labels. Raises a UserError if the
     teacher has another vocabulary, too few positions or, with the soft loss, no head for the task, if only one of the
-    teacher and the task is for pairs, or if the teacher cannot be compared with the student.
+    teacher and the task is for pairs, if the teacher was trained with other options of the inputs or the head, or if
+    the teacher cannot be compared with the student.
     """
     task, directory = data.task, huggingface_directory(distill.teacher, f'config.{KEY}')
     check_vocabulary(directory, data.tokenizer)
     path, seq_len = pathlib.Path(directory) / TASK_FILE, data.settings.seq_len
     options, trained_len = read_json_or_none(path, lambda facts: ({**facts['task']}, int(facts['seq_len']))) or ({}, 0)
     check_pairs(data.settings.task, options, path)
+    # The module of the teacher has the options of this run. Without the soft loss, its head is not used.
+    for name in ('markers', 'layers', 'pool', 'bilstm_units') if distill.soft else ('markers',):
+        ours, theirs = (values.get(name) for values in (data.settings.task, options))
+        if None not in (ours, theirs) and ours != theirs:
+            fix = 'set it to this value, or name another teacher'
+            raise UserError(f'config.task.{name}', repr(ours), f'{theirs!r}, as in {path}', fix)
     if trained_len > seq_len:
         print(f'the teacher {directory} was trained at seq_len={trained_len}, but gets config.seq_len={seq_len} here')
     theirs, ours = (values.get('problem_type') for values in (read_source(directory).values, task.huggingface()))

@@ -117,3 +117,16 @@ def test_mistakes_are_reported_before_the_augmentation(program, trained, tuned, 
             ((f'--config.data={rte}',), 'config.distill.intermediate: found 20epochs, which is 240 steps'),
         ):
             assert named in program.error(*flags, *arguments, **recipe)
+
+
+def test_a_teacher_that_was_trained_with_other_marks_is_refused(program: Program, tuned, tmp_path: pathlib.Path):
+    """Its head has the right labels, but the marks in its inputs would be unknown to it."""
+    lines = [f'{{"text": "<<river>> of [[stone]]", "label": "{label}entailment"}}\n' for label in ('', 'not_')] * 4
+    (tmp_path / 'train.jsonl').write_text(''.join(lines))
+    marked = copy_workdir(tuned / 'export' / 'hf', tmp_path / 'marked')
+    task = json.loads((marked / 'task.json').read_text())
+    (marked / 'task.json').write_text(json.dumps({**task, 'task': {'kind': 'relation', 'markers': 'words'}}))
+    flags = (f'--workdir={tmp_path / "run"}', f'--config.data={tmp_path}', *TUNE, '--config.eval_every=0')
+    recipe = {'recipe': 'configs/distilbert.py:relation', 'small': False}
+    line = program.error(*flags, teacher(marked), **recipe)
+    assert f"config.task.markers: found 'entity', expected 'words', as in {marked / 'task.json'}" in line
