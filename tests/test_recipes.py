@@ -270,6 +270,8 @@ def test_distillations_have_the_settings_of_the_papers():
     assert spec.layers == (2, 5, 8, 11) and spec.projection
     task = DistillationSettings(**load(DISTILLATIONS[1], 'glue:rte').distill)
     assert task.has_two_stages and task.intermediate_steps(23 * 78, 78) == 20 * 78
+    with pytest.raises(UserError, match=r'20epochs in a run of 1 step, expected a run of at least 2 steps; raise'):
+        task.intermediate_steps(1, 78)
     for path in DISTILLATIONS:
         with pytest.raises(UserError, match='a recipe of a task'):
             load(path, 'pretrain_tiny')
