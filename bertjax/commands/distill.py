@@ -6,6 +6,7 @@ from ml_collections import ConfigDict
 
 from bertjax.commands import finetune, pretrain
 from bertjax.config.verb import Verb
+from bertjax.distill.objective import HIDDEN_LOSSES
 from bertjax.distill.settings import DistillationSettings
 from bertjax.errors import UserError
 from bertjax.finetune.settings import finetuning_settings
@@ -45,7 +46,7 @@ def _check_initial_weights(config: ConfigDict, distill: DistillationSettings) ->
 
 
 def _check_task(config: ConfigDict, distill: DistillationSettings, flag_keys: Collection[str]) -> None:
-    """Raises a UserError if the task cannot be distilled, has no use for a temperature that is set, or is a sweep."""
+    """Raises a UserError if the task cannot be distilled or is a sweep, or if a temperature or a loss has no effect."""
     settings = finetuning_settings(config)
     loss = settings.build_task().objective.distill_loss
     if loss is None:
@@ -54,5 +55,10 @@ def _check_task(config: ConfigDict, distill: DistillationSettings, flag_keys: Co
     if not loss.uses_temperature and 'distill.temperature' in flag_keys:
         found, expected = f'{distill.temperature:g} for a task with scores', 'no value, because it has no effect'
         raise UserError('config.distill.temperature', found, expected, 'leave it out')
+    frozen = {'all': (), 'head': HIDDEN_LOSSES}.get(settings.trainable, ('embeddings',))  # else 'last_K'
+    for name in frozen:
+        if factor := getattr(distill, name):
+            found, fix = f'{factor:g} with config.trainable={settings.trainable}', 'set it to 0, or train all layers'
+            raise UserError(f'config.distill.{name}', found, '0, because the loss trains no part of the student', fix)
     if make_trials(settings):
         raise UserError('config.sweep', 'a sweep', 'a single run, as distill needs', 'start one run per combination')

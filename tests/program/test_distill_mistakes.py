@@ -50,6 +50,8 @@ MISTAKES_ON_A_TASK = [
         ('distill.augment_candidates', '400', 'single-piece words of the vocabulary'),
     ),
     (f'{OF_TASK} --config.distill.intermediate=5', ('distill.intermediate', 'both stages')),
+    (f'{OF_TASK} --config.distill.hidden=1 --config.trainable=head', ('distill.hidden', '1 with', 'trainable=head')),
+    (f'{OF_TASK} --config.distill.embeddings=1 --config.trainable=last_1', ('distill.embeddings', 'trainable=last_1')),
 ]
 MISTAKES = [(TEXT, *mistake) for mistake in MISTAKES_ON_TEXT] + [(TASK, *mistake) for mistake in MISTAKES_ON_A_TASK]
 
