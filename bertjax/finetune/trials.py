@@ -45,12 +45,15 @@ class Trial:
 def make_trials(settings: FinetuningSettings) -> list[Trial]:
     """Returns all combinations of the values in config.sweep, or an empty list if there is no sweep.
 
-    Raises a UserError if a value occurs twice, or if the sweep has epochs although config.steps sets the length.
+    Raises a UserError if a value occurs twice, or if config.steps or config.seeds overrides the values of the sweep.
     """
     sweep = settings.sweep
     if sweep.epochs and settings.steps_decide:
         found, fix = f'{tuple(sweep.epochs)} with config.steps={settings.steps}', 'give one of the two'
         raise UserError('config.sweep.epochs', found, 'config.steps=0, so that the epochs set the length', fix)
+    if sweep.seeds and min(vars(settings.seeds).values()) >= 0:
+        found, fix = f'{tuple(sweep.seeds)}, but config.seeds sets all seeds', 'leave one of config.seeds at -1'
+        raise UserError('config.sweep.seeds', found, 'no values, because they have no effect', fix)
     values: dict[str, list] = {}
     for field in dataclasses.fields(Trial):
         key = 'seeds' if field.name == 'seed' else field.name

@@ -9,6 +9,7 @@ from bertjax.config.files import load_recipe
 from bertjax.errors import LostError, UserError
 from bertjax.finetune import sweep
 from bertjax.finetune.settings import finetuning_settings
+from bertjax.finetune.trials import make_trials
 from bertjax.parallel.distributed import OtherStoppedError
 
 
@@ -81,3 +82,13 @@ def test_a_sweep_refuses_to_choose_a_step(repository: pathlib.Path, key: str, va
     config.sweep.seeds = (0, 1)
     with pytest.raises(UserError, match=rf'config\.{key}: found {value!r} in a sweep'):
         finetuning_settings(config).check()
+
+
+def test_seeds_without_effect_are_refused(repository: pathlib.Path):
+    """With all of config.seeds set, the trials of a sweep over seeds would be equal."""
+    config = load_recipe(f'{repository}/configs/glue.py:rte,seeds=2')
+    config.seeds.update(init=0, data=0)
+    assert len(make_trials(finetuning_settings(config))) == 2
+    config.seeds.dropout = 0
+    with pytest.raises(UserError, match=r'config.sweep.seeds: found \(0, 1\), but config.seeds sets all seeds'):
+        make_trials(finetuning_settings(config))
