@@ -69,7 +69,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
     with primary_first():
         split = data.split('train', training=True)
         for trial in trials:
-            split.passes(trial.settings(settings))  # raises if the trial has no steps
+            split.passes(trial.settings(settings))  # raises if the trial has too few steps
         # The first trial decides whether the rows of all trials are packed.
         first = data.with_settings(trials[0].settings(settings))
         recorded = ''

@@ -25,6 +25,7 @@ from bertjax.optim.trainable import make_selection, needs_unrolled
 from bertjax.tasks.task import Task
 from bertjax.text.added_words import find_previous_ids, load_model_tokenizer
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.training.health.profiler import profiled_steps
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import FOLDER, load_workdir_tokenizer, set_workdir_tokenizer
@@ -53,9 +54,14 @@ class TaskSplit:
     is_stream: bool = False
 
     def passes(self, settings: FinetuningSettings) -> float:
-        """Returns how often a training passes over the rows. Raises a UserError if the training has no step."""
+        """Returns how often a training passes over the rows.
+
+        Raises a UserError if the training has no step, or ends before the steps in config.profile.
+        """
         rows, batch_size = len(self.features), settings.batch_size
-        return settings.total_steps(count_batches(rows, batch_size)) * batch_size / rows
+        total = settings.total_steps(count_batches(rows, batch_size))
+        profiled_steps(settings.profile, total)  # raises if the training ends before these steps
+        return total * batch_size / rows
 
 
 class TaskData:

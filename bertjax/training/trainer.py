@@ -121,9 +121,7 @@ def resume_or_start(
     """
     settings, total = experiment.settings, experiment.settings.steps
     position = saved.position if saved else Position()
-    if (profiled := profiled_steps(settings.profile)) and profiled[-1] > total:
-        fix = f'for example --config.profile={max(total - 5, 1)}:{total + 1}'
-        raise UserError('config.profile', repr(settings.profile), f'steps up to {total}, the last of the run', fix)
+    profiled = profiled_steps(settings.profile, total)
     folder, early_stopping = experiment.folders[0], EarlyStopping(settings.patience, saved.config if saved else {})
     if time_limit is not None:
         time_limit.begin(folder, position.step)

@@ -102,6 +102,13 @@ def test_a_run_and_a_sweep_do_not_share_a_folder(program: Program, tune, swept, 
     assert 'which has a sweep, expected another folder for a pre-training' in program.error(*pretrain)
 
 
+def test_no_trial_is_trained_if_one_is_too_short_for_the_profile(program: Program, tune, tmp_path: pathlib.Path):
+    flags = ('--config.sweep.batch_size=(16,32)', '--config.profile=40:42')  # the trials have 72 and 36 steps
+    error = program.error(f'--workdir={tmp_path}', *tune, *flags, **GLUE)
+    assert "config.profile: found '40:42', expected steps up to 36, the last of the run" in error
+    assert not (tmp_path / 'trials').exists()
+
+
 def test_different_trials_have_different_folders():
     names = {Trial('all', 32, epochs, rate, 0).name for epochs in (3.0, 3.0000001) for rate in (2e-5, 2.0000001e-5)}
     assert len(names) == 4 and 'all,batch=32,epochs=3,lr=2e-05,seed=0' in names

@@ -247,7 +247,7 @@ def test_zero_minutes_disable_the_watchdog(tmp_path: pathlib.Path):
 def test_the_requested_steps_are_traced(tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys):
     """The trace covers exactly these steps; running again makes no second trace."""
     world, traced = World(tmp_path, clock, eval_every=0, checkpoint_every=0), []
-    world.profiled = profiled_steps('4:7')
+    world.profiled = profiled_steps('4:7', 10)
 
     def start(folder: pathlib.Path, profiler_options: jax.profiler.ProfileOptions) -> None:
         assert profiler_options.python_tracer_level == 0
@@ -276,4 +276,4 @@ def test_an_early_end_is_the_last_traced_step(tmp_path: pathlib.Path, monkeypatc
 @pytest.mark.parametrize('profile', ['0:3', '5:5', '7:3'])
 def test_an_empty_range_of_steps_is_an_error(profile: str):
     with pytest.raises(UserError, match=re.escape(f"config.profile: found '{profile}', expected FIRST:END")):
-        profiled_steps(profile)
+        profiled_steps(profile, 10)

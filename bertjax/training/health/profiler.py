@@ -18,11 +18,11 @@ _OPTIONS = jax.profiler.ProfileOptions()
 _OPTIONS.python_tracer_level = 0
 
 
-def profiled_steps(profile: str) -> range:
+def profiled_steps(profile: str, total: int) -> range:
     """Returns the steps in config.profile: the steps 100 to 104 for '100:105', and no steps for ''.
 
     Raises:
-      UserError: The first step is below 1, or the end is not above the first step.
+      UserError: The first step is below 1, the end is not above the first step, or the run has only `total` steps.
     """
     if not profile:
         return range(0)
@@ -31,6 +31,9 @@ def profiled_steps(profile: str) -> range:
         expected = 'FIRST:END with FIRST at least 1 and END above FIRST'
         fix = 'for example --config.profile=100:105, the steps 100 to 104'
         raise UserError('config.profile', repr(profile), expected, fix)
+    if end - 1 > total:
+        fix = f'for example --config.profile={max(total - 5, 1)}:{total + 1}'
+        raise UserError('config.profile', repr(profile), f'steps up to {total}, the last of the run', fix)
     return range(first, end)
 
 
