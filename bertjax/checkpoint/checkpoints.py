@@ -193,7 +193,7 @@ class Checkpoints:
         self._saving = self._thread.submit(finish)
 
     def best(self) -> int | None:
-        """Returns the undamaged step with the lowest cost, or None if there is no such step. The latest wins a tie."""
+        """Returns the undamaged step with the lowest cost, or None if there is no such step. The first wins a tie."""
         with primary_first():  # copies the saved files to separate workdirs
             pass
         step = decide_on_primary(self._steps.best)

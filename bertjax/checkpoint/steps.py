@@ -183,7 +183,7 @@ class Steps:
         (self._directory / str(step)).rename(target)
 
     def best(self) -> int:
-        """Returns the undamaged step with the lowest cost, or -1 if there is no such step. The latest wins a tie."""
+        """Returns the undamaged step with the lowest cost, or -1 if there is no such step. The first wins a tie."""
         step = self._lowest_cost()
         while step is not None and not self.is_undamaged(step):
             step = self._lowest_cost()
@@ -192,4 +192,4 @@ class Steps:
     def _lowest_cost(self) -> int | None:
         costs = {step: checksums.read_cost(self._directory / str(step)) for step in self.finished()}
         measured = [step for step in costs if costs[step] is not None]
-        return min(measured, key=lambda step: (costs[step], -step), default=None)
+        return min(measured, key=costs.get, default=None)

@@ -82,8 +82,7 @@ def test_a_step_does_not_wait_for_a_running_save(open_checkpoints, monkeypatch):
         pytest.param({1: 3.0, 2: 2.0, 3: 1.0}, 1, [3], marks=pytest.mark.slow),
         pytest.param({1: 1.0, 2: 2.0, 3: None}, 1, [1, 3], marks=pytest.mark.slow),
         ({1: float('nan'), 2: 2.0, 3: 3.0, 4: 3.0}, 1, [2, 4]),  # NaN is never the best loss.
-        # The newest of equal losses is the best.
-        pytest.param({1: 2.0, 2: 2.0, 3: 2.0}, 1, [3], marks=pytest.mark.slow),
+        ({1: 3.0, 2: 2.0, 3: 2.0, 4: 2.0}, 1, [2, 4]),  # The first of equal losses is the best.
     ],
 )
 def test_the_newest_and_the_best_are_kept(saved_steps, open_checkpoints, losses, keep, kept):

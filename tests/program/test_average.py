@@ -66,7 +66,7 @@ def test_a_finetuning_is_evaluated_and_exported_with_its_average(
     assert 'can choose only the last step' not in out
     finished = results(tmp_path)['splits']
     dev = rows(tmp_path / 'metrics.jsonl', 'dev')
-    best = max(reversed(dev), key=lambda row: row['accuracy'])
+    best = max(dev, key=lambda row: row['accuracy'])
     assert finished['dev']['accuracy'] == best['accuracy']
     state = saved_state(tmp_path, best['step'])
     assert_has_average(bertjax.load(tmp_path), state)
