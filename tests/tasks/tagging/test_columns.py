@@ -259,8 +259,8 @@ def test_test_files_may_lack_tags(tmp_path: pathlib.Path, test: str, labeled: bo
         ('ฉันไปกรุงเทพ\nเขาอยู่ที่เชียงใหม่\n', [('ฉันไปกรุงเทพ',), ('เขาอยู่ที่เชียงใหม่',)]),
         ('ខ្ញុំទៅភ្នំពេញ\nគាត់រស់នៅសៀមរាប\n', [('ខ្ញុំទៅភ្នំពេញ',), ('គាត់រស់នៅសៀមរាប',)]),
         ('一、\n我\n在\n北京\n！？\n', [('一、', '我', '在', '北京', '！？')]),
-        ('中华人民共和国\n在\n北京\n', [('中华人民共和国', '在', '北京')]),
-        ('カリフォルニア\nに\n行く\n', [('カリフォルニア', 'に', '行く')]),
+        ('中华人民共和国\n成立\n', [('中华人民共和国', '成立')]),
+        ('カリフォルニア\nコンピュータ\nで\n', [('カリフォルニア', 'コンピュータ', 'で')]),
         ('ฉัน\nไป\nกรุงเทพมหานคร\n', [('ฉัน', 'ไป', 'กรุงเทพมหานคร')]),
     ],
 )
@@ -268,6 +268,8 @@ def test_the_format_of_an_input_file_is_detected(text: str, words: list[tuple[st
     sentences = read_user_input(text, 'auto', ['O', 'B-X', 'I-X', '.'])
     assert [sentence.words for sentence in sentences] == words
     assert all(sentence.tags is None for sentence in sentences)
+    (stream,) = read_input(number_lines('カリフォルニア\nに\n行く\n'), 'in', TagFormat(), 'auto', [])
+    assert stream.words == ('カリフォルニア', 'に', '行く')
     as_text = read_user_input('a b\n\n\u200b\nc d\n\n', 'text', [])
     blanks = [as_text.pop(index) for index in (1, 1, -1)]
     assert blanks == [Blank('in:2'), Blank('in:3', 'a line without words'), Blank('in:5')]
