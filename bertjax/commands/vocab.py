@@ -47,8 +47,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         check_replaceable(folder)
         tokenizer = train_vocabulary(settings, folder)
     print(f'{tokenizer.vocab_size:,} pieces in {directory}, fingerprint {tokenizer.fingerprint[:16]}')
-    last = range(tokenizer.vocab_size)[-12:]
-    print(f'last learned pieces: {" ".join(map(tokenizer.piece_text, last))}')
+    print(f'last learned pieces: {" ".join(map(tokenizer.piece_text, tokenizer.pieces[-12:]))}')
     print(f'use it with --config.tokenizer={shlex.quote(display_path(directory))}')
 
 

@@ -63,7 +63,6 @@ class FillRequest:
 
 def answer_table(answer: dict[str, Any], tokenizer: Tokenizer) -> Table:
     """Returns an answer as a table for the terminal, with pieces as readable text."""
-    piece_text = lambda piece: tokenizer.piece_text(tokenizer.pieces.index(piece))  # noqa: E731
     table = Table(title=escape(answer['text']), title_justify='left', box=None, pad_edge=False)
     if 'masks' in answer:
         several = len(answer['masks']) > 1
@@ -71,12 +70,13 @@ def answer_table(answer: dict[str, Any], tokenizer: Tokenizer) -> Table:
             table.add_column(name, justify='right' if name in ('mask', 'probability') else 'left')
         for number, mask in enumerate(answer['masks'], 1):
             for filling in mask:
-                cells = (f'{filling["probability"]:.4f}', escape(piece_text(filling['token'])), escape(filling['text']))
+                piece = tokenizer.piece_text(filling['token'])
+                cells = (f'{filling["probability"]:.4f}', escape(piece), escape(filling['text']))
                 table.add_row(*((str(number),) if several else ()), *cells)
         return table
     table.show_header = False
     if 'filled' in answer:
-        answer = {**answer, 'tokens': [*map(piece_text, answer['tokens'])]}
+        answer = {**answer, 'tokens': [*map(tokenizer.piece_text, answer['tokens'])]}
     for name, value in answer.items():
         if name != 'text':
             table.add_row(name.replace('_', ' '), escape(_format(value)))

@@ -185,9 +185,9 @@ def _filled_masks(
         yield {
             'before': f'… {tokenizer.decode(keep(left))}',
             'after': f'{tokenizer.decode(keep(right))} …',
-            'filled': tokenizer.piece_text(best),
+            'filled': tokenizer.piece_text(tokenizer.pieces[best]),
             'probability': round(float(probabilities[most_certain, best]), 4),
-            'was': tokenizer.piece_text(int(batch['masked_ids'][row, p])),
+            'was': tokenizer.piece_text(tokenizer.pieces[batch['masked_ids'][row, p]]),
         }
 
 

@@ -180,13 +180,14 @@ class Tokenizer:
         """Returns readable text, including special tokens."""
         return self._library.decode([int(index) for index in ids], skip_special_tokens=False)
 
-    def piece_text(self, index: int) -> str:
+    def piece_text(self, piece: str) -> str:
         """Returns a piece as readable text. A byte-level BPE piece is decoded, because its characters represent bytes.
 
-        A piece without visible text, or with a part of a character, is returned as in `pieces`.
+        A piece without text, with an invisible character, or with a part of a character is returned as it is.
         """
-        text = self.decode([index]).strip() if self.family == 'bpe' else ''
-        return text if text and '\ufffd' not in text else self.pieces[index]
+        decoder = self._library.decoder if self.family == 'bpe' else None
+        text = decoder.decode([piece]).strip() if decoder else ''
+        return text if text and text.isprintable() and '\ufffd' not in text else piece
 
     def save(self, directory: epath.PathLike) -> list[str]:
         """Writes a directory that `load_tokenizer` and transformers' AutoTokenizer load. The bytes are reproducible.

@@ -35,11 +35,13 @@ def test_a_filled_mask_has_no_space_in_a_script_without_spaces():
 
 def test_the_tables_of_answers_decode_bytes(capsys: pytest.CaptureFixture):
     tokenizer = train_byte_bpe(['河边很美。 größer'] * 40, vocab_size=300, lowercase=False)
-    stop, word, byte = (tokenizer.pieces[tokenizer.encode([text])[0][-1]] for text in ('。', 'größer', '中'))
-    assert (stop, word, len(byte)) == ('ãĢĤ', 'ĠgrÃ¶ÃŁer', 1)
-    masks = [[{'token': token, 'probability': 0.5, 'text': 'a text'} for token in (stop, byte)]]
+    stop, word, byte, escape = (
+        tokenizer.pieces[tokenizer.encode([text])[0][-1]] for text in ('。', 'größer', '中', '\x1b')
+    )
+    assert (stop, word, len(byte), escape) == ('ãĢĤ', 'ĠgrÃ¶ÃŁer', 1, 'ě')
+    masks = [[{'token': token, 'probability': 0.5, 'text': 'a text'} for token in (stop, byte, escape)]]
     Console(width=80).print(answer_table({'text': 'a', 'masks': masks}, tokenizer))
-    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[2:]] == ['。', byte]
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[2:]] == ['。', byte, escape]
     joint = {'text': 'a', 'filled': 'a', 'tokens': [stop, word], 'order': [0, 1]}
     Console(width=80).print(answer_table(joint, tokenizer))
     assert 'tokens  。 größer' in capsys.readouterr().out
