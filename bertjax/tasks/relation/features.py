@@ -37,7 +37,7 @@ def role_marks(tokenizer: Tokenizer, markers: str) -> list[np.ndarray]:
 
 def describe_marks(tokenizer: Tokenizer, markers: str) -> str:
     """Returns a one-line description of the marks of the entities."""
-    marks = [' '.join(tokenizer.pieces[i] for i in mark) for mark in role_marks(tokenizer, markers)]
+    marks = [tokenizer.decode(mark).strip() for mark in role_marks(tokenizer, markers)]
     if markers == 'mask':
         return f'entities are replaced by {marks[0]} and {marks[2]} and their types'
     types = (' * type *', ' ^ type ^') if markers == 'typed' else ('', '')

@@ -213,6 +213,8 @@ def test_marks_are_fixed_tokens_for_augmentation(slots: Tokenizer, markers: str,
 def test_words_beside_marks_have_the_pieces_of_words_in_a_text(tmp_path: pathlib.Path, markers: str):
     write_tokenizer('modern', ['Ann runs Acme in Rome'] * 9, tmp_path, size=300)
     tokenizer = load_tokenizer(tmp_path)
+    opening = '<<' if markers == 'words' else '@'
+    assert f' by {opening}' in describe_marks(tokenizer, markers) and 'Ġ' not in describe_marks(tokenizer, markers)
     for text, start in (('Ann runs Acme in Rome', ' '), ('in Rome Ann runs Acme', '')):
         entities = tuple(MarkedEntity(text.index(name), text.index(name) + len(name), 'X') for name in ('Ann', 'Acme'))
         record = Relation(text, entities, None)
