@@ -46,7 +46,7 @@ class Token:
     """A piece in a row of tokens.
 
     Attributes:
-      text: The piece, such as `##ing`.
+      text: The piece as readable text, such as `##ing`.
       color: A class of style.css: special, b, masked, random, unchanged, right, wrong; '' for none.
       title: The hover text.
       below: Lines under the piece, such as the piece that a mask hides.

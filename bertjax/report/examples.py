@@ -66,7 +66,7 @@ def _masked_row(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer)
             truth = hidden[position]
             color = 'masked' if piece == tokenizer.mask_id else 'unchanged' if piece == truth else 'random'
             title = f'position {position}, id {piece}'
-            yield Token(tokenizer.pieces[piece], color, title, tokenizer.pieces[truth])
+            yield Token(_text(piece, tokenizer), color, title, _text(truth, tokenizer))
         else:
             yield _token(piece, position, is_second, tokenizer)
 
@@ -74,7 +74,11 @@ def _masked_row(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer)
 def _token(piece: int, position: int, is_second: bool, tokenizer: Tokenizer) -> Token:
     is_special = piece in (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
     color = 'special' if is_special else 'b' if is_second else ''
-    return Token(tokenizer.pieces[piece], color, f'position {position}, id {piece}')
+    return Token(_text(piece, tokenizer), color, f'position {position}, id {piece}')
+
+
+def _text(piece: int, tokenizer: Tokenizer) -> str:
+    return tokenizer.piece_text(tokenizer.pieces[piece])
 
 
 def task_examples(features: Features, labels: list[str], tokenizer: Tokenizer) -> Section:
@@ -188,11 +192,11 @@ def _tokens(
             yield token
             continue
         at = row, slots[position]
-        true, first_piece, last_piece = (
-            tokenizer.pieces[ids[at]] for ids in (batch['masked_ids'], first.best, last.best)
-        )
+        ids = [values[at] for values in (batch['masked_ids'], first.best, last.best)]
+        true, first_piece, last_piece = (_text(piece, tokenizer) for piece in ids)
         title = (
             f'input {token.text}; {last_piece} has probability {last.best_probability[at]:.3f}, '
             f'{true} has {last.true_probability[at]:.3f} (was {first.true_probability[at]:.3f})'
         )
-        yield Token(last_piece, 'right' if last_piece == true else 'wrong', title, f'was {true}\nbefore {first_piece}')
+        color = 'right' if ids[-1] == ids[0] else 'wrong'  # different pieces may have the same text
+        yield Token(last_piece, color, title, f'was {true}\nbefore {first_piece}')

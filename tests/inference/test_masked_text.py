@@ -1,10 +1,12 @@
-"""Tests that no space is added after a mask in a text, and that pieces are printed as readable text."""
+"""Tests that no space is added after a mask in a text, and that pieces are shown as readable text."""
 
 import numpy as np
 import pytest
 
+from bertjax.inference.encode import build_sequences
 from bertjax.inference.fill import MaskedText
 from bertjax.inference.fill_request import answer_table
+from bertjax.report.examples import task_examples
 from bertjax.terminal import Console
 from bertjax.text.vocabulary import train_byte_bpe, train_sentencepiece, train_wordpiece
 
@@ -45,3 +47,10 @@ def test_the_tables_of_answers_decode_bytes(capsys: pytest.CaptureFixture):
     joint = {'text': 'a', 'filled': 'a', 'tokens': [stop, word], 'order': [0, 1]}
     Console(width=80).print(answer_table(joint, tokenizer))
     assert 'tokens  。 größer' in capsys.readouterr().out
+
+
+def test_the_report_decodes_bytes():
+    tokenizer = train_byte_bpe(['河边很美。 größer'] * 40, vocab_size=300, lowercase=False)
+    section = task_examples(build_sequences(tokenizer, ['größer。'], None, 16), [], tokenizer)
+    ((_, tokens),) = section.data['rows']
+    assert [token.text for token in tokens] == ['<s>', 'größer', '。', '</s>']
