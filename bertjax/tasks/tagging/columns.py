@@ -177,15 +177,17 @@ def read_columns(text: str, where: str, format: TagFormat, *, tagged: bool) -> l
     hashes = sum(len(line) == 1 and line[0].startswith('#') for block in blocks for line in block.preceding_lines)
     if hashes and not format.comment:
         print(f'{where}: {hashes:,} lines that precede sentences and begin with # are read as comments')
-    is_conllu = sentences[0].separator == '\t' and len(sentences[0].columns[0]) == 10
+    first = sentences[0].columns[0]
+    is_conllu = sentences[0].separator == '\t' and len(first) == 10 and first[0] == '1'
+    tags_are_misc = tagged and is_conllu and format.tag_column == -1
     numbered = all(list(x.words) == [str(i) for i in range(1, len(x.words) + 1)] for x in sentences)
     if numbered and max(len(sentence.words) for sentence in sentences) > 2:  # as in GermEval and CoNLL-U
         found, fix = f'{format.word_column}, the numbers 1, 2, 3 … in {where}', 'set it to 1, for example'
-        fix += f', and config.task.tag_column to {_CONLLU_TAGS}' if is_conllu else ''
+        fix += f', and config.task.tag_column to {_CONLLU_TAGS}' if tags_are_misc else ''
         raise UserError('config.task.word_column', found, 'the column of the words', fix)
     if not tagged:
         return sentences
-    if is_conllu and format.tag_column == -1 and any('_' in sentence.tags for sentence in sentences):
+    if tags_are_misc and any('_' in sentence.tags for sentence in sentences):
         found = f'-1, the column MISC of CoNLL-U in {where}'
         raise UserError('config.task.tag_column', found, 'a column of tags', f'set it to {_CONLLU_TAGS}')
     return convert_to_iob2(sentences, [block.locations for block in blocks], where, format)
