@@ -64,7 +64,8 @@ class SplitFiles:
         if not files:
             names = ', '.join(f'{split}{suffix}' for suffix in self._suffixes[:2])
             found, fix = f'no file of the {split} split', self._advice.format(split=split)
-            others = [path.name for path in self._files_beside() if path.is_file()]
+            # Beside a single file, a file with the name of the split is not read.
+            others = [path.name for path in self._data_files() if path.parent == self._path]
             found += f' among {quote_names(others)}' if others else ''
             raise UserError(self._where, found, f'{names} …', fix)
         return files
@@ -90,30 +91,30 @@ class SplitFiles:
             texts['test'] += f' (no {self.missing}; for prediction only)'
         lines = [', '.join(f'{split}: {texts[split]}' for split in STEMS if split in texts)]
         used = {path for paths in files.values() for path in paths}
-        unused = [
-            path.name
-            for path in self._files_beside()
-            if bare_suffix(path.name) in FORMATS
-            and not path.name.startswith(('.', '_'))
-            and path.name not in _METADATA_FILES
-            and path not in used
-        ]
+        unused = [path.name for path in self._data_files() if path not in used]
         return '\n'.join([*lines, f'not used: {quote_names(unused)}'] if unused else lines)
 
     @property
     def _path(self) -> epath.Path:
         return user_path(self._data, 'config.data')
 
-    def _files_beside(self) -> list[epath.Path]:
-        """Returns the paths in the folder, or those beside a single file or saved dataset.
+    def _data_files(self) -> list[epath.Path]:
+        """Returns the files with records in the folder, or those beside a single file or saved dataset.
 
         A single file or saved dataset needs a usual name of the training split; otherwise, the list is empty.
         """
         path = self._path
         if path.is_file() or is_saved_dataset(path):
-            path, is_usual = path.parent, path.name.partition('.')[0] in STEMS['train']
-            return sorted(path.iterdir()) if is_usual else []
-        return sorted(path.iterdir()) if self._data and path.is_dir() else []
+            path, is_folder = path.parent, path.name.partition('.')[0] in STEMS['train']
+        else:
+            is_folder = bool(self._data) and path.is_dir()
+        return [
+            file
+            for file in (sorted(path.iterdir()) if is_folder else [])
+            if bare_suffix(file.name) in {*FORMATS, *self._suffixes}
+            and not file.name.startswith(('.', '_'))
+            and file.name not in _METADATA_FILES
+        ]
 
 
 class TableFiles(SplitFiles):

@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.tasks.choice.task import MultipleChoiceTask
-from bertjax.tasks.reading.splits import STEMS, split_files
+from bertjax.tasks.reading.splits import STEMS, TableFiles, split_files
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.squad.task import SquadTask
 from bertjax.tasks.tagging.task import TaggingTask
@@ -37,7 +37,7 @@ def test_all_usual_names_of_the_dev_split_are_recognized(tmp_path: pathlib.Path,
     assert 'dev' in task.splits() and task.records('dev') and task.records('train')
     sources = task.sources()
     assert f'train: train{suffix}' in sources and f'dev: {name}{suffix}' in sources
-    assert kind == 'tagging' or f"not used: 'more{suffix}'" in sources
+    assert f"not used: 'more{suffix}'" in sources
     other = 'val' if name != 'val' else 'dev'
     (tmp_path / f'{other}{suffix}').write_text(text)
     with pytest.raises(UserError, match=f'{min(name, other)}{suffix} and {max(name, other)}{suffix}'):
@@ -75,3 +75,14 @@ def test_text_files_take_precedence_over_parquet_of_the_same_split(tmp_path: pat
     assert [split_files(tmp_path, split) for split in STEMS] == [
         (tmp_path / 'train.csv',), (), (tmp_path / 'test.parquet',),
     ]  # fmt: skip
+
+
+def test_a_missing_split_names_the_files_that_could_be_renamed(tmp_path: pathlib.Path):
+    for name in ('train.csv', 'more.csv', 'README.md', '.hidden.csv', 'dataset_info.json'):
+        (tmp_path / name).write_text(TABLE)
+    names = dict.fromkeys(STEMS, '')
+    with pytest.raises(UserError, match=r"no file of the dev split among 'more\.csv', 'train\.csv', expected dev\.csv"):
+        TableFiles(str(tmp_path), '', names).require('dev')
+    (tmp_path / 'dev.csv').write_text(TABLE)  # it is not read unless config.task.dev names it
+    with pytest.raises(UserError, match=r'no file of the dev split, expected dev\.csv'):
+        TableFiles(str(tmp_path / 'train.csv'), '', names).require('dev')
