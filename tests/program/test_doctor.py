@@ -47,8 +47,9 @@ def test_a_finished_run_is_checked(program: Program, trained: pathlib.Path, tmp_
     assert {'run', 'numbers', 'MLM loss', 'input', 'goodput'} <= set(checks) and 'a model without context' in out
     assert {path: path.stat().st_mtime_ns for path in trained.rglob('*')} == before
     # A command that would be refused, and one that would train longer.
-    wider = program.run(f'--workdir={trained}', *RUN, '--config.model.width=48', DOCTOR, status=2).stdout
-    assert statuses(wider)['resume'] == 'FAIL' and 'config.model.width: found 48, expected 32 as in' in wider
+    wider = program.run(f'--workdir={trained}', *RUN, '--config.model.width=48', DOCTOR, status=2)
+    assert 'config.model.width: found 48, expected 32 as in' in wider.stdout
+    assert statuses(wider.stdout)['resume'] == 'FAIL' and 'found 1 failed check of ' in wider.stderr
     budget = program.run(f'--workdir={trained}', *RUN, DOCTOR, recipe='configs/budget.py:2e12', status=2).stdout
     assert "FAIL  resume       config.budget: found 2e12, expected '' as in" in budget
     longer = program.run(f'--workdir={trained}', *RUN, '--config.steps=30', DOCTOR, status=None).stdout
