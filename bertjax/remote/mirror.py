@@ -95,19 +95,21 @@ class Mirror:
         changed_steps = _newest_steps(name for name in local if unit_of(name) in changed_locally)
         # A folder in .unfinished/ that the bucket lacks may belong to trials that another machine has finished, so the
         # bucket wins, also over the first checkpoint of new trials.
-        later_runs = [  # folders of runs
-            re.sub(r'(checkpoints|\.unfinished/[^/]+)$', '', folder)
+        later_runs = {
+            _run_of(folder)
             for folder, step in changed_steps.items()
             if step > steps.get(folder, -1) and (folder in steps or '.unfinished/' not in folder)
-        ]
+        }
         if later_runs:
             # Local files that the bucket lacks are kept: `publish` writes them. The last checkpoints in the bucket are
             # pulled, because `publish` would remove their markers before the later checkpoint is complete.
             last = {f'{folder}/{step}' for folder, step in steps.items()}
             to_pull = (to_pull - (changed_locally - last)) & set(map(unit_of, objects))
-            # The ledger of the later checkpoint may be published, and then replaced by another machine.
+            # The ledger of the later checkpoint may be published, and then replaced by another machine. The folder of
+            # a run may contain the folders of others, whose ledgers are pulled.
+            runs = sorted({_run_of(folder) for folder in steps | changed_steps}, key=len, reverse=True)
             growing = (name for name in local if re.fullmatch(self._rules.growing, name))
-            to_pull -= {name for name in growing if name.startswith(tuple(later_runs))}
+            to_pull -= {name for name in growing if next(filter(name.startswith, runs), None) in later_runs}
         self._remove_local(unit_of(name) for name in local if unit_of(name) in to_pull and name not in objects)
         targets = {
             source: self.folder / name
@@ -260,3 +262,8 @@ def _newest_steps(names: Iterable[str]) -> dict[str, int]:
         if match := re.match(r'((?:.*/)?(?:checkpoints|\.unfinished/[^/]+))/(\d+)/', name):
             steps[match[1]] = max(int(match[2]), steps.get(match[1], -1))
     return steps
+
+
+def _run_of(folder: str) -> str:
+    """Returns the folder of a run, with its final slash, from a folder of its checkpoints."""
+    return re.sub(r'(checkpoints|\.unfinished/[^/]+)$', '', folder)

@@ -48,12 +48,7 @@ def test_an_incomplete_checkpoint_is_never_pulled(bucket, tmp_path):
         other_folder = tmp_path / f'other{number}'
         other_folder.mkdir()
         Mirror(other_folder, RemoteFolder('s3://bucket/run'), RULES).pull()
-        assert list_files(other_folder) == [
-            'checkpoints/4/a',
-            'checkpoints/4/b',
-            'checkpoints/4/seal.json',
-            'ledger.jsonl',
-        ]
+        assert list_files(other_folder) == [*step(4), 'ledger.jsonl']
     Mirror(local, RemoteFolder('s3://bucket/run'), RULES).publish()
     names = ['checkpoints/8/a', 'checkpoints/8/b', 'checkpoints/8/seal.json', 'ledger.jsonl']
     assert list(bucket.names('bucket/run')) == names
@@ -268,9 +263,11 @@ def test_only_steps_of_the_same_run_are_compared(bucket, tmp_path, published: st
 
 
 def test_the_ledger_of_a_later_unpublished_step_is_kept(bucket, monkeypatch, tmp_path):
-    """A publication breaks off after the ledger, and another machine publishes an earlier step with its ledger."""
+    """A publication breaks off after the ledger, and another machine publishes an earlier step with its ledger, and a
+    step of another run, whose folder is inside."""
     one, two = (Mirror(tmp_path / name, RemoteFolder('s3://bucket/run'), mirror._RULES) for name in ('one', 'two'))
-    write_files(one.folder, {'ledger.jsonl': '4', 'checkpoints/4/seal.json': 'x'})
+    inside = {'rte/ledger.jsonl': '4', 'rte/checkpoints/4/seal.json': 'x'}
+    write_files(one.folder, {'ledger.jsonl': '4', 'checkpoints/4/seal.json': 'x', **inside})
     one.publish()
     write_files(one.folder, {'ledger.jsonl': '4, 12 of one', 'checkpoints/12/seal.json': 'x'})
     upload = RemoteFolder.upload
@@ -285,12 +282,14 @@ def test_the_ledger_of_a_later_unpublished_step_is_kept(bucket, monkeypatch, tmp
         one.publish()
     two.folder.mkdir()
     two.pull()
-    write_files(two.folder, {'ledger.jsonl': '4, 8 of two', 'checkpoints/8/seal.json': 'x'})
+    write_files(two.folder, {f'{run}ledger.jsonl': '4, 8 of two' for run in ('', 'rte/')})
+    write_files(two.folder, {f'{run}checkpoints/8/seal.json': 'x' for run in ('', 'rte/')})
     two.publish()
     one.pull()
     assert (one.folder / 'ledger.jsonl').read_text() == '4, 12 of one'
     one.publish()
     assert bucket.system.cat_file('bucket/run/ledger.jsonl') == b'4, 12 of one'
+    assert bucket.system.cat_file('bucket/run/rte/ledger.jsonl') == b'4, 8 of two'
 
 
 @pytest.mark.slow
