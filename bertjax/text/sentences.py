@@ -36,6 +36,7 @@ _BROKEN_DECIMAL = re.compile(r'[<>=≤≥±]\s?-?\d+$')
 _DOTTED = re.compile(r'(?:[^\W\d_]{1,4}\.-?)+[^\W\d_]{1,4}')
 # A German abbreviation with a space, such as d. h, without the last stop.
 _SPACED = re.compile(r'\b[^\W\d_]\.\s[^\W\d_]$')
+_SECOND_PART = re.compile(r'[^\W\d_]|Allg|Chr|Zt')  # of such an abbreviation: z. B., i. Allg., n. Chr., z. Zt.
 # The number of a list item at the start of a sentence, such as 1. or 2.3. or (a. or IV.
 _ENUMERATOR = re.compile(r'[(\[]?(?:\d+(?:\.\d+)*|[A-Za-z]|[IVXLCDM]+)')
 
@@ -50,7 +51,7 @@ _TITLES = _words(
     'Sens Rep Reps Pres Msgr Supt Insp Det Mme Mlle Mt Mts Ft Fr Amb Atty Sec Secy Treas Herr Hr Frl Sig Sta Sto'
 )
 # Abbreviations after which the sentence always continues. Case is ignored.
-_NEVER = _words('e.g i.e cf vs viz approx incl excl esp eg ie v resp feat ft chr')
+_NEVER = _words('e.g i.e cf vs viz approx incl excl esp eg ie v resp feat ft chr allg zt')
 # Words that are abbreviations only before a number (so not in `He said no. She left.`), unless another list also has
 # them. Case is ignored.
 _BEFORE_NUMBERS = _words(
@@ -151,8 +152,9 @@ def _ends(text: str, start: int, stop_at: int, stop: str, next_at: int) -> bool:
         return False
     if _BROKEN_DECIMAL.search(before) and following[:1].isdigit():
         return False
-    # A small letter beside an abbreviation belongs to it in German: z. B., d. h., n. Chr.
-    initial = len(word) == 1 and word.isalpha() and (word.isupper() or match[2] or _SPACED.search(before))
+    # A small letter can be a part of a German abbreviation: z. B., d. h., n. Chr.
+    in_abbreviation = (match[2] and _SECOND_PART.fullmatch(following)) or _SPACED.search(before)
+    initial = len(word) == 1 and word.isalpha() and (word.isupper() or in_abbreviation)
     if initial or word in _EITHER or _DOTTED.fullmatch(word):
         # In `J. A. Smith`, `A` looks like a sentence starter, but it is an initial.
         return following in _STARTERS and not match[2]
