@@ -5,9 +5,11 @@ Then both raise an error of a type in `DAMAGE`.
 """
 
 import bz2
+import codecs
 import dataclasses
 import gzip
 import io
+import itertools
 import lzma
 import os
 import re
@@ -148,19 +150,26 @@ def read_range(path: str, file, begin: int, end: int, progress=None, digest=None
 def _with_line_feeds(source: Iterator[bytes]) -> Iterator[bytes]:
     """Yields the bytes of `source`. If only carriage returns end its lines, replaces them with line feeds.
 
-    The first MAX_LINE bytes decide: they have a carriage return and no line feed.
+    The first MAX_LINE bytes decide: they have a carriage return and no line feed. If line feeds follow later, each
+    '\\r\\n' becomes a single line feed.
     """
     head = b''
-    for chunk in source:
-        head += chunk
-        if b'\n' in chunk or len(head) > MAX_LINE:
-            break
+    try:
+        for chunk in source:
+            head += chunk
+            if b'\n' in chunk or len(head) > MAX_LINE:
+                break
+    except DAMAGE:
+        yield head.replace(b'\r', b'\n')
+        raise
     if b'\n' in head or b'\r' not in head[:-1]:  # a line feed may follow the last byte
         yield head
         yield from source
     else:
-        yield head.replace(b'\r', b'\n')
-        yield from (chunk.replace(b'\r', b'\n') for chunk in source)
+        decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder('latin-1')(), translate=True)
+        for chunk in itertools.chain([head], source):
+            yield decoder.decode(chunk).encode('latin-1')
+        yield decoder.decode(b'', final=True).encode('latin-1')
 
 
 class Lines:

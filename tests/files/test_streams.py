@@ -3,6 +3,7 @@
 import bz2
 import io
 
+import pytest
 import zstandard
 
 from bertjax.files import streams
@@ -35,6 +36,20 @@ def test_a_carriage_return_ends_a_line_only_in_text_without_line_feeds(monkeypat
     monkeypatch.setattr(streams, 'MAX_LINE', 10)  # longer texts are not read to their end
     assert [*streams.Lines(iter([b'one two\rthree', b' four', b'\rfive']))] == [b'one two', b'three four', b'five']
     assert b'' not in streams.Lines(iter([b'one two three\r', b'\nfour']))
+    stray = [b'one two\rthree', b' four\r', b'\nfive\r\nsix\r']
+    assert [*streams.Lines(iter(stray))] == [b'one two', b'three four', b'five', b'six']
+
+
+@pytest.mark.parametrize('text', [b'one\rtwo\rth', b'one\ntwo\nth'])
+def test_the_lines_before_damage_are_read(text):
+    def source():
+        yield text
+        raise streams.DamagedFileError
+
+    lines = []
+    with pytest.raises(streams.DamagedFileError):
+        lines.extend(streams.Lines(source()))
+    assert lines == [b'one', b'two']
 
 
 def test_only_a_line_without_text_is_blank(monkeypatch):
