@@ -27,7 +27,12 @@ from bertjax.remote.paths import open_file
 
 SNIFF = 1 << 16  # The number of bytes at the start of a file from which its format is detected.
 HEAD = 1 << 18  # The number of bytes at the start of a file from which the meaning of blank lines is detected.
-_MAX_BLANK = 64  # The maximum number of bytes of a blank line, without white space in ASCII at its ends.
+# A regular expression of a blank line in UTF-8: the characters of `str.isspace`, except the line feed.
+BLANK = (
+    rb'(?:[ \t\r\f\v\x1c-\x1f]|\xc2[\x85\xa0]|\xe1\x9a\x80|'
+    rb'\xe2(?:\x80[\x80-\x8a\xa8\xa9\xaf]|\x81\x9f)|\xe3\x80\x80)*+'
+)
+_BLANK_LINE = re.compile(BLANK)
 OnProgress = Callable[[int], None] | None
 
 
@@ -111,9 +116,7 @@ def _text_documents(lines: streams.Lines, single: bool = False) -> Iterator[_Raw
     """Yields the documents that blank lines separate. If `single`, the whole file is one document."""
     inside = False
     for raw in lines:
-        line = raw.strip()
-        # White space outside ASCII, such as U+3000, is blank, too. Only short lines are decoded, because most are text.
-        if line and (line[0] < 0x80 or len(line) > _MAX_BLANK or line.decode('utf-8', 'replace').strip()):
+        if not _BLANK_LINE.fullmatch(raw):
             if not inside:
                 inside = True
                 yield _START

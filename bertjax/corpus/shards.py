@@ -21,7 +21,7 @@ STRIDE_BYTES = 8 << 20  # a compressed file has a part for each STRIDE_BYTES, bu
 EXPANSION = 3.5  # the estimated bytes of text per compressed byte
 
 _BOUNDARY = {
-    'text': re.compile(rb'\n(?:[ \t\r\f\v]|\xc2\xa0|\xe3\x80\x80)*+\n'),
+    'text': re.compile(rb'\n' + formats.BLANK + rb'\n'),
     'jsonl': re.compile(rb'\n'),
     **{format: re.compile(rb'\n') for format in sequences.FORMATS},
     'wikiextractor': re.compile(rb'\n(?=<doc )'),

@@ -54,6 +54,14 @@ def test_the_number_of_workers_changes_no_byte(corpus, small_shards, tmp_path, v
     assert stored(open_store(tmp_path / 'store1')) == sorted(ids_of(DOCS, tokenizer))
 
 
+def test_a_large_file_is_cut_at_blank_lines_of_any_white_space(small_shards, tmp_path, vocabulary, tokenizer):
+    blank = '\n' + '\u3000\u2003' * 20 + '\x1f\x85\r\n'
+    (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:1500]).replace(b'\n\n', blank.encode()))
+    assert len(shards.cut_shards(resolve_sources(f'{tmp_path}/a.txt'), 'auto')) > 8
+    build_store(f'{tmp_path}/a.txt', tmp_path / 'store', str(vocabulary), progress=False)
+    assert stored(open_store(tmp_path / 'store')) == sorted(ids_of(DOCS[:1500], tokenizer))
+
+
 def test_an_error_of_a_worker_ends_the_build(small_shards, tmp_path, vocabulary, monkeypatch):
     for name, end in (('a', b''), ('b', b'\n\n\xff broken\n')):  # One shard each.
         (tmp_path / f'{name}.txt').write_bytes(as_text(DOCS[:200]) + end)
