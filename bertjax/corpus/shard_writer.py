@@ -239,10 +239,9 @@ def _restore_spaces(sentences: Sequence[str], paragraph: str, prefix: str) -> It
     """Yields the sentences of a paragraph, each with `prefix` if white space precedes it."""
     end = 0
     for sentence in sentences:
-        start = paragraph.find(sentence, end)
+        start = paragraph.index(sentence, end)
         yield sentence if start == end else prefix + sentence
-        if start >= 0:  # pysbd can change white space inside a sentence
-            end = start + len(sentence)
+        end = start + len(sentence)
 
 
 def encode_shard(

@@ -87,16 +87,15 @@ def _pieces(paragraph: str) -> Iterator[str]:
     if len(paragraph) <= _MAX_PIECE:
         yield paragraph
         return
-    piece: list[str] = []
-    size = 0
+    start = end = size = 0
     for sentence in split_sentences(paragraph):
-        piece.append(sentence)
+        end = paragraph.index(sentence, end) + len(sentence)
         size += len(sentence)
         if size >= _MAX_PIECE:
-            yield ' '.join(piece)
-            piece, size = [], 0
-    if piece:
-        yield ' '.join(piece)
+            yield paragraph[start:end].strip()
+            start, size = end, 0
+    if end > start:
+        yield paragraph[start:end].strip()
 
 
 def _cut_at(text: str, lengths: Sequence[int]) -> Iterator[str]:

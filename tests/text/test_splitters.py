@@ -52,6 +52,8 @@ def test_pysbd_changes_no_character():
         sentences = split(text)
         assert letters(''.join(sentences)) == letters(text)
         assert all(sentence and sentence == sentence.strip() for sentence in sentences)
+    long = '他说：“走吧。”我们走了。' * 1000  # is split in pieces
+    assert all(sentence in long for sentence in split(long))
 
 
 def test_pysbd_splits_long_paragraphs_in_linear_time():
