@@ -113,7 +113,8 @@ class ShardWriter:
         document.characters += len(text)
         for sentence in sentences:
             while len(sentence) > BATCH_CHARACTERS:  # cut, at a space if possible, so that memory is bounded
-                end = sentence.rfind(' ', 0, BATCH_CHARACTERS) + 1 or BATCH_CHARACTERS
+                end = sentence.rfind(' ', 1, BATCH_CHARACTERS) + 1
+                end = end - len(prefix) if end else BATCH_CHARACTERS
                 self._add_to_batch(sentence[:end], end)
                 sentence = sentence[end:]
             self._add_to_batch(sentence, len(sentence))

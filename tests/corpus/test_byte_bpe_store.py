@@ -14,9 +14,12 @@ LINES = ['The cat sat. It sat there! Why not?', 'Then the cat ran. It ran on.']
 CHINESE = ['我来了。你呢？好！我们 走了。 他说。']
 
 
-@pytest.mark.parametrize('lines', [LINES, CHINESE])
+@pytest.mark.parametrize(('lines', 'limit', 'parts'), [(LINES, 1 << 20, 5), (LINES, 10, 9), (CHINESE, 1 << 20, 5)])
 @pytest.mark.parametrize('prefix_space', [False, True])
-def test_the_sentences_of_a_document_have_the_tokens_of_its_text(tmp_path, prefix_space, lines):
+def test_the_sentences_of_a_document_have_the_tokens_of_its_text(
+    monkeypatch, tmp_path, prefix_space, lines, limit, parts
+):
+    monkeypatch.setattr('bertjax.corpus.shard_writer.BATCH_CHARACTERS', limit)  # a longer sentence is cut
     train_byte_bpe(lines * 9, vocab_size=300, lowercase=False).save(tmp_path / 'tokenizer')
     path = tmp_path / 'tokenizer' / 'tokenizer.json'
     settings = json.loads(path.read_text())
@@ -27,6 +30,6 @@ def test_the_sentences_of_a_document_have_the_tokens_of_its_text(tmp_path, prefi
     options = CorpusOptions(workers=1, heldout=0.0)
     build_store(str(tmp_path / 'text.txt'), tmp_path / 'store', tokenizer, options, progress=False)
     split = open_store(tmp_path / 'store').split('train')
-    assert len(split.sentence_offsets) == 6
+    assert len(split.sentence_offsets) == parts + 1
     ids = split.tokens(0, int(split.sentence_offsets[-1])).tolist()
     assert ids == tokenizer.encode([' '.join(lines)])[0].tolist()
