@@ -66,8 +66,9 @@ def read_text(path: epath.PathLike) -> str:
     try:
         return raw.decode('utf-8-sig')
     except UnicodeDecodeError as error:
-        line = error.object.count(b'\n', 0, error.start) + 1
-        found = f'the byte 0x{error.object[error.start]:02x}'
+        raw = error.object
+        line = raw.count(b'\n' if b'\n' in raw else b'\r', 0, error.start) + 1
+        found = f'the byte 0x{raw[error.start]:02x}'
         raise UserError(f'{path}:{line}', found, 'UTF-8', 'convert the file, for example with iconv') from None
 
 

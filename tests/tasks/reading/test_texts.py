@@ -44,6 +44,7 @@ def test_text_is_decompressed_without_its_byte_order_mark(tmp_path: pathlib.Path
     [
         ('a.txt', b'a\n\xe9 b\n', 'a.txt:2', 'the byte 0xe9'),
         ('a.txt', b'\xef\xbb\xbfa\nb\n\xff', 'a.txt:3', 'the byte 0xff'),
+        ('a.txt', b'a\rb\r\xff', 'a.txt:3', 'the byte 0xff'),
         ('a.txt.gz', gzip.compress(TEXT.encode(), mtime=0)[:-9], 'a.txt.gz', 'a damaged gzip file'),
         ('a.txt.gz', b'plain', 'a.txt.gz', 'a damaged gzip file'),
     ],
