@@ -55,16 +55,19 @@ def read_json_or_none(path: pathlib.Path, parse: Callable[[Any], Parsed]) -> Par
 
 
 def read_lines(path: epath.PathLike, content: str, key: str, fix: str) -> list[str]:
-    """Reads the lines of a text file in UTF-8, with or without a byte order mark. Only `\\n` ends a line.
+    """Reads the lines of a text file in UTF-8, with or without a byte order mark.
 
-    `content` (such as 'words'), `key` (the config key that names the file) and `fix` are used only in error messages.
+    Only `\\n` ends a line, or only `\\r` if the text has no `\\n`. `content` (such as 'words'), `key` (the config key
+    that names the file) and `fix` are used only in error messages.
 
     Raises:
       UserError: The file is missing, cannot be read, or is not UTF-8.
     """
     if not epath.Path(path).exists():
         raise UserError(key, f'no such file {str(path)!r}', f'a file of {content}', fix)
-    return read_text(path, f'a file of {content}', fix).removesuffix('\n').split('\n')
+    text = read_text(path, f'a file of {content}', fix)
+    end = '\n' if '\n' in text else '\r'
+    return text.removesuffix(end).split(end)
 
 
 def read_text(path: epath.PathLike, expected: str, fix: str) -> str:

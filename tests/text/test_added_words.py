@@ -80,6 +80,8 @@ def test_files_of_words_are_read(tmp_path: pathlib.Path):
     path = tmp_path / 'words.txt'
     path.write_text('tumor\t12\tt ##u\n\n gene \n', encoding='utf-8')
     assert read_words(path) == [(1, 'tumor'), (3, 'gene')]
+    path.write_bytes(b'tumor\r\rgene\r')
+    assert read_words(path) == [(1, 'tumor'), (3, 'gene')]
     path.write_bytes(b'\n\n')
     with pytest.raises(UserError, match='no word'):
         read_words(path)
