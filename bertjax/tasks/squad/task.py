@@ -151,11 +151,9 @@ class SquadTask(Task[SquadQuestion, Answers]):
             ids, first_characters, end_characters = pieces[record.context]
             query = query[:max_query]
             head = 1 + len(query) + tokenizer.separators
-            answer, weight = None, np.float32(1)
-            if record.answers:
-                _, a, b = find_answer(record.context, record.answers[0], record.starts[0])
-                answer = answer_tokens(first_characters, end_characters, a, b)
-            if record.answers and answer is None:
+            span, weight = _first_answer(record), np.float32(1)
+            answer = answer_tokens(first_characters, end_characters, *span) if span else None
+            if span and answer is None:
                 unanswered.append(record.id)
                 weight = np.float32(0)
                 if training:
@@ -229,7 +227,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         """Whether nearly all answers have the same start (None for 'no answer'), although the true starts differ."""
         starts = collections.Counter(self._select_answer(prediction).start for prediction in predictions)
         same = starts.most_common(1)[0][1] >= _COLLAPSED * len(predictions)
-        return same and len({record.starts[:1] for record in records}) > 1
+        return same and len({_first_answer(record)[:1] for record in records}) > 1
 
     def report(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> str:
         """Returns a table for SQuAD 2.0: how many questions with and without an answer were answered."""
@@ -257,7 +255,8 @@ class SquadTask(Task[SquadQuestion, Answers]):
             check_same_label(row, list(record.answers or ()), record.where)
             true, answer = record.answers or ('',), row['answer']
             f1 = max(overlap_f1(text, answer, empty_equal=True) for text in true)
-            start = record.starts[0] if record.starts else row['start'] or 0
+            span = _first_answer(record)
+            start = span[0] if span else row['start'] or 0
             excerpt = record.context[max(start - _EXCERPT, 0) : start + _EXCERPT]
             texts = {'question': record.question, 'text': f'… {excerpt} …'}
             error = (1 - f1) * (1 + row['probability']) if f1 < 1 else 0.0
@@ -287,6 +286,11 @@ class SquadTask(Task[SquadQuestion, Answers]):
 
     def _texts(self, predictions: Sequence[Answers]) -> list[str]:
         return [self._select_answer(prediction).text for prediction in predictions]
+
+
+def _first_answer(record: SquadQuestion) -> tuple[int, int] | tuple[()]:
+    """Returns the first character and the end of the first answer in the context, see `find_answer`; () for none."""
+    return find_answer(record.context, record.answers[0], record.starts[0])[1:] if record.answers else ()
 
 
 def _evaluate_best(records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Evaluation:

@@ -182,7 +182,7 @@ def test_files_with_one_question_per_row_are_read(tmp_path, name: str, form: str
     assert questions[2].answers == ('y',) and questions[2].id.startswith(name)
 
 
-@pytest.mark.parametrize('start', [-1, 99, 10**30])
+@pytest.mark.parametrize('start', [-500, -1, 99, 10**30])
 def test_an_answer_at_a_position_outside_the_context_is_moved(tmp_path, capsys, start: int):
     write(tmp_path / 'train-v1.1.json', squad_json({'context': 'a red house', 'qas': [qa('q', (('red', start),))]}))
     task = SquadTask(data=str(tmp_path), seq_len=100)
@@ -192,6 +192,8 @@ def test_an_answer_at_a_position_outside_the_context_is_moved(tmp_path, capsys, 
     tokenizer = letters_tokenizer()
     features = task.features(records, tokenizer, training=True)
     assert tokenizer.pieces[features.tokens[features.row['start'][0]]] == 'red'
+    (judgment,) = task.judgments(records, [{'answer': '', 'start': None, 'probability': 1.0}])
+    assert judgment.texts['text'] == '… a red house …'
 
 
 @pytest.mark.parametrize('form', ['layout', 'lines', 'list'])

@@ -145,7 +145,9 @@ def test_the_same_answer_to_every_question_is_collapsed(letters):
     questions, task = four_questions(), make()
     features = task.features(questions, letters, training=False)
     predictions = task.predictions(questions, features, outputs_with_null(features, [99.0] * 4))
-    assert task.collapsed(questions, predictions)
+    unplaced = [dataclasses.replace(question, starts=(-1,) if question.answers else ()) for question in questions]
+    answered = [question for question in unplaced if question.answers]
+    assert task.collapsed(questions, predictions) and task.collapsed(answered, predictions[: len(answered)])
     unanswerable = [dataclasses.replace(question, answers=(), starts=()) for question in questions]
     assert not task.collapsed(unanswerable, predictions)
     assert not task.collapsed(questions, task.predictions(questions, features, outputs_with_null(features, [0.0] * 4)))
