@@ -179,6 +179,18 @@ def test_unpublished_labels_of_a_test_file_are_no_labels(glue_copy, label):
     assert {record.label for record in task.records('test')} == {None}
 
 
+def test_a_test_file_without_labels_is_not_read_for_training(glue_copy):
+    path = glue_copy / 'WNLI' / 'test.tsv'
+    path.write_text('index\tsentence1\tsentence2\n0\ta\tb\n0\tc\td\n')
+    task = GlueTask(str(glue_copy), 32, task='wnli')
+    assert list(task.splits()) == ['train', 'dev']
+    with pytest.raises(UserError, match=r'test\.tsv:3: found the index 0 of '):
+        task.records('test')
+    path.write_text('index\tsentence1\tsentence2\n')
+    with pytest.raises(UserError, match=r'test\.tsv: found no row'):
+        task.splits()
+
+
 @pytest.mark.parametrize('labels', [('1', '-1'), ('-1', '1')])
 def test_a_partly_labeled_test_file_is_refused(glue_copy, labels):
     path, row = glue_copy / 'WNLI' / 'test.tsv', labels.index('-1')
