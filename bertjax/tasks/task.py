@@ -169,6 +169,10 @@ class Task(abc.ABC, Generic[Record, Prediction]):
           UserError: The file or split does not exist, or a row is malformed.
         """
 
+    def _has_labels(self) -> bool:
+        """Whether the test split, which is read, has labels. For `_files`, if the records have a `label`."""
+        return self.records('test')[0].label is not None
+
     @abc.abstractmethod
     def features(self, records: Sequence[Record], tokenizer: Tokenizer, *, training: bool) -> Features:
         """Tokenizes records. Without `training`, records need no labels, and no record is skipped."""

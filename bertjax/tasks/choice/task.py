@@ -23,7 +23,7 @@ from bertjax.tasks.choice import files
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.pairs import pair_features
 from bertjax.tasks.reading.layout import Column, Record, TableLayout
-from bertjax.tasks.reading.records import FORMATS, Files, parse_records
+from bertjax.tasks.reading.records import FORMATS, parse_records
 from bertjax.tasks.reading.splits import STEMS, SplitFiles, check_split, describe_files
 from bertjax.tasks.reading.texts import Blank, Line, peek_lines
 from bertjax.tasks.sentence.input import detect_format
@@ -108,10 +108,6 @@ class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
         questions = files.read_questions(paths, self.layout, needed=split != 'test')
         check_all_or_none(questions)
         return questions
-
-    def _has_labels(self, files: Files) -> bool:
-        del files
-        return self.records('test')[0].label is not None
 
     def _split_single_file(self, split: str) -> Questions:
         """Returns the questions of the single file that belong to a split.

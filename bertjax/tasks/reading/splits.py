@@ -19,7 +19,7 @@ STEMS: Mapping[str, tuple[str, ...]] = {
     'dev': ('dev', 'devel', 'valid', 'validation', 'val', 'eval'),
     'test': ('test',),
 }
-HasLabels = Callable[[Files], bool] | None
+HasLabels = Callable[[], bool] | None
 _SHARD = re.compile(r'(.+?)-(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?')  # in older repositories of the Hub, a hash follows
 # Metadata files that `datasets` and the Hugging Face Hub store in the folder of the data.
 _METADATA_FILES = ('dataset_info.json', 'dataset_infos.json', 'dataset_dict.json', 'state.json')
@@ -30,7 +30,7 @@ class SplitFiles:
 
     Args:
       data: config.data, the folder.
-      has_labels: A function that returns whether the files of the test split have labels; None if they always do.
+      has_labels: A function that returns whether the test split has labels; None if it always does.
       suffixes: The suffixes of the allowed formats.
       fix: The fix in the error message if the folder does not exist.
     """
@@ -72,7 +72,7 @@ class SplitFiles:
 
     def is_labeled(self, split: str) -> bool:
         """Whether the records of a split have labels. Only the records of 'test' may lack them."""
-        return split != 'test' or self._has_labels is None or self._has_labels(self.find(split))
+        return split != 'test' or self._has_labels is None or self._has_labels()
 
     def splits(self) -> list[str]:
         """Returns the names of the labeled splits."""

@@ -18,7 +18,7 @@ from bertjax.model.heads import BertForTask
 from bertjax.model.lookup import gather_positions
 from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.reading.layout import Column, Record
-from bertjax.tasks.reading.records import FORMATS, Files, Row, read_records
+from bertjax.tasks.reading.records import FORMATS, Row, read_records
 from bertjax.tasks.reading.splits import SplitFiles
 from bertjax.tasks.relation.features import MARKERS, STARTS, describe_marks, encode_relations, role_marks
 from bertjax.tasks.relation.files import Relation, parse_relation
@@ -85,13 +85,9 @@ class RelationTask(TextTask):
 
     def __post_init__(self):
         super().__post_init__()
-        self._files = SplitFiles(self.data, self._have_labels, ('.json', *FORMATS))
+        self._files = SplitFiles(self.data, self._has_labels, ('.json', *FORMATS))
         self.text_columns = (Column((self.text_a,), required=False, key='config.task.text_a'),)
         self.measures = tuple(dict.fromkeys((self.metric, *_METRICS)))
-
-    def _have_labels(self, files: Files) -> bool:
-        del files
-        return self.records('test')[0].label is not None
 
     @property
     def head(self) -> Head:

@@ -12,7 +12,7 @@ from bertjax.errors import UserError
 from bertjax.losses import Objective, build_class_weighted
 from bertjax.metrics.classification import CLASS_METRICS, VALUE_METRICS
 from bertjax.tasks.reading.layout import Column, TableLayout
-from bertjax.tasks.reading.records import TEXT_FORMATS, Files, Row, read_rows
+from bertjax.tasks.reading.records import TEXT_FORMATS, Row, read_rows
 from bertjax.tasks.reading.splits import STEMS, TableFiles
 from bertjax.tasks.sentence.labels import count_labels, find_labels
 from bertjax.tasks.sentence.task import Example, Logits, TextTask
@@ -139,10 +139,6 @@ class ClassificationTask(TextTask):
     def splits(self) -> Sequence[str]:
         found = {'train', *self._files.splits(), *(['dev'] if self.dev_fraction else [])}
         return [split for split in STEMS if split in found]
-
-    def _has_labels(self, files: Files) -> bool:
-        del files
-        return self.records('test')[0].label is not None
 
     def records(self, split: str) -> Sequence[Example]:
         shared = self.shares_dev and split in ('train', 'dev')

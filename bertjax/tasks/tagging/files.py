@@ -78,12 +78,12 @@ class TaggedFiles(SplitFiles):
         locations = [[sentence.where] * len(sentence.words) for sentence in sentences]
         return columns.convert_to_iob2(sentences, locations, where, format) if tagged else sentences
 
-    def _have_tags(self, test: Files) -> bool:
-        """Whether test files have tags.
+    def _have_tags(self) -> bool:
+        """Whether the test files have tags.
 
         A column file has no tags if it has only one column, or one column fewer than the training file.
         """
-        train = self.find('train')
+        test, train = self.find('test'), self.find('train')
         if not _has_columns(test):  # The first record may have neither words nor tags.
             rows = (row for where, row in read_records(test) if find_words(row, self._format, where))
             return next((find_tags(row, self._format) is not None for row in rows), False)
