@@ -101,10 +101,11 @@ def check_ids(questions: Iterable[SquadQuestion | Blank]) -> Iterator[SquadQuest
     """Yields the questions, and raises a UserError if two have the same id. All ids are kept in memory."""
     seen: dict[str, str] = {}  # {id: location}
     for question in questions:
-        first = question.where if isinstance(question, Blank) else seen.setdefault(question.id, question.where)
-        if first != question.where:
-            found = f'the id {question.id!r}, as in {first.rpartition("/")[2]}'
-            raise UserError(question.where, found, 'a different id', 'give every question its own id')
+        if isinstance(question, SquadQuestion):
+            first = seen.setdefault(question.id, question.where)
+            if first != question.where:
+                found = f'the id {question.id!r}, as in {first.rpartition("/")[2]}'
+                raise UserError(question.where, found, 'a different id', 'give every question its own id')
         yield question
 
 
@@ -139,7 +140,8 @@ def parse_input_rows(rows: Iterable[Record]) -> Iterator[SquadQuestion | Blank]:
 def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion | Blank]:
     """Yields unlabeled questions from SQuAD's JSON, or from JSON lines or a list of {"question": …, "context": …}.
 
-    A question in JSON lines is yielded as soon as its line is read.
+    A question in JSON lines is yielded as soon as its line is read. A row with a blank text yields a `Blank`. Questions
+    with a blank text in SQuAD's JSON are yielded, because its official script expects an answer for every id.
 
     Raises:
       UserError: The input is empty or in another format. Or an id occurs twice, except in a stream of JSON lines.
