@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from etils import epath
 from tokenizers import Regex, pre_tokenizers
 
+from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix, has_compression_suffix
 from bertjax.tasks.reading.json_rows import begins_objects
 from bertjax.tasks.reading.layout import Record
@@ -82,11 +83,20 @@ class TaggedFiles(SplitFiles):
         """Whether the test files have tags.
 
         A column file has no tags if it has only one column, or one column fewer than the training file.
+
+        Raises:
+          UserError: Only some of the records that are not in a column file have tags.
         """
         test, train = self.find('test'), self.find('train')
-        if not _has_columns(test):  # The first record may have neither words nor tags.
-            rows = (row for where, row in read_records(test) if find_words(row, self._format, where))
-            return next((find_tags(row, self._format) is not None for row in rows), False)
+        if not _has_columns(test):
+            first: dict[bool, str] = {}  # {whether a record has tags: the location of the first such record}
+            for where, row in read_records(test):
+                if find_words(row, self._format, where):  # a record without words may also lack tags
+                    first.setdefault(find_tags(row, self._format) is not None, where)
+            if len(first) > 1:
+                fix = 'correct the record, or remove all tags of the file'
+                raise UserError(first[False], 'no tags', 'tags, as for other records', fix)
+            return True in first
         width = _count_columns(test[0], self._format)
         usual = _count_columns(train[0], self._format) if train and _has_columns(train) else width
         return width > 1 and width != usual - 1

@@ -53,6 +53,17 @@ def test_json_lines_are_read(tmp_path: pathlib.Path, capsys: pytest.CaptureFixtu
         assert [record.words for record in task.parse(number_lines(text), 'in.json')] == [('a', 'b'), ('[',)]
 
 
+@pytest.mark.parametrize('line', [1, 3])
+def test_a_partly_tagged_test_file_is_refused(tmp_path: pathlib.Path, line: int):
+    rows = [*ROWS]
+    rows.insert(line - 1, {'tokens': ['a', 'b']})
+    write(tmp_path, 'test.jsonl', rows)
+    task = TaggingTask(str(tmp_path), 12)
+    for read in (task.splits, lambda: task.records('test')):
+        with pytest.raises(UserError, match=rf'test\.jsonl:{line}: found no tags, expected tags, as for other records'):
+            read()
+
+
 def test_a_record_without_words_has_a_row_among_the_predictions(tmp_path: pathlib.Path):
     task = TaggingTask(str(tmp_path), 12)
     rows = [{'id': 1, 'tokens': ['a']}, {'id': 2, 'tokens': []}, {'id': 3, 'tokens': ['b']}]
