@@ -92,7 +92,8 @@ def check_all_or_none(records: Sequence[Any]) -> None:
     """Raises a UserError if only some of the records of a split have a label. A record has `where` and `label`."""
     unlabeled = [record.where for record in records if record.label is None]
     if unlabeled and len(unlabeled) < len(records):
-        raise UserError(unlabeled[0], 'no label', 'a label, as for other records', 'correct or remove the record')
+        fix = 'correct the record, or remove all labels of the file'
+        raise UserError(unlabeled[0], 'no label', 'a label, as for other records', fix)
 
 
 def check_same_label(row: Mapping[str, Any], label: Any, where: str) -> None:
