@@ -35,14 +35,16 @@ def _drop_blank(numbered: _Cells, where: str, layout: TableLayout) -> _Cells:
     For blank lines and rows of empty cells before another row, see `skip_blank_lines` and `max_broken_rows` of
     TableLayout.
     """
+    keeps_blank = bool(layout.max_broken_rows)
     blank: list[tuple[int, list[str]]] = []
     for number, cells in numbered:
         if len(cells) != 1 and not any(cells):  # spreadsheet programs save a blank row as empty cells
             blank.append((number, cells))
             continue
-        if blank and not layout.skip_blank_lines and not layout.max_broken_rows:
-            raise UserError(f'{where}:{blank[0][0]}', 'a blank line', 'a row', 'remove the line')
-        yield from (row for row in blank if row[1] or layout.max_broken_rows)
+        refused = [line for line, empty in blank if empty or not keeps_blank] if not layout.skip_blank_lines else []
+        if refused:
+            raise UserError(f'{where}:{refused[0]}', 'a blank line', 'a row', 'remove the line')
+        yield from (row for row in blank if row[1] or keeps_blank)
         blank.clear()
         yield number, cells
 
@@ -84,6 +86,8 @@ def _names(cells: Sequence[str], where: str, layout: TableLayout) -> tuple[tuple
     missing = [column for column in layout.columns if column.required and not set(column.names) & set(names)]
     if missing and len(cells) == len(layout.headerless_columns):
         return layout.headerless_columns, True
+    if not any(names):
+        raise UserError(where, 'a blank line', 'the column names', 'remove the line')
     if missing:
         expected = 'a column ' + ' or '.join(missing[0].names)
         if layout.headerless_columns:
