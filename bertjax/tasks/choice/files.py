@@ -13,7 +13,6 @@ from bertjax.tasks.reading.texts import Blank, check_text, has_blank
 # {layout: suffixes of its files}.
 LAYOUTS = {'swag': ('.csv', *FORMATS), 'codah': ('.tsv',), 'jsonl': NESTED}
 _ENDINGS = tuple(f'ending{i}' for i in range(4))
-_TEXTS = ('sent1', 'prompt', 'endings', *_ENDINGS)  # the fields that must not be blank
 # {layout of a table: its columns}.
 _COLUMNS = {
     'swag': ('gold-source', 'sent1', 'sent2', *_ENDINGS, 'label'),
@@ -72,19 +71,21 @@ def parse_questions(
     `Blank`. For `needed`, see `read_questions`.
     """
     for index, (where, fields) in enumerate(records):
-        if prediction and has_blank([fields[name] for name in _TEXTS if name in fields]):
-            yield Blank(where, 'an empty text', fields)
-            continue
+        prompt = 'sent1' if 'sent1' in fields else 'prompt'
         if _ENDINGS[0] in fields:
             if fields.get(name := f'ending{len(_ENDINGS)}'):
                 fix = "give JSON lines with a list 'endings' to configs/swag.py:jsonl"
                 raise UserError(where, f'the column {name}', f'only the columns {_ENDINGS[0]} to {_ENDINGS[-1]}', fix)
-            endings, expected = [*map(fields.get, _ENDINGS)], 'text in the columns sent1, ' + ', '.join(_ENDINGS)
+            names, expected = (prompt, *_ENDINGS), 'text in the columns sent1, ' + ', '.join(_ENDINGS)
+            endings = [*map(fields.get, _ENDINGS)]
             group = str(fields.get('gold-source', fields.get('category')) or '')
         else:
-            endings, expected = fields.get('endings'), '{"prompt": "text", "endings": ["text", "text"]}'
-            group = ''
-        context = fields.get('sent1', fields.get('prompt'))
+            names, expected = (prompt, 'endings'), '{"prompt": "text", "endings": ["text", "text"]}'
+            endings, group = fields.get('endings'), ''
+        if prediction and has_blank([fields[name] for name in names if name in fields]):
+            yield Blank(where, 'an empty text', fields)
+            continue
+        context = fields.get(prompt)
         start = fields.get('sent2', fields.get('start')) or ''
         texts = [context, start, *endings] if isinstance(endings, list) else [None]
         if not all(isinstance(text, str) for text in texts):

@@ -14,6 +14,7 @@ from bertjax.model.config import BertConfig
 from bertjax.tasks.choice.files import ChoiceQuestion, parse_questions, read_questions
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.pairs import truncate_longest_first
+from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import parse_records
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.text.tokenizer import Tokenizer
@@ -195,6 +196,14 @@ def test_a_row_with_a_blank_text_has_no_prediction(swag: MultipleChoiceTask, whe
     assert first.context == last.context == 'A' and skipped.kind == 'an empty text' and skipped.fields
     files = swag.official_files('f', [first, last], [np.eye(2)[1]] * 2)
     assert files == {'f_predictions.csv': ',pred\n0,1\n2,1\n'}
+
+
+def test_fields_of_another_layout_may_be_blank_in_predictions(swag: MultipleChoiceTask):
+    row = {'sent1': 'A', 'sent2': 's', **{f'ending{i}': letter for i, letter in enumerate('bcde')}}
+    (record,) = swag.from_rows(iter([Record('f:1', {**row, 'prompt': None, 'endings': None})]))
+    assert (record.context, record.endings) == ('A', ('b', 'c', 'd', 'e'))
+    with pytest.raises(UserError, match='found the column ending4'):
+        list(swag.from_rows(iter([Record('f:1', {**row, 'ending3': '', 'ending4': 'f'})])))
 
 
 @pytest.mark.parametrize('labels', [(0, -1), (-1, 0)])
