@@ -32,7 +32,6 @@ class ChoiceQuestion:
       label: the index of the correct ending; None if unknown.
       group: the group of the question in the report: SWAG's gold-source, or CODAH's category; else ''.
       fields: all fields of the row if the question is read for prediction; else None.
-      index: the index of the row among all rows that were read.
     """
 
     where: str
@@ -42,7 +41,6 @@ class ChoiceQuestion:
     label: int | None
     group: str = ''
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
-    index: int = dataclasses.field(default=0, repr=False, compare=False)
 
 
 def read_questions(files: Files, layout: str, *, needed: bool = True) -> list[ChoiceQuestion]:
@@ -70,7 +68,7 @@ def parse_questions(
     read. For a `prediction`, labels are ignored, `fields` is the record, and a record with a blank text yields a
     `Blank`. For `needed`, see `read_questions`.
     """
-    for index, (where, fields) in enumerate(records):
+    for where, fields in records:
         prompt = 'sent1' if 'sent1' in fields else 'prompt'
         if _ENDINGS[0] in fields:
             if fields.get(name := f'ending{len(_ENDINGS)}'):
@@ -97,8 +95,7 @@ def parse_questions(
                 raise UserError(where, f'an empty {name}', 'text', 'correct or remove the row')
         check_text(' '.join(texts), where)
         label = None if prediction else _label(fields.get('label'), len(endings), where, needed=needed)
-        row = fields if prediction else None
-        yield ChoiceQuestion(where, context, start, tuple(endings), label, group, row, index)
+        yield ChoiceQuestion(where, context, start, tuple(endings), label, group, fields if prediction else None)
 
 
 def _label(value: Any, endings: int, where: str, *, needed: bool) -> int | None:

@@ -225,9 +225,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
         """
         if self.layout != 'swag':
             return {}
-        # The server needs the indices of the rows, but an input file may have rows without text, which have no record.
-        pairs = zip(records, predictions, strict=True)
-        lines = [f'{record.index},{logits.argmax()}' for record, logits in pairs]
+        lines = [f'{i},{logits.argmax()}' for i, logits in enumerate(predictions)]
         return {f'{split}_predictions.csv': '\n'.join([',pred', *lines]) + '\n'}
 
 

@@ -9,6 +9,8 @@ import pytest
 import tokenizers
 
 from bertjax.errors import UserError
+from bertjax.finetune.results import write_predictions
+from bertjax.finetune.task_data import TaskSplit
 from bertjax.losses import CHOICES, CLASSIFICATION, cross_entropy
 from bertjax.model.config import BertConfig
 from bertjax.tasks.choice.files import ChoiceQuestion, parse_questions, read_questions
@@ -190,12 +192,17 @@ def test_json_lines_are_read(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
         ('f.csv', '0,v,3,s,A,,g,b,c,d,e,0\n', '0,v,3,s,D,,g,e,f, ,h,0\n'),
     ],
 )
-def test_a_row_with_a_blank_text_has_no_prediction(swag: MultipleChoiceTask, where: str, rows: str, blank: str):
+def test_a_row_with_a_blank_text_has_no_prediction(
+    swag: MultipleChoiceTask, tmp_path: pathlib.Path, where: str, rows: str, blank: str
+):
     text = f'{rows}{blank}{rows}'
-    first, skipped, last = swag.parse(number_lines(f'{HEADER}\n{text}' if where == 'f.csv' else text), where)
+    items = list(swag.parse(number_lines(f'{HEADER}\n{text}' if where == 'f.csv' else text), where))
+    first, skipped, last = items
     assert first.context == last.context == 'A' and skipped.kind == 'an empty text' and skipped.fields
-    files = swag.official_files('f', [first, last], [np.eye(2)[1]] * 2)
-    assert files == {'f_predictions.csv': ',pred\n0,1\n2,1\n'}
+    split, predictions = TaskSplit([first, last], None), [np.eye(2)[1]] * 2
+    for rows_of_file, count in ((split.records, 3), (items, 1)):  # the server needs a prediction for every row
+        written = write_predictions(tmp_path / 'out', swag, 'f', split, predictions, rows_of_file)
+        assert len(written) == count == sum(path.is_file() for path in (tmp_path / 'out').rglob('*'))
 
 
 def test_fields_of_another_layout_may_be_blank_in_predictions(swag: MultipleChoiceTask):
