@@ -43,30 +43,30 @@ class ChoiceQuestion:
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
-def read_questions(files: Files, layout: str, *, needed: bool = True) -> list[ChoiceQuestion]:
+def read_questions(files: Files, layout: str, *, labels_required: bool = True) -> list[ChoiceQuestion]:
     """Reads the questions of files.
 
     Args:
       layout: 'swag' for the format of github.com/rowanz/swagaf, where test.csv has no `label`; 'codah' for the format
         of github.com/Websail-NU/CODAH, which has no header and no quoting; 'jsonl' for objects, see `parse_questions`.
-      needed: Whether every question must have a label; otherwise, an empty label, NaN or -1 means 'unknown'.
+      labels_required: Whether every question must have a label; otherwise, an empty label, NaN or -1 means 'unknown'.
     """
     names = _COLUMNS.get(layout, ())
-    optional = ('gold-source',) if needed else ('gold-source', 'label')
+    optional = ('gold-source',) if labels_required else ('gold-source', 'label')
     columns = tuple(Column((name,), required=name not in optional) for name in names)
     table = TableLayout(columns, names if layout == 'codah' else ())
-    return list(parse_questions(read_records(files, layout=table), needed=needed))
+    return list(parse_questions(read_records(files, layout=table), labels_required=labels_required))
 
 
 def parse_questions(
-    records: Iterable[Record], *, needed: bool = False, prediction: bool = False
+    records: Iterable[Record], *, labels_required: bool, prediction: bool = False
 ) -> Iterator[ChoiceQuestion | Blank]:
     """Yields the questions of records with SWAG's or CODAH's columns, or with a list of endings.
 
     The second form is {"prompt": text, "endings": [texts], "label": number}. It may also have "start", the common start
     of all endings. The number of endings may vary between questions. Each question is yielded as soon as its record is
     read. For a `prediction`, labels are ignored, `fields` is the record, and a record with a blank text yields a
-    `Blank`. For `needed`, see `read_questions`.
+    `Blank`. For `labels_required`, see `read_questions`.
     """
     for where, fields in records:
         prompt = 'sent1' if 'sent1' in fields else 'prompt'
@@ -94,14 +94,16 @@ def parse_questions(
             if not text.strip():
                 raise UserError(where, f'an empty {name}', 'text', 'correct or remove the row')
         check_text(' '.join(texts), where)
-        label = None if prediction else _label(fields.get('label'), len(endings), where, needed=needed)
+        label = (
+            None if prediction else _label(fields.get('label'), len(endings), where, labels_required=labels_required)
+        )
         yield ChoiceQuestion(where, context, start, tuple(endings), label, group, fields if prediction else None)
 
 
-def _label(value: Any, endings: int, where: str, *, needed: bool) -> int | None:
+def _label(value: Any, endings: int, where: str, *, labels_required: bool) -> int | None:
     label = value.strip() if isinstance(value, str) else json.dumps(value)
     expected = f'0 to {endings - 1}'
-    if not needed and label in ('', 'null', 'NaN', 'nan', '-1'):
+    if not labels_required and label in ('', 'null', 'NaN', 'nan', '-1'):
         return None
     if label in ('', 'null', 'NaN'):
         raise UserError(where, 'no label', f'{expected} as label', 'correct the row')

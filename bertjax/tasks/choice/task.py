@@ -105,7 +105,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
         if self._one_file:
             return self._split_single_file(split)
         paths = self._files.require(split)
-        questions = files.read_questions(paths, self.layout, needed=split != 'test')
+        questions = files.read_questions(paths, self.layout, labels_required=split != 'test')
         check_all_or_none(questions)
         return questions
 
@@ -138,7 +138,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
         return self.from_rows(parse_records(lines, where, format, TableLayout(skip_blank_lines=True)))
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion | Blank]:
-        return files.parse_questions(rows, prediction=True)
+        return files.parse_questions(rows, labels_required=False, prediction=True)
 
     def learn(self, records: Questions) -> None:
         """Prints statistics. If the number of endings varies, the loss masks missing endings.

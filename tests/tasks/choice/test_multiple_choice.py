@@ -43,7 +43,7 @@ def swag(tmp_path: pathlib.Path) -> MultipleChoiceTask:
 
 
 def json_questions(text: str, *, labeled: bool) -> list[ChoiceQuestion]:
-    return list(parse_questions(parse_records(number_lines(text), 'f', 'jsonl'), needed=labeled))
+    return list(parse_questions(parse_records(number_lines(text), 'f', 'jsonl'), labels_required=labeled))
 
 
 def question(context: str, *endings: str, label: int | None = 0, start: str = '') -> ChoiceQuestion:
