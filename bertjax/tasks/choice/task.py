@@ -31,7 +31,8 @@ from bertjax.tasks.task import Judgment, Outputs, Task, check_all_or_none, check
 from bertjax.text.hash_split import hash64, hash_threshold
 from bertjax.text.tokenizer import Tokenizer
 
-_SWAG_COLUMNS = (Column(('sent1',)), Column(('ending0',)))  # by which an input without a suffix is recognized
+# The columns by which a table is recognized in an input without a suffix, as in parse_questions.
+_TABLE_COLUMNS = (Column(('sent1', 'prompt')), Column(('ending0',)))
 Questions, Choices = Sequence[ChoiceQuestion], Sequence[np.ndarray]
 
 
@@ -133,8 +134,13 @@ class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[ChoiceQuestion | Blank]:
         """See Task. The lines are a table, JSON objects or a JSON list, see `parse_questions`. Labels are ignored."""
         lines, first_lines = peek_lines(lines)
-        detected = detect_format(''.join(first_lines), _SWAG_COLUMNS)
-        format = FORMATS.get(bare_suffix(where), 'jsonl' if detected == 'lines' else detected)
+        first_line = ''.join(first_lines)
+        format = FORMATS.get(bare_suffix(where)) or detect_format(first_line, _TABLE_COLUMNS)
+        if format == 'lines':
+            if first_line and not first_line.lstrip().startswith(('{', '[')):
+                expected = 'JSON, or a table with the columns sent1 (or prompt), ending0, ending1 …'
+                raise UserError(where, f'the first line {first_line[:40]!r}', expected, 'put the column names first')
+            format = 'jsonl'
         return self.from_rows(parse_records(lines, where, format, TableLayout(skip_blank_lines=True)))
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion | Blank]:

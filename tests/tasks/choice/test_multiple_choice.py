@@ -205,6 +205,18 @@ def test_a_row_with_a_blank_text_has_no_prediction(
         assert len(written) == count == sum(path.is_file() for path in (tmp_path / 'out').rglob('*'))
 
 
+def test_a_table_on_standard_input_needs_the_names_of_its_columns(swag: MultipleChoiceTask):
+    names, row = ['category', 'prompt', *(f'ending{i}' for i in range(4))], ['x', 'A', *'bcde']
+    for separator in ',\t':
+        (record,) = swag.parse(number_lines('\n'.join(map(separator.join, (names, row)))), 'standard input')
+        assert (record.context, record.endings) == ('A', ('b', 'c', 'd', 'e'))
+    error = r"standard input: found the first line 'sent1;ending0', expected JSON, or a table with the columns sent1 "
+    with pytest.raises(UserError, match=error):
+        swag.parse(number_lines('sent1;ending0\nA;b\n'), 'standard input')
+    with pytest.raises(UserError, match='standard input:1: found invalid JSON'):
+        list(swag.parse(number_lines('{"prompt": "A",\n'), 'standard input'))
+
+
 def test_fields_of_another_layout_may_be_blank_in_predictions(swag: MultipleChoiceTask):
     row = {'sent1': 'A', 'sent2': 's', **{f'ending{i}': letter for i, letter in enumerate('bcde')}}
     (record,) = swag.from_rows(iter([Record('f:1', {**row, 'prompt': None, 'endings': None})]))
