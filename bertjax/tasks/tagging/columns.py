@@ -169,7 +169,7 @@ def read_columns(text: str, where: str, format: TagFormat, *, tagged: bool) -> l
     Raises:
       UserError: The file is malformed or has no word, a tag is invalid, or the tags do not fit any scheme.
     """
-    # Only \n and \r\n end a line, because U+0085 and U+2028 may be words.
+    # See `number_lines` for the line ends. U+0085 and U+2028 end no line, because they may be words.
     blocks = list(read_blocks(number_lines(text), where, format.comment))
     sentences = [_sentence(block, where, format, tagged=tagged) for block in blocks]
     if not sentences:

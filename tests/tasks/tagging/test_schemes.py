@@ -3,6 +3,7 @@
 import pathlib
 import random
 
+import numpy as np
 import pytest
 
 from bertjax.errors import UserError
@@ -15,10 +16,12 @@ from bertjax.metrics.entities import (
     to_scheme,
     total_score,
 )
-from bertjax.tasks.tagging.columns import TagFormat, read_columns, write_columns
+from bertjax.tasks.exported import build_task_for_class
+from bertjax.tasks.tagging.columns import Sentence, TagFormat, read_columns, write_columns
 from bertjax.tasks.tagging.predictions import Tags
 from bertjax.tasks.tagging.schemes import ENTITIES
 from bertjax.tasks.tagging.task import TaggingTask
+from bertjax.text.tokenizer import Tokenizer
 
 WRITTEN = {
     'iob1': 'I-X I-X B-X O I-Y I-X I-X I-X',
@@ -189,3 +192,26 @@ def test_comments_of_conll_u_are_recognized(capsys: pytest.CaptureFixture):
         UserError, match=r'file:2: found 3 columns .*a comment must precede the first word of a sentence'
     ):
         read('a O\n# more words\nb O\n')
+
+
+@pytest.mark.parametrize(
+    ('labels', 'gives_entities'),
+    [
+        ('O B-PER I-PER', True),
+        ('O B-PER I-PER E-PER S-PER', True),
+        ('O B-PER I-PER L-PER U-PER', True),
+        ('DT NN O', False),
+        ('O B-PER X', False),
+    ],
+)
+def test_a_hugging_face_model_gives_entities_if_its_labels_mark_them(
+    labels: str, gives_entities: bool, tmp_path: pathlib.Path, tokenizer: Tokenizer
+):
+    names = labels.split()
+    values = {'architectures': ['BertForTokenClassification'], 'id2label': dict(enumerate(names))}
+    tagging = build_task_for_class(values, 12, 'config.json')
+    sentence = Sentence('a.txt:1', ('ab', 'cd', 'ef'), None)
+    features = tagging.features([sentence], tokenizer, training=False)
+    logits = [np.float32(10 * np.eye(len(names)))[np.resize([1, 2, 0], n)] for n in features.lengths]
+    (row,) = tagging.rows([sentence], tagging.predictions([sentence], features, {'token_logits': logits}))
+    assert ('entities' in row) == gives_entities

@@ -14,7 +14,6 @@ from bertjax.errors import UserError
 from bertjax.losses import TOKENS
 from bertjax.metrics.entities import to_scheme
 from bertjax.model.config import BertConfig
-from bertjax.tasks.exported import build_task_for_class
 from bertjax.tasks.tagging.columns import Sentence, read_columns
 from bertjax.tasks.tagging.features import WORDS, windows, word_pieces
 from bertjax.tasks.tagging.files import split_words
@@ -292,29 +291,6 @@ def test_plain_tags_have_accuracy_and_no_entities(tmp_path: pathlib.Path, tokeni
         UserError, match=r"config\.task\.tag_column: found only the tag 'NN', expected a column with two"
     ):
         tagging.learn(tagging.records('train'))
-
-
-@pytest.mark.parametrize(
-    ('labels', 'gives_entities'),
-    [
-        ('O B-PER I-PER', True),
-        ('O B-PER I-PER E-PER S-PER', True),
-        ('O B-PER I-PER L-PER U-PER', True),
-        ('DT NN O', False),
-        ('O B-PER X', False),
-    ],
-)
-def test_a_hugging_face_model_gives_entities_if_its_labels_mark_them(
-    labels: str, gives_entities: bool, tmp_path: pathlib.Path, tokenizer: Tokenizer
-):
-    names = labels.split()
-    values = {'architectures': ['BertForTokenClassification'], 'id2label': dict(enumerate(names))}
-    tagging = build_task_for_class(values, 12, 'config.json')
-    sentence = Sentence('a.txt:1', ('ab', 'cd', 'ef'), None)
-    features = tagging.features([sentence], tokenizer, training=False)
-    logits = [np.float32(10 * np.eye(len(names)))[np.resize([1, 2, 0], n)] for n in features.lengths]
-    (row,) = tagging.rows([sentence], tagging.predictions([sentence], features, {'token_logits': logits}))
-    assert ('entities' in row) == gives_entities
 
 
 @pytest.mark.parametrize(('layers', 'units'), [('concat_last_four', 3), ('last', 0), ('sum_all', 0)])
