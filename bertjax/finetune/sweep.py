@@ -43,6 +43,7 @@ from bertjax.terminal import Console
 from bertjax.training.caller import CALLER
 from bertjax.training.compiled_steps import StepLowering
 from bertjax.training.health.interrupt import Interrupt
+from bertjax.training.health.profiler import profiled_steps
 from bertjax.training.phase import Experiment, Phase
 from bertjax.training.settings import resolve_durations
 from bertjax.training.state import TrainState, shardings_of
@@ -68,8 +69,9 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
     trials = make_trials(settings)
     with primary_first():
         split = data.split('train', training=True)
-        for trial in trials:
-            split.passes(trial.settings(settings))  # raises if the trial has too few steps
+        pending = [trial for trial in trials if _read_results(folder, trial) is None]
+        for trial in pending:  # raises if the trial has too few steps
+            profiled_steps(settings.profile, split.total_steps(trial.settings(settings)), f'the trial {trial.name}')
         # The first trial decides whether the rows of all trials are packed.
         first = data.with_settings(trials[0].settings(settings))
         recorded = ''
@@ -81,7 +83,6 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
         settings = dataclasses.replace(packing.apply(settings), max_padded_lengths=lengths)
         data = data.with_settings(settings)
         _check_same_settings(data, folder)
-        pending = [trial for trial in trials if _read_results(folder, trial) is None]
         if is_primary():  # a single run that was killed before its first checkpoint may have left this file
             (folder / TASK_FILE).unlink(missing_ok=True)
     console = Console(highlight=False, soft_wrap=True)

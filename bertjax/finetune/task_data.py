@@ -25,7 +25,6 @@ from bertjax.optim.trainable import make_selection, needs_unrolled
 from bertjax.tasks.task import Task
 from bertjax.text.added_words import find_previous_ids, load_model_tokenizer
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
-from bertjax.training.health.profiler import profiled_steps
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import FOLDER, load_workdir_tokenizer, set_workdir_tokenizer
@@ -53,15 +52,13 @@ class TaskSplit:
     population: int = 0
     is_stream: bool = False
 
-    def passes(self, settings: FinetuningSettings) -> float:
-        """Returns how often a training passes over the rows.
+    def total_steps(self, settings: FinetuningSettings) -> int:
+        """Returns the number of steps of a training on the rows. Raises a UserError if it would be 0."""
+        return settings.total_steps(count_batches(len(self.features), settings.batch_size))
 
-        Raises a UserError if the training has no step, or ends before the steps in config.profile.
-        """
-        rows, batch_size = len(self.features), settings.batch_size
-        total = settings.total_steps(count_batches(rows, batch_size))
-        profiled_steps(settings.profile, total)  # raises if the training ends before these steps
-        return total * batch_size / rows
+    def passes(self, settings: FinetuningSettings) -> float:
+        """Returns how often a training passes over the rows. Raises a UserError if the training has no step."""
+        return self.total_steps(settings) * settings.batch_size / len(self.features)
 
 
 class TaskData:

@@ -53,6 +53,8 @@ def test_finished_trials_are_not_run_again(program: Program, tune, trained, rte,
     again = (*tune, *SWEEP, '--config.log_every=7', '--config.hang_minutes=20')  # keys that do not affect the trials
     again += (f'--config.data={copy_workdir(rte, tmp_path / "moved" / "data")}',)
     assert '4 runs, 4 of them already finished' in program.run(f'--workdir={tmp_path}', *again, **GLUE).stdout
+    too_late = (f'--workdir={tmp_path}', *again, '--config.profile=80:82')  # the trials have 72 steps
+    assert '4 runs, 4 of them already finished' in program.run(*too_late, **GLUE).stdout
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob('trials/*/results.json')}
     workdir = copy_workdir(swept, tmp_path / 'moved' / 'rte')  # with the rows of a Python program and an earlier task
     config = json.loads((workdir / 'config.json').read_text()) | {'data': '/old/rte/rows/1/rte', 'init': 'old/mnli'}
@@ -105,7 +107,7 @@ def test_a_run_and_a_sweep_do_not_share_a_folder(program: Program, tune, swept, 
 def test_no_trial_is_trained_if_one_is_too_short_for_the_profile(program: Program, tune, tmp_path: pathlib.Path):
     flags = ('--config.sweep.batch_size=(16,32)', '--config.profile=40:42')  # the trials have 72 and 36 steps
     error = program.error(f'--workdir={tmp_path}', *tune, *flags, **GLUE)
-    assert "config.profile: found '40:42', expected steps up to 36, the last of the run" in error
+    assert "config.profile: found '40:42', expected steps up to 36, the last of the trial all,batch=32," in error
     assert not (tmp_path / 'trials').exists()
 
 

@@ -18,11 +18,12 @@ _OPTIONS = jax.profiler.ProfileOptions()
 _OPTIONS.python_tracer_level = 0
 
 
-def profiled_steps(profile: str, total: int) -> range:
+def profiled_steps(profile: str, total: int, run: str = 'the run') -> range:
     """Returns the steps in config.profile: the steps 100 to 104 for '100:105', and no steps for ''.
 
     Raises:
-      UserError: The first step is below 1, the end is not above the first step, or the run has only `total` steps.
+      UserError: The first step is below 1, the end is not above the first step, or the last step is above `total`, the
+        number of steps of the run, which the message calls `run`.
     """
     if not profile:
         return range(0)
@@ -33,7 +34,7 @@ def profiled_steps(profile: str, total: int) -> range:
         raise UserError('config.profile', repr(profile), expected, fix)
     if end - 1 > total:
         fix = f'for example --config.profile={max(total - 5, 1)}:{total + 1}'
-        raise UserError('config.profile', repr(profile), f'steps up to {total}, the last of the run', fix)
+        raise UserError('config.profile', repr(profile), f'steps up to {total}, the last of {run}', fix)
     return range(first, end)
 
 
