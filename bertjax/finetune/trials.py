@@ -51,8 +51,8 @@ def make_trials(settings: FinetuningSettings) -> list[Trial]:
     if sweep.epochs and settings.steps_decide:
         found, fix = f'{tuple(sweep.epochs)} with config.steps={settings.steps}', 'give one of the two'
         raise UserError('config.sweep.epochs', found, 'config.steps=0, so that the epochs set the length', fix)
-    if sweep.seeds and min(vars(settings.seeds).values()) >= 0:
-        found, fix = f'{tuple(sweep.seeds)}, but config.seeds sets all seeds', 'leave one of config.seeds at -1'
+    if sweep.seeds and -1 not in vars(settings.seeds).values():
+        found, fix = f'{tuple(sweep.seeds)}, but config.seeds sets all seeds', 'set --config.seeds.data=-1'
         raise UserError('config.sweep.seeds', found, 'no values, because they have no effect', fix)
     values: dict[str, list] = {}
     for field in dataclasses.fields(Trial):

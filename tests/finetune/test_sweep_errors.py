@@ -90,5 +90,7 @@ def test_seeds_without_effect_are_refused(repository: pathlib.Path):
     config.seeds.update(init=0, data=0)
     assert len(make_trials(finetuning_settings(config))) == 2
     config.seeds.dropout = 0
-    with pytest.raises(UserError, match=r'config.sweep.seeds: found \(0, 1\), but config.seeds sets all seeds'):
+    with pytest.raises(
+        UserError, match=r'config.sweep.seeds: found \(0, 1\), but config.seeds sets all seeds.*seeds.data=-1'
+    ):
         make_trials(finetuning_settings(config))
