@@ -47,6 +47,9 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     if config.push_to:
         fix = 'leave it out, and push a model of your choice with --config.run=export'
         raise UserError('config.push_to', repr(config.push_to), 'nothing, because each task has its own model', fix)
+    if config.profile:
+        expected = "'', because the tasks have different numbers of steps"
+        raise UserError('config.profile', repr(config.profile), expected, 'give it with a recipe of a single task')
     folder, console = pathlib.Path(workdir), Console(highlight=False, soft_wrap=True)
     check_workdir_kind(folder, 'a benchmark')
     tasks = benchmark.parse_tasks(config.task.task)

@@ -181,6 +181,7 @@ def test_mistakes_are_reported_before_the_first_task(program: Program, glue: pat
     assert 'config.export' in program.error(
         *arguments, '--config.benchmark=rte:seeds=2', '--config.export=False', **ALL
     )
+    assert "config.profile: found '8:10', expected ''" in program.error(*arguments, '--config.profile=8:10', **ALL)
     onnx = ('--config.benchmark=rte:seeds=2', '--config.export_formats=onnx')
     assert 'config.export_formats: found onnx with a sweep' in program.error(*arguments, *onnx, **ALL)
     (glue / 'WNLI' / 'dev.tsv').open('a').write('x\ty\n')
