@@ -41,9 +41,9 @@ class Recorder:
 
     A writer that fails is dropped with a warning. A ledger that fails stops the training, because it must be complete.
 
-    A training row has the weighted means of the losses since the previous row, and the norms, learning rate and
-    counters of its step. The means exclude steps with a non-finite loss, gradient or update. Three of these steps in a
-    row end the training of a single run. If several runs are trained together, the three steps mark their run as
+    A training row has the weighted means of the losses since the previous row or resume, and the norms, learning rate
+    and counters of its step. The means exclude steps with a non-finite loss, gradient or update. Three of these steps
+    in a row end the training of a single run. If several runs are trained together, the three steps mark their run as
     failed, and the training continues.
 
     Args:
