@@ -270,7 +270,7 @@ def test_distillations_have_the_settings_of_the_papers():
     assert spec.layers == (2, 5, 8, 11) and spec.projection
     task = DistillationSettings(**load(DISTILLATIONS[1], 'glue:rte').distill)
     assert task.has_two_stages and task.intermediate_steps(23 * 78, 78) == 20 * 78
-    with pytest.raises(UserError, match=r'20epochs in a run of 1 step, expected a run of at least 2 steps; raise'):
+    with pytest.raises(UserError, match=r'for each of the two stages, of the 1 of the run; raise config.steps'):
         task.intermediate_steps(1, 78)
     for path in DISTILLATIONS:
         with pytest.raises(UserError, match='a recipe of a task'):

@@ -114,14 +114,12 @@ class DistillationSettings(TaskDistillationKeys):
 
         Raises a UserError if a stage would have no steps.
         """
-        if total < 2:
-            found, fix = f'{self.intermediate} in a run of {total} step', 'raise config.steps or config.epochs'
-            raise UserError('config.distill.intermediate', found, 'a run of at least 2 steps', fix)
         steps = in_steps(self.intermediate, 'distill.intermediate', total=total, steps_per_epoch=batches)
         if not 0 < steps < total:
-            expected = f'1 to {total - 1} of the {total} steps of the run'
+            expected = f'at least 1 step for each of the two stages, of the {total} of the run'
             found = f'{self.intermediate}, which is {steps} steps'
-            fix = 'lower it, or raise config.epochs' if steps else 'raise it'
+            longer = 'raise config.steps or config.epochs'
+            fix = longer if total < 2 else f'lower it, or {longer}' if steps else 'raise it'
             raise UserError('config.distill.intermediate', found, expected, fix)
         return steps
 
