@@ -80,12 +80,14 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     path, seq_len = pathlib.Path(directory) / TASK_FILE, data.settings.seq_len
     options, trained_len = read_json_or_none(path, lambda facts: ({**facts['task']}, int(facts['seq_len']))) or ({}, 0)
     check_pairs(data.settings.task, options, path)
-    # The module of the teacher has the options of this run. Without the soft loss, its head is not used.
-    for name in ('markers', 'layers', 'pool', 'bilstm_units') if distill.soft else ('markers',):
-        ours, theirs = (values.get(name) for values in (data.settings.task, options))
-        if None not in (ours, theirs) and ours != theirs:
+    # The module of the teacher has the options of this run. The soft loss uses its head, and the student may copy it.
+    uses_head = distill.soft or distill.student_init not in ('init', 'random')
+    names = ('markers', 'layers', 'pool', 'bilstm_units') if uses_head else ('markers',)
+    for name in names if options.get('kind') == data.settings.task['kind'] else ():
+        value, expected = (values.get(name) for values in (data.settings.task, options))
+        if None not in (value, expected) and value != expected:
             fix = 'set it to this value, or name another teacher'
-            raise UserError(f'config.task.{name}', repr(ours), f'{theirs!r}, as in {path}', fix)
+            raise UserError(f'config.task.{name}', repr(value), f'{expected!r}, as in {path}', fix)
     if trained_len > seq_len:
         print(f'the teacher {directory} was trained at seq_len={trained_len}, but gets config.seq_len={seq_len} here')
     theirs, ours = (values.get('problem_type') for values in (read_source(directory).values, task.huggingface()))

@@ -51,7 +51,10 @@ MISTAKES_ON_A_TASK = [
     ),
     (f'{OF_TASK} --config.distill.intermediate=5', ('distill.intermediate', 'both stages')),
     (f'{OF_TASK} --config.distill.hidden=1 --config.trainable=head', ('distill.hidden', '1 with', 'trainable=head')),
-    (f'{OF_TASK} --config.distill.embeddings=1 --config.trainable=last_1', ('distill.embeddings', 'trainable=last_1')),
+    (
+        f'{OF_TASK} --config.distill.embeddings=1 --config.trainable=last_1',
+        ('distill.embeddings', 'trainable=last_1'),
+    ),
 ]
 MISTAKES = [(TEXT, *mistake) for mistake in MISTAKES_ON_TEXT] + [(TASK, *mistake) for mistake in MISTAKES_ON_A_TASK]
 
@@ -121,14 +124,29 @@ def test_mistakes_are_reported_before_the_augmentation(program, trained, tuned, 
             assert named in program.error(*flags, *arguments, **recipe)
 
 
-def test_a_teacher_that_was_trained_with_other_marks_is_refused(program: Program, tuned, tmp_path: pathlib.Path):
-    """Its head has the right labels, but the marks in its inputs would be unknown to it."""
+@pytest.mark.parametrize(
+    ('options', 'flags', 'named'),
+    [
+        ({'kind': 'relation', 'markers': 'words'}, '', "config.task.markers: found 'entity', expected 'words', as in "),
+        ({'kind': 'relation', 'pool': 'starts'}, '', "config.task.pool: found 'cls', expected 'starts', as in "),
+        ({'kind': 'relation', 'pool': 'starts'}, '--config.distill.soft=0', 'config.task.pool: '),  # copies the head
+        (
+            {'kind': 'relation', 'pool': 'starts'},
+            '--config.distill.soft=0 --config.distill.student_init=init --config.init={trained}',
+            'config.packing: ',
+        ),
+        ({'kind': 'embed', 'pool': 'mean'}, '', 'config.packing: '),  # the pooling of another kind of head
+    ],
+)
+def test_a_teacher_that_was_trained_with_other_options_is_refused(
+    program: Program, trained, tuned, tmp_path: pathlib.Path, options, flags, named
+):
+    """Its head has the right labels, but would get unknown marks or another input. config.packing is checked later."""
     lines = [f'{{"text": "<<river>> of [[stone]]", "label": "{label}entailment"}}\n' for label in ('', 'not_')] * 4
     (tmp_path / 'train.jsonl').write_text(''.join(lines))
-    marked = copy_workdir(tuned / 'export' / 'hf', tmp_path / 'marked')
-    task = json.loads((marked / 'task.json').read_text())
-    (marked / 'task.json').write_text(json.dumps({**task, 'task': {'kind': 'relation', 'markers': 'words'}}))
-    flags = (f'--workdir={tmp_path / "run"}', f'--config.data={tmp_path}', *TUNE, '--config.eval_every=0')
-    recipe = {'recipe': 'configs/distilbert.py:relation', 'small': False}
-    line = program.error(*flags, teacher(marked), **recipe)
-    assert f"config.task.markers: found 'entity', expected 'words', as in {marked / 'task.json'}" in line
+    model = copy_workdir(tuned / 'export' / 'hf', tmp_path / 'model')
+    task = json.loads((model / 'task.json').read_text())
+    (model / 'task.json').write_text(json.dumps({**task, 'task': options}))
+    arguments = (f'--workdir={tmp_path / "run"}', f'--config.data={tmp_path}', *TUNE, '--config.eval_every=0')
+    arguments += ('--config.packing=on', *flags.format(trained=trained).split(), teacher(model))
+    assert named in program.error(*arguments, recipe='configs/distilbert.py:relation', small=False)
