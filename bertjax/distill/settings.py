@@ -6,6 +6,8 @@ from bertjax.config.distillation import TaskDistillationKeys
 from bertjax.config.ranges import in_steps, parse_duration
 from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, DistillSpec, evenly_spaced_layers, uniform_layers
 from bertjax.errors import UserError
+from bertjax.finetune.settings import FinetuningSettings
+from bertjax.finetune.trials import make_trials
 from bertjax.model.config import BertConfig
 
 _STATE_LOSSES = ('cosine', 'hidden', 'embeddings')  # losses on hidden states
@@ -52,6 +54,32 @@ class DistillationSettings(TaskDistillationKeys):
                 if not is_used and f'distill.{key}' in flag_keys and getattr(self, key):
                     found, expected = f'{getattr(self, key)!r} {reason}', 'no value, because it has no effect'
                     raise UserError(f'config.distill.{key}', found, expected, 'leave it out')
+
+    def check_task(self, settings: FinetuningSettings, flag_keys: Collection[str] = ()) -> None:
+        """Raises a UserError if the task cannot be distilled or is a sweep, or if a temperature or loss has no effect.
+
+        For `flag_keys`, see `check`.
+        """
+        loss = settings.build_task().objective.distill_loss
+        if loss is None:
+            found, expected = repr(settings.task['kind']), 'a kind of task whose outputs have a distillation loss'
+            raise UserError('config.task.kind', found, expected, 'train it without a teacher')
+        if not loss.uses_temperature and 'distill.temperature' in flag_keys:
+            found, expected = f'{self.temperature:g} for a task with scores', 'no value, because it has no effect'
+            raise UserError('config.distill.temperature', found, expected, 'leave it out')
+        without_effect: tuple[str, ...] = ()
+        if settings.trainable == 'head':
+            without_effect = HIDDEN_LOSSES
+        elif settings.trainable != 'all' and not (self.projection and (self.hidden or self.cosine)):
+            without_effect = ('embeddings',)  # with a projection, they change the other losses on hidden states
+        if useless := [name for name in without_effect if getattr(self, name)]:
+            found = f'{", ".join(useless)} with config.trainable={settings.trainable}'
+            zeros = [*useless, *(['intermediate'] if settings.trainable == 'head' and self.has_two_stages else [])]
+            fix = f'set {" ".join(f"--config.distill.{name}=0" for name in zeros)}, or --config.trainable=all'
+            raise UserError('config.distill', found, 'losses that affect a trained part of the student', fix)
+        if make_trials(settings):
+            fix = 'start one run per combination'
+            raise UserError('config.sweep', 'a sweep', 'a single run, as distill needs', fix)
 
     def _uses_any(self, parts: tuple[str, ...]) -> bool:
         return any(getattr(self, part) for part in parts)

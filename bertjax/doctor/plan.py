@@ -157,6 +157,8 @@ def teacher(
     directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     if isinstance(settings, PretrainingSettings):
         resolve_student(settings, distill, folder)
+    else:
+        distill.check_task(settings, flag_keys)
     yield Check('teacher', OK, directory)
 
 

@@ -1,5 +1,6 @@
 """Mistakes of run=distill on text and on tasks are one-line errors before anything is computed."""
 
+import contextlib
 import json
 import pathlib
 from unittest import mock
@@ -9,6 +10,12 @@ import pytest
 from running import TUNE, Program, copy_workdir
 from safetensors.numpy import load_file, save_file
 from test_distill import GENERAL, RANDOM, TASK, TEXT, teacher
+
+from bertjax.config.files import load_recipe
+from bertjax.distill.objective import HIDDEN_LOSSES
+from bertjax.distill.settings import DistillationSettings
+from bertjax.errors import UserError
+from bertjax.finetune.settings import finetuning_settings
 
 OF_TEXT, OF_TASK = '--config.distill.teacher={trained}', '--config.distill.teacher={tuned}'
 MISTAKES_ON_TEXT = [
@@ -50,10 +57,10 @@ MISTAKES_ON_A_TASK = [
         ('distill.augment_candidates', '400', 'single-piece words of the vocabulary'),
     ),
     (f'{OF_TASK} --config.distill.intermediate=5', ('distill.intermediate', 'both stages')),
-    (f'{OF_TASK} --config.distill.hidden=1 --config.trainable=head', ('distill.hidden', '1 with', 'trainable=head')),
+    (f'{OF_TASK} --config.distill.hidden=1 --config.trainable=head', ('found hidden with', 'trainable=head')),
     (
         f'{OF_TASK} --config.distill.embeddings=1 --config.trainable=last_1',
-        ('distill.embeddings', 'trainable=last_1'),
+        ('found embeddings with', 'trainable=last_1'),
     ),
 ]
 MISTAKES = [(TEXT, *mistake) for mistake in MISTAKES_ON_TEXT] + [(TASK, *mistake) for mistake in MISTAKES_ON_A_TASK]
@@ -150,3 +157,29 @@ def test_a_teacher_that_was_trained_with_other_options_is_refused(
     arguments = (f'--workdir={tmp_path / "run"}', f'--config.data={tmp_path}', *TUNE, '--config.eval_every=0')
     arguments += ('--config.packing=on', *flags.format(trained=trained).split(), teacher(model))
     assert named in program.error(*arguments, recipe='configs/distilbert.py:relation', small=False)
+
+
+@pytest.mark.parametrize(
+    ('trainable', 'losses', 'refused'),
+    [
+        ('all', {'embeddings': 1.0, 'attention': 1.0}, ''),
+        ('last_1', {'hidden': 1.0, 'attention': 1.0, 'cosine': 1.0}, ''),
+        ('last_1', {'embeddings': 1.0, 'hidden': 1.0}, 'embeddings'),
+        ('last_1', {'embeddings': 1.0, 'hidden': 1.0, 'projection': True}, ''),
+        ('last_1', {'embeddings': 1.0, 'attention': 1.0, 'projection': True}, 'embeddings'),
+        ('head', {}, ''),
+        ('head', {'embeddings': 1.0, 'hidden': 1.0, 'attention': 1.0, 'cosine': 1.0}, ', '.join(HIDDEN_LOSSES)),
+        ('head', {'attention': 1.0, 'intermediate': '2epochs'}, 'attention'),
+    ],
+)
+def test_losses_without_effect_are_refused(repository: pathlib.Path, trainable: str, losses: dict, refused: str):
+    config = load_recipe(f'{repository}/configs/distilbert.py:glue:rte')
+    config.trainable = trainable
+    config.distill.update(losses)
+    settings = finetuning_settings(config)
+    distill = DistillationSettings(**vars(settings.distill))
+    with pytest.raises(UserError) if refused else contextlib.nullcontext() as caught:
+        distill.check_task(settings)
+    if refused:
+        assert caught.value.found == f'{refused} with config.trainable={trainable}'
+        assert ('distill.intermediate=0' in caught.value.fix) == ('intermediate' in losses)

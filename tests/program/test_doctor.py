@@ -8,9 +8,11 @@ import time
 import pytest
 from running import GLUE, RUN, Program, assert_one_line, copy_workdir
 
+from bertjax.config.files import load_recipe
 from bertjax.config.recipes import distillation, pretraining_config
 from bertjax.doctor import plan
 from bertjax.files.atomic import lock_directory
+from bertjax.finetune.settings import finetuning_settings
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.warm_start import with_architecture, with_existing_vocabulary
 
@@ -89,6 +91,18 @@ def test_a_student_that_does_not_fit_its_teacher_is_a_failure(trained: pathlib.P
     assert f'which has {sizes["max_positions"]} positions' in check()
     config.seq_len, config.tokenizer = 32, str(tmp_path / 'tokenizer')
     assert check().startswith('FAIL config.distill.teacher: found a vocabulary of 96 pieces')
+
+
+def test_a_task_that_distill_refuses_is_a_failure(
+    repository: pathlib.Path, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    config = load_recipe(f'{repository}/configs/distilbert.py:glue:rte')
+    config.distill.update(teacher=str(trained / 'export' / 'hf'), hidden=1.0)
+    (check,) = plan.teacher(finetuning_settings(config), tmp_path, ())
+    assert check.status == 'ok'
+    config.trainable = 'head'
+    (check,) = plan.teacher(finetuning_settings(config), tmp_path, ())
+    assert check.status == 'FAIL' and 'config.distill: found hidden with config.trainable=head' in check.message
 
 
 def test_all_failed_checks_are_reported(program: Program, tmp_path: pathlib.Path):
