@@ -165,8 +165,7 @@ def export_task(
         head=data.task.head,
         task=data.task.huggingface(),
         extra_files={TASK_FILE: data.task_json(finished=finished).encode()},
-        # Heads that read tokens tag or answer long texts in windows, so their tokenizer need not truncate.
-        max_length=data.task.seq_len if data.task.head.pools_cls else 0,
+        max_length=data.task.truncated_length,
         about=config.get('card', {}),
         files=data.task.model_files(module.config),
         embeddings=exported_module(module.config, data.task.sentence_modules()),

@@ -65,7 +65,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     files = {} if task is None else task.model_files(config)
     modules, embeddings = model.sentence_modules, exported_module(config, model.sentence_modules)
     extra_files = {TASK_FILE: origin.task_json.encode()} if origin.task_json else {}
-    max_length = task.seq_len if head and head.pools_cls else 0
+    max_length = task.truncated_length if task else 0
     if task is None and modules is not None:
         max_length = modules.max_length
         lost = [format for format in formats if format in ('stablehlo', 'onnx') and embeddings is None]

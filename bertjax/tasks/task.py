@@ -223,6 +223,12 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """Returns the modules that map a text to its vector, or None if the task does not train vectors of texts."""
         return None
 
+    @property
+    def truncated_length(self) -> int:
+        """The length in tokens to which texts lose their end; 0 if the task reads long texts in another way."""
+        modules = self.sentence_modules()
+        return modules.max_length if modules else self.seq_len if self.head.pools_cls else 0
+
     def model_files(self, model_config: BertConfig) -> Mapping[str, bytes]:
         """Returns the files that sentence-transformers needs in an export to transformers: {relative path: content}."""
         modules = self.sentence_modules()

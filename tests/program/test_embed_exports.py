@@ -72,6 +72,7 @@ def test_the_export_is_read_by_sentence_transformers(
         bertjax.load(workdir, step=2).save(saved)
         for folder in (workdir / 'export' / 'hf', saved):
             theirs = package.SentenceTransformer(str(folder), device='cpu')
+            assert json.loads((folder / 'tokenizer_config.json').read_text())['model_max_length'] == 24
             kinds = [type(module).__name__ for module in theirs]
             assert kinds == ['Transformer', 'Pooling', *['Normalize'][: int(normalized)]]
             np.testing.assert_allclose(theirs.encode(texts), bert.encode(texts), atol=1e-6)

@@ -266,6 +266,9 @@ def test_long_texts_are_classified_by_windows(program: Program, trained: pathlib
     assert 'true label (row)' in out  # the confusion matrix
     model = load_complete(workdir, 'BertForSequenceClassification')
     assert model.config.id2label == {0: 'often', 1: 'rare'}
+    exported = workdir / 'export' / 'hf'  # only the model's positions limit the texts
+    assert json.loads((exported / 'tokenizer_config.json').read_text())['model_max_length'] == 512
+    assert 'more than 512 tokens must be truncated' in (exported / 'README.md').read_text()
     # The same command evaluates the same records; all records of another file are dev.
     shutil.copy(data / 'train.csv', tmp_path / 'new.csv')
     (tmp_path / 'new.csv').open('a').write('rare,green\n')

@@ -67,6 +67,7 @@ def model_card(content: ExportContent, architecture: str, parameters: int, pipel
         parameters=parameters,
         config=content.config,
         model_max_length=content.model_max_length,
+        truncates=bool(content.max_length),
         tokenizer=content.tokenizer,
         datasets=[name for name in about.get('datasets', '').split(',') if name],
         base_model=about.get('base_model'),

@@ -114,6 +114,10 @@ class TextTask(Task[Example, np.ndarray]):
         return self.regression or bool(self.labels)
 
     @property
+    def truncated_length(self) -> int:
+        return super().truncated_length if self.long == 'truncate' else 0
+
+    @property
     def objective(self) -> Objective:
         return REGRESSION if self.regression else CLASSIFICATION
 
