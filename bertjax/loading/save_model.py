@@ -1,6 +1,7 @@
 """Writes a loaded model in another format, for `bert.save` and run=convert."""
 
 import dataclasses
+import json
 import os
 import pathlib
 from collections.abc import Collection, Mapping
@@ -20,6 +21,7 @@ from bertjax.files.paths import is_remote
 from bertjax.finetune.task_data import TASK_FILE
 from bertjax.loading.load_model import LoadedModel
 from bertjax.tasks.embedding.head import exported_module
+from bertjax.tasks.exported import with_seq_len
 from bertjax.workdir.exports import FORMATS, check_formats, write_export
 
 
@@ -49,6 +51,8 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     one of the formats cannot represent the model; its message names `where`, the key or argument of the formats.
     """
     task, origin = model.task, model.origin
+    if task is not None:  # `bertjax.load` may have set another length
+        task = with_seq_len(task, json.loads(origin.task_json)['seq_len'])
     head = None if task is None else task.head
     for format in formats:
         try:

@@ -320,6 +320,8 @@ def test_a_long_text_is_truncated_as_by_predict(program: Program, tuned: pathlib
     assert entailed() == entailed(max_length=24) == expected
     assert entailed(step=72) == expected  # its layers are unrolled and round differently
     assert entailed(max_length=8) != expected
+    bertjax.load(workdir, step=72, max_length=8).save(tmp_path / 'saved')  # the length of the training
+    assert json.loads((tmp_path / 'saved' / 'tokenizer_config.json').read_text())['model_max_length'] == 24
     task = workdir / 'export' / 'hf' / 'task.json'
     facts = json.loads(task.read_text())
     assert facts['seq_len'] == 24
