@@ -32,7 +32,8 @@ from bertjax.data.features import INPUTS, Features
 from bertjax.data.length_buckets import find_buckets
 from bertjax.errors import UserError
 from bertjax.files.disk import explain_os_error
-from bertjax.inference.arguments import Texts, as_text_list, check_count, check_value
+from bertjax.inference.arguments import Texts, as_pair_lists, as_text_list, check_count, check_value
+from bertjax.inference.encode import build_sequences
 from bertjax.inference.masked_methods import MaskedMethods
 from bertjax.inference.runner import Runner
 from bertjax.inference.search_methods import SearchMethods
@@ -47,6 +48,7 @@ from bertjax.model.row_packing import BatchLayout
 from bertjax.parallel.partition import replicated
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.exported import with_seq_len
+from bertjax.tasks.reranking.task import RerankTask
 from bertjax.tasks.sentence.task import TextTask
 from bertjax.tasks.task import Task
 from bertjax.terminal import filter_log
@@ -189,7 +191,8 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
     def batch(self, texts: Texts, pairs: Texts | Sequence[Sequence[str]] | None = None) -> dict[str, np.ndarray]:
         """Converts texts or text pairs to arrays for `apply`.
 
-        The rows of a model that classifies texts are those of `classify`, so longer texts are truncated as there.
+        The rows of a model that classifies or reranks texts are those of `classify` or `rerank`, so longer texts are
+        truncated as there. The rows of taggers and models like SQuAD's are not those of `tag` and `answer`.
 
         Args:
           texts: One text or several. Texts for a relation model have the marks << a >> and [[ b ]].
@@ -221,7 +224,8 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
                 i, expected = windows.argmax(), f'a text that fits into one window of {self.task.seq_len} tokens'
                 raise UserError(f'texts[{i}]', f'a text of {windows[i]} windows', expected, 'split it, or use classify')
         else:
-            features = self._features(texts, pairs)
+            limit = self.task.seq_len if isinstance(self.task, RerankTask) else self._runner.max_length
+            features = build_sequences(self.tokenizer, *as_pair_lists(texts, pairs), limit)
         longest = features.lengths.max(keepdims=True)
         length = self._runner.lengths[int(find_buckets(longest, self._runner.lengths)[0])]
         batch = features.batch(np.arange(len(features)), length, self.tokenizer.pad_id)

@@ -205,6 +205,12 @@ def test_the_export_is_a_cross_encoder(program: Program, trained: pathlib.Path, 
         np.testing.assert_allclose(predicted, mine, rtol=1e-6, atol=1e-6)
 
 
+def test_a_batch_is_truncated_as_the_scored_pairs_are(scorer: pathlib.Path):
+    bert, query, text = bertjax.load(scorer), 'the bird', ' '.join(['the river runs'] * 20)
+    logits = np.asarray(bert.apply(bert.params, bert.batch(query, text))['logits'])
+    np.testing.assert_allclose(1 / (1 + np.exp(-logits[0])), scores(bert, [query], [text]), rtol=1e-5)
+
+
 def test_a_folder_without_marks_is_a_regression(trained: pathlib.Path, scorer: pathlib.Path, tmp_path: pathlib.Path):
     """Its logits are the scores, and other models do not score pairs."""
     plain = shutil.copytree(scorer / 'export' / 'hf', tmp_path / 'plain')
