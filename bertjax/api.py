@@ -155,7 +155,8 @@ class Bert(SearchMethods, MaskedMethods, TaskMethods):
         compiled functions of this model.
 
         Raises:
-          UserError: `params` has other paths or shapes than this model's parameters, or a leaf that is not floating.
+          UserError: `params` has other paths or shapes than this model's parameters, or a leaf that is not an array of
+            floats.
         """
         params = _match_params(params, self.params)
         other = object.__new__(type(self))
@@ -260,8 +261,10 @@ def _match_params(params: Any, like: Any) -> Any:
     def describe(leaves: dict[str, Any], path: str) -> str:
         if path not in leaves:
             return 'nothing'
-        dtype = getattr(leaves[path], 'dtype', type(leaves[path]))
-        return f'{"float" if jnp.issubdtype(dtype, jnp.floating) else dtype} {list(np.shape(leaves[path]))}'
+        x = leaves[path]
+        if not isinstance(x, np.ndarray | jax.Array):
+            return f'a {type(x).__name__}'
+        return f'{"float" if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype} {list(x.shape)}'
 
     for path in {**old, **new}:
         found, expected = describe(new, path), describe(old, path)

@@ -111,6 +111,7 @@ def test_with_params_replaces_the_parameters_in_a_copy(bert):
         (changed | {'pooler': {**pooler, 'bias': np.zeros(32, np.int32)}}, rf'{path} int32 \[32\], expected float \['),
         (changed | {'other': np.zeros(3)}, r'params, other: found float \[3\], expected nothing'),
         (None, r'params, \S+: found nothing'),
+        (jax.eval_shape(lambda: changed), r'params, \S+: found a ShapeDtypeStruct, expected float \['),
     ):
         with pytest.raises(UserError, match=f'^{message}'):
             bert.with_params(wrong)
