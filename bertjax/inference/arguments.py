@@ -38,10 +38,8 @@ def match_input(texts: Any, results: list[Any]) -> Any:
     return results[0] if isinstance(texts, str) else results
 
 
-def check_count(name: str, values: Sequence[Any] | None, texts: Sequence[Any]) -> None:
-    """Raises a UserError unless `values` is None or a list with one entry per text."""
-    if values is None:
-        return
+def check_count(name: str, values: Sequence[Any], texts: Sequence[Any]) -> None:
+    """Raises a UserError unless `values` is a list with one entry per text."""
     check_list(name, values)
     if len(values) != len(texts):
         raise UserError(name, f'{len(values)} entries for {len(texts)} texts', 'one for each text', 'correct the list')
@@ -50,7 +48,8 @@ def check_count(name: str, values: Sequence[Any] | None, texts: Sequence[Any]) -
 def as_pair_lists(texts: Texts, pairs: Texts | None) -> tuple[list[str], list[str] | None]:
     """Returns `as_text_list` of both. Raises a UserError unless `pairs` is None or has one text for each text."""
     first_texts, second_texts = as_text_list(texts), None if pairs is None else as_text_list(pairs, 'pairs')
-    check_count('pairs', second_texts, first_texts)
+    if second_texts is not None:
+        check_count('pairs', second_texts, first_texts)
     return first_texts, second_texts
 
 

@@ -187,7 +187,6 @@ class TaskMethods:
         """
         endings = [endings] if isinstance(context, str) else endings
         contexts = as_text_list(context, 'context')
-        check_list('endings', endings, 'a list with the endings of each context')
         check_count('endings', endings, contexts)
         return match_input(context, answer_records(self._runner, choice_records(self._model, contexts, endings)))
 
