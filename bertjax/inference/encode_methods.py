@@ -122,9 +122,10 @@ class EncodeMethods:
 
     def pieces(self, texts: Texts, pairs: Texts | None = None) -> Any:
         """Returns the list of pieces of each text, including special tokens, as the model reads them."""
-        if not as_pair_lists(texts, pairs)[0]:
+        lists = as_pair_lists(texts, pairs)
+        if not lists[0]:
             return []
-        features = self._features(texts, pairs)
+        features = self._features(*lists)
         ids = np.split(features.tokens, features.offsets[1:-1])
         return match_input(texts, [[self._model.tokenizer.pieces[i] for i in row] for row in ids])
 
@@ -162,12 +163,13 @@ class EncodeMethods:
           The first S indexes the queries, the last S the keys. The weights of a query sum to 1. If the model was
           loaded with dtype='bfloat16', the queries and keys are rounded.
         """
-        if not as_pair_lists(texts, pairs)[0]:
+        lists = as_pair_lists(texts, pairs)
+        if not lists[0]:
             return []
-        return match_input(texts, compute_attention(self._runner, self._features(texts, pairs)))
+        return match_input(texts, compute_attention(self._runner, self._features(*lists)))
 
-    def _features(self, texts: Texts, pairs: Texts | None) -> Features:
-        return build_sequences(self._model.tokenizer, *as_pair_lists(texts, pairs), self._runner.max_length)
+    def _features(self, first_texts: Sequence[str], second_texts: Sequence[str] | None) -> Features:
+        return build_sequences(self._model.tokenizer, first_texts, second_texts, self._runner.max_length)
 
 
 def _check_precision(precision: str, pool: str, calibration: np.ndarray | None) -> None:
