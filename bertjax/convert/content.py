@@ -87,15 +87,18 @@ class ExportContent:
         return self.head.projection if self.head else ''
 
     @contextlib.contextmanager
-    def stage(self, directory: epath.PathLike) -> Iterator[epath.Path]:
-        """Yields a temporary directory with the tokenizer and `extra_files`, which replaces `directory` on success."""
+    def stage(self, directory: epath.PathLike, *, for_others: bool = True) -> Iterator[epath.Path]:
+        """Yields a temporary directory with the tokenizer and `extra_files`, which replaces `directory` on success.
+
+        `for_others` says whether other programs than bertjax use the tokenizer.
+        """
         with atomic_directory(directory) as staging:
             folder = epath.Path(staging)
             self.tokenizer.save(staging)
             path = folder / 'tokenizer_config.json'
             if path.exists():
                 facts = json.loads(path.read_text()) | {'model_max_length': self.model_max_length}
-                if self.head == TOKEN_CLASSIFICATION and self.tokenizer.word_prefix:
+                if for_others and self.head == TOKEN_CLASSIFICATION and self.tokenizer.word_prefix:
                     # The fine-tuning put a space before each word. transformers does so only with this setting.
                     settings = json.loads((folder / 'tokenizer.json').read_text())
                     if set_prefix_space(settings, True):

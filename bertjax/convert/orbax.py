@@ -36,7 +36,7 @@ def export_orbax(content: ExportContent, directory: pathlib.Path) -> None:
     """
     params = jax.device_get(content.params)  # A checkpoint of host arrays loads on any number of devices.
     facts = dataclasses.asdict(content.config) | ({'head': _head_facts(content)} if content.head else {})
-    with content.stage(directory) as path:
+    with content.stage(directory, for_others=False) as path:
         size = sum(x.nbytes for x in jax.tree.leaves(params))
         with without_wildcards(pathlib.Path(path)) as plain, annotate_write_errors(path, size):
             _save(params, plain / PARAMS)

@@ -127,7 +127,8 @@ def _from_json(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
             str(file), 'JSON without a model and its vocabulary', "Hugging Face's tokenizer.json",
             'give the path of the tokenizer.json, not of the configuration beside it',
         )  # fmt: skip
-    if config.get(WORD_PREFIX):  # bertjax's tagging adds the space itself, and its other texts have none
+    # bertjax's tagging adds the space itself, and its other texts have none.
+    if config.get(WORD_PREFIX) and _has_tagger(file.with_name('config.json')):
         set_prefix_space(settings, False)
     settings = {
         **settings,
@@ -138,6 +139,11 @@ def _from_json(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
     if model.get('type', 'WordPiece') != 'WordPiece' or 'merges' in model:
         return JsonTokenizer(settings, where, names)
     return WordPieceTokenizer(override_normalizer(settings, config, where), where, names)
+
+
+def _has_tagger(file: epath.Path) -> bool:
+    """Returns whether a config.json, if it exists, describes a tagger of transformers."""
+    return file.exists() and 'ForTokenClassification' in str(read_json_object(file, _ORIGINAL).get('architectures'))
 
 
 def _default_decoder(settings: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -131,9 +131,14 @@ def test_a_tagger_splits_words_as_in_training(transformers, small_config, make_p
     exec(re.search(r'words = .*', (exported / 'README.md').read_text())[0], found := {})
     assert all(word.startswith(' ') for word in found['words'])
     # bertjax reads the tokenizer of the training.
-    again = load_tokenizer(exported)
-    assert again.fingerprint == tokenizer.fingerprint
-    assert again.encode(['the cat'])[0].tolist() == tokenizer.encode(['the cat'])[0].tolist()
+    assert load_tokenizer(exported).fingerprint == tokenizer.fingerprint
+    export_orbax(ExportContent(model, make_params(model), tokenizer, head=TOKEN_CLASSIFICATION, task=TAGS), exported)
+    assert load_tokenizer(exported).fingerprint == tokenizer.fingerprint
+    # With another model, it reads the tokenizer as transformers does.
+    theirs.save_pretrained(tmp_path / 'theirs')
+    (tmp_path / 'theirs' / 'config.json').write_text('{"architectures": ["ModernBertForSequenceClassification"]}')
+    ids = theirs('the cat', add_special_tokens=False)['input_ids']
+    assert load_tokenizer(tmp_path / 'theirs').encode(['the cat'])[0].tolist() == ids
 
 
 @SCAN
