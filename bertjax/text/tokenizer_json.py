@@ -1,5 +1,6 @@
 """The tokenizer of a tokenizer.json with a unigram, BPE or WordLevel model, and the settings of a byte-level BPE."""
 
+import copy
 import functools
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -29,7 +30,8 @@ from bertjax.text.tokenizer_base import Tokenizer, is_unspaced
 
 # The names of BERT's special tokens in RoBERTa and models based on it.
 ROBERTA_NAMES = MappingProxyType({PAD: '<pad>', UNK: '<unk>', CLS: '<s>', SEP: '</s>', MASK: '<mask>'})
-# A key of tokenizer_config.json: the `word_prefix` of a tokenizer, if only the tokenizer.json of an export adds it.
+# A key of tokenizer_config.json: the `word_prefix` of a tokenizer, if only the tokenizer.json of an exported tagger
+# adds it. transformers keeps this key when it saves the tokenizer with another model.
 WORD_PREFIX = 'word_prefix'
 _BYTE_SPACE = 'Ġ'  # the character for a space in byte-level BPE
 
@@ -103,11 +105,10 @@ class JsonTokenizer(Tokenizer):
 
     @functools.cached_property
     def without_prefix_space(self) -> Tokenizer:
-        steps = json.dumps(self._settings.get('pre_tokenizer'))
-        without = steps.replace('"add_prefix_space": true', '"add_prefix_space": false')
-        if without == steps or not self.word_prefix:
+        steps = {step: copy.deepcopy(self._settings.get(step)) for step in ('pre_tokenizer', 'post_processor')}
+        if not self.word_prefix or not set_prefix_space(steps, False):
             return self
-        return JsonTokenizer({**self._settings, 'pre_tokenizer': json.loads(without)}, self._where, self._names)
+        return JsonTokenizer({**self._settings, **steps}, self._where, self._names)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         located = super().encode_with_offsets(texts)
@@ -182,9 +183,12 @@ def set_prefix_space(settings: dict[str, Any], prefix_space: bool) -> bool:
     Returns whether the pre-tokenizer had the opposite setting. If not, or if it has no such setting, nothing changes.
     """
     splitter = settings.get('pre_tokenizer') or {}
-    if splitter.get('add_prefix_space') is not (not prefix_space):
+    # Only a single pre-tokenizer may add a space. In a sequence, it would add one to each part of a text.
+    splitters = [splitter] if prefix_space else splitter.get('pretokenizers', [splitter])
+    steps = [step for step in splitters if step.get('add_prefix_space') is (not prefix_space)]
+    if not steps or splitter.get('prepend_scheme') == 'never':  # the scheme overrides the setting
         return False
-    for step in (splitter, *processor_steps(settings.get('post_processor'))):  # the latter correct the offsets
+    for step in (*steps, *processor_steps(settings.get('post_processor'))):  # the latter correct the offsets
         if 'add_prefix_space' in step:
             step['add_prefix_space'] = prefix_space
     return True

@@ -1,5 +1,6 @@
 """Tests that any tokenizer.json gives transformers' ids and offsets."""
 
+import copy
 import json
 import random
 import shutil
@@ -12,6 +13,7 @@ from json_tokenizers import KINDS, write_tokenizer
 from bertjax.errors import UserError
 from bertjax.text.sentencepiece_proto import SPACE
 from bertjax.text.tokenizer import load_tokenizer
+from bertjax.text.tokenizer_json import set_prefix_space
 
 transformers = pytest.importorskip('transformers', reason='compares with transformers')
 
@@ -206,3 +208,9 @@ def test_gaps_between_ids_are_refused(files):
     (directory / 'tokenizer.json').write_text(json.dumps(settings))
     with pytest.raises(UserError, match='found 500 pieces with ids up to 510, expected ids from 0 without gaps'):
         load_tokenizer(directory)
+
+
+def test_a_tokenizer_that_never_adds_a_space_is_not_changed():
+    settings = {'pre_tokenizer': {'type': 'Metaspace', 'prepend_scheme': 'never', 'add_prefix_space': False}}
+    before = copy.deepcopy(settings)
+    assert not set_prefix_space(settings, True) and settings == before
