@@ -60,13 +60,16 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
         return Column(names, required=is_sentence or not is_default, key=key)
 
     rows = select_columns(records, [column(name) for name in BLIMP_FIELDS])
-    pairs = [MinimalPair(row.where, *(value or '' for value in row.values), row.fields) for row in rows]
+    pairs = []
+    for row in rows:
+        good, bad, *groups = (value or '' for value in row.values)
+        pairs.append(MinimalPair(row.where, good, bad, *map(str.strip, groups), row.fields))
     for pair, name in itertools.product(pairs, ('good', 'bad')):
         if not getattr(pair, name).strip():
             field = fields[name] if fields[name] in pair.fields else name
             raise UserError(pair.where, f'an empty text in {field!r}', 'two sentences', 'correct the record')
     for name in ('set', 'phenomenon'):
-        unnamed = [pair for pair in pairs if not getattr(pair, name).strip()]
+        unnamed = [pair for pair in pairs if not getattr(pair, name)]
         if 0 < len(unnamed) < len(pairs):
             found, expected = f'no name in {fields[name]!r}', 'a name in every record, or in none'
             raise UserError(unnamed[0].where, found, expected, 'correct the record')

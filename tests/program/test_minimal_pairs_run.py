@@ -149,7 +149,11 @@ def test_a_set_of_two_phenomena_is_a_mistake(tmp_path):
     with pytest.raises(UserError, match=rf"jsonl:2: found 'order' for the set 'a', expected 'rest', as in {path}:1"):
         read_pairs(str(path), 'config.input')
     without_sets = [{name: pair[name] for name in pair if name != 'UID'} for pair in records(3)]
-    assert len(read_pairs(str(write(path, without_sets)), 'config.input')) == 5
+    blank_sets = [pair | {'UID': ' '} for pair in without_sets]
+    spaces = [pair | {'linguistics_term': pair['linguistics_term'] + ' ' * i} for i, pair in enumerate(records(3))]
+    for pairs in (without_sets, blank_sets, spaces):
+        read = read_pairs(str(write(path, pairs)), 'config.input')
+        assert [pair.phenomenon for pair in read] == ['rest', 'order', 'order', 'rest', 'order']
 
 
 LONG = ' '.join(['bird'] * 600)
