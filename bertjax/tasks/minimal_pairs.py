@@ -50,7 +50,8 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
     file = user_path(path, key)
     if not path or not file.is_file():
         raise UserError(key, repr(path), 'a file of pairs', 'correct the path')
-    records = read_records([file], '' if bare_suffix(file.name) in FORMATS else 'jsonl')
+    by_suffix = bare_suffix(file.name) in {*FORMATS, '.xlsx', '.xls', '.ods'}  # `read_records` refuses spreadsheets
+    records = read_records([file], '' if by_suffix else 'jsonl')
 
     def column(name: str) -> Column:
         field, is_default, is_sentence = fields[name], fields[name] == BLIMP_FIELDS[name], name in ('good', 'bad')

@@ -130,6 +130,9 @@ def test_pairs_may_have_other_fields_and_no_sets(program: Program, trained, tmp_
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(short), paths[5])
     read = [[(pair.good, pair.bad) for pair in read_pairs(str(path), 'config.input')] for path in paths]
     assert read == [[tuple(pair.values()) for pair in short]] * 6
+    (tmp_path / 'short.xlsx').write_bytes(b'PK\0')
+    with pytest.raises(UserError, match=r"found the suffix '\.xlsx', .*; save it as CSV UTF-8"):
+        read_pairs(str(tmp_path / 'short.xlsx'), 'config.input')
 
 
 @pytest.mark.parametrize('field', ['UID', 'linguistics_term'])
