@@ -50,7 +50,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     if repeated := [name for name in names if names.count(name) > 1]:
         expected = f'different names for anchor, positive and negative, none of them {SCORES!r}'
         raise UserError('config.mine_negatives', f'two fields named {repeated[0]}', expected, 'rename the field')
-    source, folder = InputSource(settings.input, ()), pathlib.Path(workdir)
+    source, folder = InputSource(settings.input, (), allows_stdin=False), pathlib.Path(workdir)
     source.check()
     if not user_path(settings.input, 'config.input').exists():
         expected = 'a file of pairs or of SQuAD, or a folder of BEIR'

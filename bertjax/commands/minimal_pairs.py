@@ -40,7 +40,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         has more tokens than the model has positions, or the results of another input would be replaced.
     """
     settings = inference_settings(config, 'minimal_pairs')
-    source = InputSource(settings.input, ())
+    source = InputSource(settings.input, (), allows_stdin=False)
     source.check()
     pairs = read_pairs(settings.input, 'config.input', vars(settings.minimal_pairs))
     folder = pathlib.Path(workdir)

@@ -34,10 +34,10 @@ class InputSource:
       path: The path of a file; '-' for standard input. The suffix or the first line determines the format: plain lines
         (a tab separates the texts of a pair), JSON lines, a JSON list, a table with tabs or commas, Parquet or Arrow.
         Text files may be compressed.
-      columns: The one or two record fields that contain the texts; () if the caller reads the file itself, which cannot
-        be standard input.
+      columns: The one or two record fields that contain the texts; () if the caller reads the records itself.
       tabs: Whether a tab in the first plain line makes all plain lines pairs, even if `columns` has one column.
       key: The config key of `path`, for messages.
+      allows_stdin: Whether the path may be '-'.
       spool: A copy of standard input (see `spool_standard_input`); None to read standard input directly.
     """
 
@@ -45,6 +45,7 @@ class InputSource:
     columns: tuple[Column, ...]
     tabs: bool = False
     key: str = 'config.input'
+    allows_stdin: bool = True
     spool: IO[bytes] | None = None
 
     @property
@@ -65,11 +66,11 @@ class InputSource:
     def check(self) -> None:
         """Raises a UserError if the path is not set, or is a pipe or the like, which can be read only once."""
         if not self.path:
-            expected = "a file, or '-' for standard input" if self.columns else 'a file'
+            expected = "a file, or '-' for standard input" if self.allows_stdin else 'a file'
             raise UserError(self.key, 'nothing', expected, f'set --{self.key}=FILE')
         kind = self.path != STANDARD_INPUT and unusual_kind(user_path(self.path, self.key))
         if kind:
-            stream = f', or set --{self.key}=- and pipe the texts to standard input' if self.columns else ''
+            stream = f', or set --{self.key}=- and pipe the texts to standard input' if self.allows_stdin else ''
             expected, fix = 'a file that can be read more than once', f'give a file{stream}'
             raise UserError(self.key, f'{self.path}, {kind}', expected, fix)
 
