@@ -27,8 +27,8 @@ def read_input(
     The suffix of the file name determines the format, or `format` if the suffix is unknown. The first line with text
     decides instead if this format is TSV, if there is no suffix, or if the suffix is unknown and `format` is 'auto': a
     JSON object means JSON lines, the beginning of a list of objects means JSON, column names mean a table, and any
-    other line means plain lines. A plain line is a text, or a pair of texts with a tab between them. A blank line
-    among them yields a `Blank`. In other formats, blank lines and final rows of empty cells are ignored.
+    other line means plain lines. A plain line is a text, or a pair of texts with a tab between them. Each blank
+    line of such a file yields a `Blank`. In other formats, blank lines and final rows of empty cells are ignored.
 
     Args:
       columns: The columns of the one or two texts.
