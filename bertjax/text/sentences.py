@@ -36,7 +36,9 @@ _BROKEN_DECIMAL = re.compile(r'[<>=≤≥±]\s?-?\d+$')
 _DOTTED = re.compile(r'(?:[^\W\d_]{1,4}\.-?)+[^\W\d_]{1,4}')
 # A German abbreviation with a space, such as d. h, without the last stop.
 _SPACED = re.compile(r'\b[^\W\d_]\.\s[^\W\d_]$')
-_SECOND_PART = re.compile(r'[^\W\d_]|Allg|Chr|Zt')  # of such an abbreviation: z. B., i. Allg., n. Chr., z. Zt.
+_SECOND_PART = re.compile(
+    r'[^\W\d_]|Abb|Allg|Br|Chr|Hd|Kap|Rh|Zt'
+)  # of such an abbreviation: z. B., i. Allg., n. Chr., z. Zt.
 # The number of a list item at the start of a sentence, such as 1. or 2.3. or (a. or IV.
 _ENUMERATOR = re.compile(r'[(\[]?(?:\d+(?:\.\d+)*|[A-Za-z]|[IVXLCDM]+)')
 
@@ -51,7 +53,7 @@ _TITLES = _words(
     'Sens Rep Reps Pres Msgr Supt Insp Det Mme Mlle Mt Mts Ft Fr Amb Atty Sec Secy Treas Herr Hr Frl Sig Sta Sto'
 )
 # Abbreviations after which the sentence always continues. Case is ignored.
-_NEVER = _words('e.g i.e cf vs viz approx incl excl esp eg ie v resp feat ft chr allg zt')
+_NEVER = _words('e.g i.e cf vs viz approx incl excl esp eg ie v resp feat ft chr allg hd rh zt')
 # Words that are abbreviations only before a number (so not in `He said no. She left.`), unless another list also has
 # them. Case is ignored.
 _BEFORE_NUMBERS = _words(
