@@ -196,6 +196,19 @@ def test_an_answer_at_a_position_outside_the_context_is_moved(tmp_path, capsys, 
     assert judgment.texts['text'] == '… a red house …'
 
 
+def test_the_position_of_an_answer_with_another_text_is_kept(tmp_path):
+    context = f'{"It is a house. " * 40}He paid twenty-five dollars. {"It is a house. " * 40}'
+    starts = (context.index('twenty'), context.index('paid'))
+    questions = [qa(str(start), (('25 dollars', start),)) for start in starts]
+    write(tmp_path / 'dev-v1.1.json', squad_json({'context': context, 'qas': questions}))
+    task = SquadTask(data=str(tmp_path), seq_len=100)
+    records = task.records('dev')
+    for judgment in task.judgments(records, [{'answer': '', 'start': None, 'probability': 1.0}] * 2):
+        assert 'paid twenty-five dollars' in judgment.texts['text']
+    features = task.features(records, letters_tokenizer(), training=False)
+    assert 'because their answer is not in the text or has no piece: 2\n' in features.notes[0]
+
+
 @pytest.mark.parametrize('form', ['layout', 'lines', 'list'])
 def test_all_shards_of_a_split_are_read(tmp_path, form: str):
     parts = [['a'], ['b', 'c']]  # The first shard has only one line.
