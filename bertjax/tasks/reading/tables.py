@@ -41,9 +41,8 @@ def _drop_blank(numbered: _Cells, where: str, layout: TableLayout) -> _Cells:
         if len(cells) != 1 and not any(cells):  # spreadsheet programs save a blank row as empty cells
             blank.append((number, cells))
             continue
-        refused = [line for line, empty in blank if empty or not keeps_blank] if not layout.skip_blank_lines else []
-        if refused:
-            raise UserError(f'{where}:{refused[0]}', 'a blank line', 'a row', 'remove the line')
+        if blank and not layout.skip_blank_lines and not keeps_blank:
+            raise UserError(f'{where}:{blank[0][0]}', 'a blank line', 'a row', 'remove the line')
         yield from (row for row in blank if row[1] or keeps_blank)
         blank.clear()
         yield number, cells
