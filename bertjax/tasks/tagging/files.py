@@ -29,8 +29,7 @@ _SUFFIXES = ('.txt', '.tsv', '.conll', '.conllu', '.iob', '.iob2', '.bio', '.bio
 _CHINESE = '[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f]'
 # A line without spaces is a sentence if it has CJK punctuation after a word character, or a run of characters that is
 # too long for most words: 6 hiragana or Chinese characters, or 12 of any script without spaces.
-_PUNCTUATED = re.compile(r'\w[。！？；，、]')
-_UNSPACED_SENTENCE = re.compile(rf'{_PUNCTUATED.pattern}|[\u3040-\u309f\u3400-\u9fff]{{6}}|[{UNSPACED}]{{12}}')
+_UNSPACED_SENTENCE = re.compile(rf'\w[。！？；，、]|[\u3040-\u309f\u3400-\u9fff]{{6}}|[{UNSPACED}]{{12}}')
 _SPLITTER = pre_tokenizers.Sequence(
     [pre_tokenizers.Split(Regex(_CHINESE), 'isolated'), pre_tokenizers.BertPreTokenizer()]
 )
@@ -47,7 +46,7 @@ class TaggedFiles(SplitFiles):
     missing = 'tags'
 
     def __init__(self, data: str, format: TagFormat):
-        super().__init__(data, self._have_tags, ('.txt', '.conll'))
+        super().__init__(data, self._have_tags, ('.txt', '.conll', *_SUFFIXES))
         self._format = format
 
     def splits(self) -> list[str]:
@@ -183,9 +182,7 @@ def _looks_like_columns(lines: Sequence[str], format: TagFormat, labels: Collect
     if any(len(row) != width for row in rows):
         return False
     if width == 1:
-        # A long run may be a name, so lines of which half have one are words.
-        punctuated, sentences = (sum(map(bool, map(p.search, words))) for p in (_PUNCTUATED, _UNSPACED_SENTENCE))
-        return len(rows) > 1 and 2 * punctuated < len(rows) and 2 * sentences <= len(rows)
+        return len(rows) > 1 and 2 * sum(map(bool, map(_UNSPACED_SENTENCE.search, words))) < len(rows)
     if not -width <= column < width:
         return False
     known = [row[column] for row in rows if row[column] in labels]

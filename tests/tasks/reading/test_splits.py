@@ -10,6 +10,8 @@ from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.reading.splits import STEMS, TableFiles, split_files
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.squad.task import SquadTask
+from bertjax.tasks.tagging.columns import TagFormat
+from bertjax.tasks.tagging.files import TaggedFiles
 from bertjax.tasks.tagging.task import TaggingTask
 
 TABLE = 'text,label\na,x\nb,y\n'
@@ -83,6 +85,12 @@ def test_a_missing_split_names_the_files_that_could_be_renamed(tmp_path: pathlib
     names = dict.fromkeys(STEMS, '')
     with pytest.raises(UserError, match=r"no file of the dev split among 'more\.csv', 'train\.csv', expected dev\.csv"):
         TableFiles(str(tmp_path), '', names).require('dev')
+    for name in ('train.conllu', 'gold.iob2'):
+        (tmp_path / name).write_text(TABLE)
+    with pytest.raises(
+        UserError, match=r"among 'gold\.iob2', 'more\.csv', 'train\.conllu', .*expected dev\.txt, dev\.con"
+    ):
+        TaggedFiles(str(tmp_path), TagFormat()).require('dev')
     (tmp_path / 'dev.csv').write_text(TABLE)  # it is not read unless config.task.dev names it
     with pytest.raises(UserError, match=r'no file of the dev split, expected dev\.csv'):
         TableFiles(str(tmp_path / 'train.csv'), '', names).require('dev')
