@@ -215,16 +215,16 @@ def write_predictions(
 
     FOLDER/SPLIT.jsonl has a row for each of `items`, by default the records of the split; see `prediction_rows`.
     Files for a benchmark's server or scorer, if there are any, are written to FOLDER/SPLIT/ and to FOLDER/SPLIT.zip.
-    If there are none, as for a sample or an input with rows without text, those of an earlier evaluation are removed;
-    they may be of another model.
+    If there are none, as for a sample or an input with skipped rows that the files count, those of an earlier
+    evaluation are removed; they may be of another model.
     """
     written = [folder / f'{name}.jsonl']
     with AtomicFile(written[0]) as target:
         for row in prediction_rows(task, items or split.records, predictions):  # all rows may not fit in memory
             target.write(json_lines([row]).encode())
-    # A benchmark's server or scorer needs a prediction for every record. A blank line of plain text is no record.
-    incomplete = split.population or any(isinstance(item, Blank) and item.fields is not None for item in items or ())
-    official = {} if incomplete else task.official_files(name, split.records, predictions)
+    # A benchmark's server or scorer needs a prediction for every record.
+    shifted = task.positional_files and any(isinstance(item, Blank) for item in items or ())
+    official = {} if split.population or shifted else task.official_files(name, split.records, predictions)
     for file, text in official.items():
         written.append(folder / name / file)
         write_atomic(written[-1], text)

@@ -6,7 +6,8 @@ import pathlib
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.finetune.results import prediction_rows
+from bertjax.finetune.results import prediction_rows, write_predictions
+from bertjax.finetune.task_data import TaskSplit
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.tagging.columns import read_columns
@@ -69,9 +70,12 @@ def test_a_record_without_words_has_a_row_among_the_predictions(tmp_path: pathli
     rows = [{'id': 1, 'tokens': ['a']}, {'id': 2, 'tokens': []}, {'id': 3, 'tokens': ['b']}]
     records = list(task.parse(number_lines(''.join(json.dumps(row) + '\n' for row in rows)), 'in'))
     assert records == list(task.from_rows(Record(f'in:{i}', row) for i, row in enumerate(rows, 1)))
-    predicted = list(prediction_rows(task, records, [Tags(('O',), (1.0,))] * 2))
+    predictions = [Tags(('O',), (1.0,))] * 2
+    predicted = list(prediction_rows(task, records, predictions))
     assert [row['id'] for row in predicted] == [1, 2, 3] and predicted[2]['tags'] == ('O',)
     assert predicted[1] == {'id': 2, 'tokens': [], 'skipped': 'a record without words', 'where': 'in:2'}
+    write_predictions(tmp_path, task, 'in', TaskSplit(records[::2], None), predictions, records)
+    assert (tmp_path / 'in' / 'in.txt').read_text() == 'a\tO\n\nb\tO\n\n'
 
 
 def test_tags_that_are_numbers_need_tag_names(tmp_path: pathlib.Path):
