@@ -82,8 +82,10 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     check_pairs(data.settings.task, options, path)
     # The module of the teacher has the options of this run. The soft loss uses its head, and the student may copy it.
     uses_head = distill.soft or distill.student_init not in ('init', 'random')
-    names = ('markers', 'layers', 'pool', 'bilstm_units') if uses_head else ('markers',)
-    for name in names if options.get('kind') == data.settings.task['kind'] else ():
+    names = ('markers', 'bilstm_units') if uses_head else ('markers',)
+    if uses_head and options.get('kind') == data.settings.task['kind']:  # other kinds have other options of these names
+        names += ('layers', 'pool')
+    for name in names:
         value, expected = (values.get(name) for values in (data.settings.task, options))
         if None not in (value, expected) and value != expected:
             fix = 'set it to this value, or name another teacher'

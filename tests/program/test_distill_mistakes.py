@@ -159,6 +159,14 @@ def test_a_teacher_that_was_trained_with_other_options_is_refused(
     assert named in program.error(*arguments, recipe='configs/distilbert.py:relation', small=False)
 
 
+def test_a_teacher_with_a_bilstm_is_refused_for_a_task_of_another_kind(program: Program, tuned, rte, tmp_path):
+    model = copy_workdir(tuned / 'export' / 'hf', tmp_path / 'model')
+    task = json.loads((model / 'task.json').read_text())
+    (model / 'task.json').write_text(json.dumps({**task, 'task': {'kind': 'classification', 'bilstm_units': 16}}))
+    arguments = (f'--workdir={tmp_path / "run"}', f'--config.data={rte}', *TUNE, teacher(model), '--config.packing=on')
+    assert 'config.task.bilstm_units: found 0, expected 16, as in ' in program.error(*arguments, **TASK)
+
+
 @pytest.mark.parametrize(
     ('trainable', 'losses', 'refused'),
     [
