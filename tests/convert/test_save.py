@@ -78,6 +78,14 @@ def regression(sources, small_config):
     return source
 
 
+def test_a_classifier_with_one_label_is_saved(sources, small_config, tmp_path):
+    facts = {'id2label': {'0': 'spam'}, 'label2id': {'spam': 0}, 'problem_type': 'single_label_classification'}
+    module = BertForClassification(small_config(), 1)
+    bert = bertjax.load(sources('one', module, head=SEQUENCE_CLASSIFICATION, task=facts))
+    bert.save(tmp_path / 'saved')
+    assert json.loads((tmp_path / 'saved' / 'config.json').read_text())['id2label'] == {'0': 'spam'}
+
+
 def in_bfloat16(source, target, prefix=''):
     """Copies a directory, keeps only tensors whose names start with `prefix`, as bfloat16, and returns them."""
     shutil.copytree(source, target)
