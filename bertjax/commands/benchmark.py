@@ -47,12 +47,12 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     if config.push_to:
         fix = 'leave it out, and push a model of your choice with --config.run=export'
         raise UserError('config.push_to', repr(config.push_to), 'nothing, because each task has its own model', fix)
-    if config.profile:
-        expected = "'', because the tasks have different numbers of steps"
-        raise UserError('config.profile', repr(config.profile), expected, 'give it with a recipe of a single task')
     folder, console = pathlib.Path(workdir), Console(highlight=False, soft_wrap=True)
     check_workdir_kind(folder, 'a benchmark')
     tasks = benchmark.parse_tasks(config.task.task)
+    if config.profile and len(tasks) > 1:
+        expected = "'', because the tasks have different numbers of steps"
+        raise UserError('config.profile', repr(config.profile), expected, 'give it with a recipe of a single task')
     overrides = benchmark.parse_task_overrides(config.benchmark, tasks)
     configs = {task: _task_config(config, task, overrides.get(task, {}), folder) for task in tasks}
     settings = {task: finetuning_settings(configs[task]) for task in tasks}

@@ -19,6 +19,7 @@ from bertjax.metrics.rows import distillation_values, task_values
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.trainable import partition
 from bertjax.training.distillation import NO_TEACHER, Distillation, DistillationStage
+from bertjax.training.health.profiler import profiled_steps
 from bertjax.training.phase import Experiment, Phase
 from bertjax.training.settings import resolve_durations
 from bertjax.training.setup import Setup
@@ -38,6 +39,7 @@ class Finetuning(Experiment):
         settings = data.settings
         self.settings, self.folders, self.data, self._distillation = settings, [folder], data, distillation
         self._train = train = data.split('train', training=True)
+        profiled_steps(settings.profile, train.total_steps(settings))  # raises before the other splits are tokenized
         passes = train.passes(settings)
         recorded_count, recorded_packing = _recorded_rows(folder)
         if distillation is NO_TEACHER:

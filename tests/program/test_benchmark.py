@@ -182,6 +182,8 @@ def test_mistakes_are_reported_before_the_first_task(program: Program, glue: pat
         *arguments, '--config.benchmark=rte:seeds=2', '--config.export=False', **ALL
     )
     assert "config.profile: found '8:10', expected ''" in program.error(*arguments, '--config.profile=8:10', **ALL)
+    one_task = ('--config.task.task=rte', '--config.profile=8:10')
+    assert 'config.profile' not in program.error(*arguments, *one_task, **ALL)
     onnx = ('--config.benchmark=rte:seeds=2', '--config.export_formats=onnx')
     assert 'config.export_formats: found onnx with a sweep' in program.error(*arguments, *onnx, **ALL)
     (glue / 'WNLI' / 'dev.tsv').open('a').write('x\ty\n')

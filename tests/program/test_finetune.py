@@ -211,6 +211,7 @@ MISTAKES = {
     'sweep of a low rate': (('--config.sweep.learning_rate=(1e-3,0.0)',), 'config.sweep.learning_rate'),
     'sweep of too many blocks': (("--config.sweep.trainable=('head','last_9')",), 'from 1 to 2'),
     'together': (('--config.sweep.together=-1', '--config.sweep.seeds=(0,1)'), 'config.sweep.together'),
+    'profile': (('--config.profile=80:82',), "config.profile: found '80:82', expected steps up to 72"),
     'layer decay': (('--config.layer_decay=2.0',), 'config.layer_decay'),
     'layer decay of the head': (('--config.layer_decay=0.9', '--config.trainable=head'), 'config.layer_decay'),
 }
@@ -220,7 +221,7 @@ MISTAKES = {
 def test_mistakes_are_errors_before_training(program: Program, tune, tmp_path: pathlib.Path, name: str):
     changes, named = MISTAKES[name]
     assert named in program.error(f'--workdir={tmp_path}', *tune, *changes, **GLUE)
-    assert not (tmp_path / 'checkpoints').exists()
+    assert not any((tmp_path / name).exists() for name in ('checkpoints', 'task.json'))
 
 
 def test_a_wrong_task_and_wrong_rows_are_errors(program: Program, tune, rte: pathlib.Path, tmp_path: pathlib.Path):
