@@ -47,6 +47,7 @@ class FakeTokenizer:
     vocab_size: int = V
     cls_id: int = 1
     sep_id: int = 2
+    word_prefix: str = ''
 
     @property
     def pad_id(self):
