@@ -223,8 +223,8 @@ def write_predictions(
         for row in prediction_rows(task, items or split.records, predictions):  # all rows may not fit in memory
             target.write(json_lines([row]).encode())
     # A benchmark's server or scorer needs a prediction for every record.
-    shifted = task.positional_files and any(isinstance(item, Blank) for item in items or ())
-    official = {} if split.population or shifted else task.official_files(name, split.records, predictions)
+    is_partial = split.population or (task.positional_files and any(isinstance(item, Blank) for item in items or ()))
+    official = {} if is_partial else task.official_files(name, split.records, predictions)
     for file, text in official.items():
         written.append(folder / name / file)
         write_atomic(written[-1], text)
