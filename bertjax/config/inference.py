@@ -117,7 +117,7 @@ class MinimalPairsKeys:
     good: str = key('sentence_good', _FIELD, 'the field with the good sentence')
     bad: str = key('sentence_bad', _FIELD, 'the field with the bad sentence')
     set: str = key('UID', _FIELD, 'the field with the name of a set of pairs; all sets have equal weight')
-    phenomenon: str = key('linguistics_term', _FIELD, 'the field that names a group of whole sets')
+    phenomenon: str = key('linguistics_term', _FIELD, "the field with the name of the set's group")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -66,8 +66,8 @@ def page() -> str:
     about = '`distill.num_layers` and the keys below it are for tasks only.'
     parts += _section('Distillation', about, keys_of(TaskDistillationKeys, 'distill.', TRAINING))
     about = (
-        '`convert` has only the first two. `minimal_pairs` lacks `max_length`. For it and `mine_negatives`, '
-        '`config.input` cannot be `-`.'
+        '`convert` has only the first two. `minimal_pairs` lacks `max_length`. In `minimal_pairs` and '
+        '`mine_negatives`, `config.input` cannot be `-`.'
     )
     parts += _section('Using a finished model', about, shared, changes=False)
     for verb, record in INFERENCE_KEYS.items():

@@ -215,8 +215,8 @@ def write_predictions(
 
     FOLDER/SPLIT.jsonl has a row for each of `items`, by default the records of the split; see `prediction_rows`.
     Files for a benchmark's server or scorer, if there are any, are written to FOLDER/SPLIT/ and to FOLDER/SPLIT.zip.
-    If there are none, as for a sample or an input with skipped rows that the files count, those of an earlier
-    evaluation are removed; they may be of another model.
+    There are none for a sample, and none for an input with skipped rows if the files number the rows. Then those of an
+    earlier evaluation are removed, because they may be of another model.
     """
     written = [folder / f'{name}.jsonl']
     with AtomicFile(written[0]) as target:

@@ -173,7 +173,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
         """
 
     def _has_labels(self) -> bool:
-        """Whether the test split, which is read, has labels. For `_files`, if the records have a `label`."""
+        """Reads the test split, whose records have a `label`, and returns whether it has labels."""
         return self.records('test')[0].label is not None
 
     @abc.abstractmethod
@@ -227,7 +227,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
 
     @property
     def truncated_length(self) -> int:
-        """The length in tokens to which texts lose their end; 0 if the task reads long texts in another way."""
+        """The number of tokens that are kept of a longer text; 0 if the task reads long texts in another way."""
         modules = self.sentence_modules()
         return modules.max_length if modules else self.seq_len if self.head.pools_cls else 0
 

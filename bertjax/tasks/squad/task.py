@@ -291,7 +291,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
 def _first_answer(record: SquadQuestion) -> tuple[int, int] | tuple[()]:
     """Returns the first character and the end of the first answer in the context, see `find_answer`; () for none.
 
-    If the text of the answer is not in the context, its given position has the end 0, so that it has no token.
+    An answer whose text is not in the context keeps its given position and gets the end 0, so that it has no token.
     """
     if not record.answers:
         return ()
