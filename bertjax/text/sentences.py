@@ -36,9 +36,8 @@ _BROKEN_DECIMAL = re.compile(r'[<>=≤≥±]\s?-?\d+$')
 _DOTTED = re.compile(r'(?:[^\W\d_]{1,4}\.-?)+[^\W\d_]{1,4}')
 # A German abbreviation with a space, such as d. h, without the last stop.
 _SPACED = re.compile(r'\b[^\W\d_]\.\s[^\W\d_]$')
-_SECOND_PART = re.compile(
-    r'[^\W\d_]|Abb|Allg|Br|Chr|Hd|Kap|Rh|Zt'
-)  # of such an abbreviation: z. B., i. Allg., n. Chr., z. Zt.
+# The second part of such an abbreviation: z. B., i. Allg., n. Chr., z. Zt.
+_SECOND_PART = re.compile(r'[^\W\d_]|Allg|Br|Chr|Hd|Rh|Zt')
 # The number of a list item at the start of a sentence, such as 1. or 2.3. or (a. or IV.
 _ENUMERATOR = re.compile(r'[(\[]?(?:\d+(?:\.\d+)*|[A-Za-z]|[IVXLCDM]+)')
 
@@ -59,7 +58,8 @@ _NEVER = _words('e.g i.e cf vs viz approx incl excl esp eg ie v resp feat ft chr
 _BEFORE_NUMBERS = _words(
     'no nos nr vol vols p pp fig figs ch chap chaps sec secs sect art arts eq eqs eqn eqns ver vers op opp pt pts col '
     'cols fol ex exs ca c b d fl r par para pars bk tab tabs tbl app appx suppl ref refs ed edn ser n nn l ll lib thm '
-    'lem cor prop def alg max avg tel ext apt rm pat rs abb bd kap env jan feb mar apr jun jul aug sep sept oct nov dec'
+    'lem cor prop def alg max avg tel ext apt rm pat rs abb anm bd kap env jan feb mar apr jun jul aug sep sept oct '
+    'nov dec'
 )
 # Abbreviations that end a sentence only if a word in _STARTERS follows.
 _EITHER = _words(
@@ -154,8 +154,9 @@ def _ends(text: str, start: int, stop_at: int, stop: str, next_at: int) -> bool:
         return False
     if _BROKEN_DECIMAL.search(before) and following[:1].isdigit():
         return False
-    # A small letter can be a part of a German abbreviation: z. B., d. h., n. Chr.
-    in_abbreviation = (match[2] and _SECOND_PART.fullmatch(following)) or _SPACED.search(before)
+    # A small letter can be a part of a German abbreviation: z. B., d. h., n. Chr., s. Abb. 3
+    in_reference = word == 's' and following.lower() in _BEFORE_NUMBERS
+    in_abbreviation = (match[2] and (in_reference or _SECOND_PART.fullmatch(following))) or _SPACED.search(before)
     initial = len(word) == 1 and word.isalpha() and (word.isupper() or in_abbreviation)
     if initial or word in _EITHER or _DOTTED.fullmatch(word):
         # In `J. A. Smith`, `A` looks like a sentence starter, but it is an initial.
