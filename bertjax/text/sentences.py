@@ -49,10 +49,10 @@ def _words(text: str) -> frozenset[str]:
 # Titles: a name always follows.
 _TITLES = _words(
     'Mr Mrs Ms Mx Messrs Mmes Dr Drs Prof Profs Gen Col Lt Sgt Capt Cmdr Cdr Maj Adm Cpl Pvt Brig Rev Revd Hon Gov Sen '
-    'Sens Rep Reps Pres Msgr Supt Insp Det Mme Mlle Mt Mts Ft Fr Amb Atty Sec Secy Treas Herr Hr Frl Sig Sta Sto'
+    'Sens Rep Reps Pres Msgr Supt Insp Det Mme Mlle Mt Mts Ft Fr Amb Atty Sec Secy Treas Herr Hr Frl Hd Sig Sta Sto'
 )
 # Abbreviations after which the sentence always continues. Case is ignored.
-_NEVER = _words('e.g i.e cf vs viz approx incl excl esp eg ie v resp feat ft chr allg hd rh zt')
+_NEVER = _words('e.g i.e cf vs viz approx incl excl esp eg ie v resp feat ft chr allg zt')
 # Words that are abbreviations only before a number (so not in `He said no. She left.`), unless another list also has
 # them. Case is ignored.
 _BEFORE_NUMBERS = _words(
