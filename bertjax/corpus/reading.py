@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from bertjax.corpus import formats
 from bertjax.corpus.sources import TextSource
+from bertjax.files.streams import Lines
 from bertjax.text.tokenizer_base import UNSPACED
 
 MAX_INSPECTED = 24
@@ -96,7 +97,7 @@ def _inspect(source: TextSource) -> tuple[str, str]:
     if format != 'text':
         return format, ''
     complete = len(head) >= source.size and not compression
-    return format, classify_blank_lines(head.decode('utf-8-sig', 'replace'), complete=complete)
+    return format, classify_blank_lines(head, complete=complete)
 
 
 _UNSPACED = re.compile(f'[{UNSPACED}]')
@@ -107,18 +108,15 @@ def _count_words(line: str) -> int:
     return len(line.split()) + len(_UNSPACED.findall(line)) // 2
 
 
-def classify_blank_lines(text: str, *, complete: bool = True) -> str:
+def classify_blank_lines(head: bytes, *, complete: bool = True) -> str:
     """Returns 'text' if blank lines end documents, 'files' if they end paragraphs, '' if there is at most one block.
 
     Args:
-      text: The beginning of a file.
-      complete: Whether `text` is the complete file. If not, the last of three or more blocks is ignored: it may be cut.
+      head: The beginning of a file, decompressed.
+      complete: Whether `head` is the complete file. If not, the last of three or more blocks is ignored: it may be cut.
     """
-    blocks = [
-        list(lines)
-        for blank, lines in itertools.groupby(text.splitlines(), key=lambda line: not line.strip())
-        if not blank
-    ]
+    lines = [line.decode('utf-8', 'replace') for line in Lines(iter([head]))]  # form feeds do not end lines
+    blocks = [list(block) for blank, block in itertools.groupby(lines, key=lambda line: not line.strip()) if not blank]
     blocks = blocks if complete or len(blocks) < 3 else blocks[:-1]
     if len(blocks) < 2:
         return ''

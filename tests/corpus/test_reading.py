@@ -31,6 +31,7 @@ TEXTS = {
     'wrapped paragraphs': (WRAPPED * 3, 'files'),
     'a letter': (LETTER, 'files'),
     'headings and paragraphs': ('History\n\nIt is old. It ran.\nA town of it.\n\n' * 4, 'files'),
+    'page breaks': ('The old mill.\nIt ran.\n\fThe town.\nIt ran.\n' * 3, ''),
     'no blank line': ('The old mill.\nIt ran.\n', ''),
     'blank lines around': ('\n\n \nThe old mill.\nIt ran.\n\n\t\n', ''),
     'nothing': ('\n', ''),
@@ -40,9 +41,8 @@ TEXTS = {
 @pytest.mark.parametrize('name', TEXTS)
 def test_blank_lines_are_classified(name):
     text, expected = TEXTS[name]
-    assert reading.classify_blank_lines(text) == expected
-    assert reading.classify_blank_lines(text.replace('\n', '\r\n')) == expected
-    assert reading.classify_blank_lines(text.replace('\n\n', '\n\u3000\n')) == expected
+    for changed in (text, *(text.replace('\n', end) for end in ('\r\n', '\r')), text.replace('\n\n', '\n\u3000\n')):
+        assert reading.classify_blank_lines(changed.encode()) == expected
 
 
 def _write_folder(folder, texts, suffix=''):
