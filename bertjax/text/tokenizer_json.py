@@ -183,12 +183,12 @@ def set_prefix_space(settings: dict[str, Any], prefix_space: bool) -> bool:
     Returns whether the pre-tokenizer had the opposite setting. If not, or if it has no such setting, nothing changes.
     """
     splitter = settings.get('pre_tokenizer') or {}
-    # Only a single pre-tokenizer may add a space. In a sequence, it would add one to each part of a text.
-    splitters = [splitter] if prefix_space else splitter.get('pretokenizers', [splitter])
-    steps = [step for step in splitters if step.get('add_prefix_space') is (not prefix_space)]
-    if not steps or splitter.get('prepend_scheme') == 'never':  # the scheme overrides the setting
+    # Only the first step of a sequence sees the whole text. A later step adds a space to each part of it.
+    first = next(iter(splitter.get('pretokenizers', [splitter])), {})
+    has_opposite = first.get('add_prefix_space') is (not prefix_space)
+    if not has_opposite or first.get('prepend_scheme') == 'never':  # the scheme overrides the setting
         return False
-    for step in (*steps, *processor_steps(settings.get('post_processor'))):  # the latter correct the offsets
+    for step in (first, *processor_steps(settings.get('post_processor'))):  # the latter correct the offsets
         if 'add_prefix_space' in step:
             step['add_prefix_space'] = prefix_space
     return True

@@ -12,18 +12,21 @@ from bertjax.text.vocabulary import train_byte_bpe
 
 LINES = ['The cat sat. It sat there! Why not?', 'Then the cat ran. It ran on.']
 CHINESE = ['我来了。你呢？好！我们 走了。 他说。']
+TEXTS = [(LINES, 1 << 20, 5, ''), (LINES, 10, 9, ''), (CHINESE, 1 << 20, 5, ''), (LINES, 1 << 20, 5, 'WhitespaceSplit')]
 
 
-@pytest.mark.parametrize(('lines', 'limit', 'parts'), [(LINES, 1 << 20, 5), (LINES, 10, 9), (CHINESE, 1 << 20, 5)])
+@pytest.mark.parametrize(('lines', 'limit', 'parts', 'first_step'), TEXTS)
 @pytest.mark.parametrize('prefix_space', [False, True])
 def test_the_sentences_of_a_document_have_the_tokens_of_its_text(
-    monkeypatch, tmp_path, prefix_space, lines, limit, parts
+    monkeypatch, tmp_path, prefix_space, lines, limit, parts, first_step
 ):
     monkeypatch.setattr('bertjax.corpus.shard_writer.BATCH_CHARACTERS', limit)  # a longer sentence is cut
     train_byte_bpe(lines * 9, vocab_size=300, lowercase=False).save(tmp_path / 'tokenizer')
     path = tmp_path / 'tokenizer' / 'tokenizer.json'
     settings = json.loads(path.read_text())
-    settings['pre_tokenizer']['add_prefix_space'] = prefix_space
+    byte_level = {**settings['pre_tokenizer'], 'add_prefix_space': prefix_space}
+    steps = [{'type': first_step}, byte_level]
+    settings['pre_tokenizer'] = {'type': 'Sequence', 'pretokenizers': steps} if first_step else byte_level
     path.write_text(json.dumps(settings))
     tokenizer = load_tokenizer(path)
     (tmp_path / 'text.txt').write_text('\n'.join(lines) + '\n')
