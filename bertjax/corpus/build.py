@@ -1,8 +1,8 @@
 """Builds a token store from text: encodes shards, merges them, and writes a manifest.
 
 After a killed build, the next call encodes only the missing shards and the shards of changed text. The result is the
-same as after an uninterrupted build. If the tokenizer, the settings, or the names or sizes of files have changed,
-the partial work is removed with a warning.
+same as after an uninterrupted build. If the tokenizer, the settings, the rules that read and split text, or the names
+or sizes of files have changed, the partial work is removed with a warning.
 """
 
 import itertools

@@ -22,6 +22,7 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import SYSTEM_FILES
 from bertjax.files.small_files import read_json_or_none
+from bertjax.text.sentences import RULES_VERSION
 from bertjax.text.splitters import UNKNOWN
 
 # Patterns of the names in a store or in a folder of several stores, and in a store's folder `partial`.
@@ -46,6 +47,7 @@ class BuildPlan:
         """Returns the content of plan.json."""
         return {
             'identity': self.store_identity,
+            'rules': RULES_VERSION,  # also without a splitter, or with pysbd
             'inputs': [source.facts for source in self.sources],
             'units': [list(map(dataclasses.astuple, parts)) for parts in self.shards],
             'strict': self.strict,
@@ -171,7 +173,7 @@ def prepare_partial(directory: pathlib.Path, plan: BuildPlan) -> set[int]:
         logging.info('Continuing the build in %s: %d of %d shards are done.', directory, len(done), len(plan.shards))
     else:
         if (partial / 'plan.json').exists():
-            logging.warning('Removing the unfinished build in %s, which has other text or settings.', directory)
+            logging.warning('Removing the unfinished build in %s, which has other text, settings or rules.', directory)
         if partial.exists():
             shutil.rmtree(partial)
         for path in store.token_files(directory):
@@ -186,7 +188,7 @@ def prepare_partial(directory: pathlib.Path, plan: BuildPlan) -> set[int]:
 def _work(facts: dict) -> tuple:
     """Returns the part of a plan.json that determines the content of shards: all but paths and dates."""
     units = [[[kind, *part] for kind, _, *part in parts] for parts in facts['units']]
-    return facts['identity'], units, facts['strict']
+    return facts['identity'], facts['rules'], units, facts['strict']
 
 
 def read_record(directory: pathlib.Path, shard: int, parts: Sequence[TextPart]) -> dict | None:

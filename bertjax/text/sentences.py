@@ -7,9 +7,9 @@ In case of doubt, the splitter does not split, because half a sentence is worse 
 
 import re
 
-# Increase this version with every change that splits a text differently, or encodes other spaces between its sentences.
-# The manifest of a built corpus records it.
-RULES_VERSION = 4
+# Increase this version with every change that reads or splits a text differently, or encodes other spaces between its
+# sentences. The manifest of a built corpus records it, and an unfinished build of another version starts again.
+RULES_VERSION = 5
 
 _LOOK_BACK = 32  # the maximum number of characters that `_ends` inspects before a stop
 

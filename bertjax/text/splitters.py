@@ -36,7 +36,7 @@ def build_splitter(name: str) -> Splitter:
 
 
 def splitter_version(name: str) -> str:
-    """Returns the splitter and its version, such as 'rules 4' or 'pysbd 0.3.4'; UNKNOWN if pysbd is not installed."""
+    """Returns the splitter and its version, such as 'rules 5' or 'pysbd 0.3.4'; UNKNOWN if pysbd is not installed."""
     if name == RULES:
         return f'{RULES} {RULES_VERSION}'
     try:

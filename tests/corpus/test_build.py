@@ -225,11 +225,13 @@ def test_partial_work_is_continued_or_discarded(corpus, small_shards, tmp_path, 
     assert read == [2]  # The store is finished, whatever the number of workers.
 
     other = tmp_path / 'other'
-    for change in ('options', 'text'):
+    for change in ('options', 'rules', 'text'):
         _build_without_merge(corpus, other, vocabulary, monkeypatch)
         read.clear()
         caplog.clear()
         options = CorpusOptions(workers=1, heldout=0.3 if change == 'options' else 0.02)
+        if change == 'rules':
+            monkeypatch.setattr('bertjax.corpus.build_dir.RULES_VERSION', 0, raising=False)
         if change == 'text':
             with open(tmp_path / 'corpus' / 'a.txt', 'ab') as file:
                 file.write(b'\n\nThe mill.\n')

@@ -34,7 +34,7 @@ def build(corpus, directory, vocabulary, *, replace=True, **options):
 def test_pysbd_splits_the_sentences_of_a_new_store(corpus, tmp_path, vocabulary):
     pytest.importorskip('pysbd', reason="needs the extra 'test'")
     rules, pysbd = (build(corpus, tmp_path / name, vocabulary, sentences=name) for name in ('rules', 'pysbd'))
-    assert rules.manifest['splitter'] == 'rules 4' and pysbd.manifest['splitter'].startswith('pysbd 0.')
+    assert rules.manifest['splitter'] == 'rules 5' and pysbd.manifest['splitter'].startswith('pysbd 0.')
     assert pysbd.report['tokens'] == rules.report['tokens']
     assert pysbd.report['sentences'] > rules.report['sentences']
 
@@ -66,7 +66,7 @@ def test_a_store_is_unchanged_when_the_rules_change(corpus, tmp_path, vocabulary
     assert 'rules' not in caplog.text  # A run with checkpoints does not compare the rules.
     build(corpus, tmp_path / 'store', vocabulary)
     assert directory_bytes(tmp_path / 'store') == old
-    assert 'whose sentences were split by rules 1. A new store would use rules 4.' in caplog.text
+    assert 'whose sentences were split by rules 1. A new store would use rules 5.' in caplog.text
 
 
 def test_a_finished_store_needs_no_splitter(corpus, tmp_path, vocabulary, monkeypatch, caplog):
