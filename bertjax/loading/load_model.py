@@ -256,7 +256,8 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
         if task is None:
             return None, ''
         # Options that have their defaults are recorded only if the folder states them. It has no tuned thresholds.
-        recorded = options_with_kind(task)
+        # Labels are recorded only as learned state, because those of a model need not be a valid option.
+        recorded = {name: x for name, x in options_with_kind(task).items() if name not in task.learned.values()}
         stated = {'kind', *(ADOPTED_OPTIONS if recorded['kind'] == 'late_interaction' else ())}
         defaults = {name: to_plain(option.default) for name, option in options(recorded['kind']).items()}
         changed = {name: value for name, value in recorded.items() if name in stated or value != defaults[name]}

@@ -49,16 +49,16 @@ def read_exported_task(source: str, kind: str) -> Task | None:
 
 
 def with_seq_len(task: Task, seq_len: int) -> Task:
-    """Returns the task with a maximum sequence length: a copy with the same learned state if the length changes.
+    """Returns a copy of a task with another maximum sequence length and the same learned state.
 
     If the option `max_query` of SQuAD is too large for `seq_len`, the copy has a smaller `max_query`.
 
     Raises:
       UserError: The options of the task do not allow `seq_len`.
     """
-    if seq_len == task.seq_len:
-        return task
-    changes = {'seq_len': seq_len}
+    # Learned labels are restored below, because those of a model need not be a valid option.
+    changes = {field.name: field.default for field in dataclasses.fields(task) if field.name in task.learned.values()}
+    changes['seq_len'] = seq_len
     if hasattr(task, 'max_query'):
         changes['max_query'] = min(task.max_query, seq_len - 4)
     try:

@@ -84,6 +84,7 @@ def test_a_classifier_with_one_label_is_saved(sources, small_config, tmp_path):
     bert = bertjax.load(sources('one', module, head=SEQUENCE_CLASSIFICATION, task=facts))
     bert.save(tmp_path / 'saved')
     assert json.loads((tmp_path / 'saved' / 'config.json').read_text())['id2label'] == {'0': 'spam'}
+    assert bertjax.load(tmp_path / 'saved', max_length=16).task.labels == ['spam']
 
 
 def in_bfloat16(source, target, prefix=''):
