@@ -40,6 +40,7 @@ from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import show_progress
 from bertjax.text.tokenizer import Tokenizer
+from bertjax.training.health.profiler import profiled_steps
 from bertjax.training.step import make_forward
 from bertjax.workdir.resolve_path import huggingface_directory
 
@@ -52,20 +53,23 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
     """Adds augmented rows to the training split of `data`, as config.distill.augment specifies.
 
     Raises a UserError if the masked language model does not exist or does not fit the task, if the vocabulary has too
-    few words, or if a stage of the distillation would have no steps; also see `prepare`.
+    few words, if a stage of the distillation would have no steps, or if config.profile names steps after the last one;
+    also see `prepare`.
     """
     settings = data.settings
     with primary_first():
         masked_lm = _load_masked_lm(distill, data, mesh)
-        # The mistakes that `prepare` and the check of the stages find are reported before the slow augmentation.
+        # The mistakes that `prepare` and the checks of the steps find are reported before the slow augmentation.
         prepare(data, mesh, length_count=1, selection_key=settings.selection_key)
         split = data.split('train', training=True)
     plain, fixed = split.features, data.task.fixed_tokens(split.records, split.features, data.tokenizer)
     options = {'times': distill.augment + 1, 'seed': settings.run_seeds.data}
     options |= {'probability': distill.augment_probability, 'count': distill.augment_candidates}
+    batches = count_batches(len(plain) * (distill.augment + 1), settings.batch_size)
+    total = settings.total_steps(batches)
+    profiled_steps(settings.profile, total)
     if distill.has_two_stages:
-        batches = count_batches(len(plain) * (distill.augment + 1), settings.batch_size)
-        distill.intermediate_steps(settings.total_steps(batches), batches)
+        distill.intermediate_steps(total, batches)
     key = ('augmented', plain.fingerprint, masked_lm.fingerprint, tuple(options.items()))
     if fixed.any():
         key += (hashlib.sha256(fixed.tobytes()).hexdigest(),)

@@ -123,7 +123,9 @@ def test_mistakes_are_reported_before_the_augmentation(program, trained, tuned, 
     flags = (f'--workdir={tmp_path / "run"}', *TUNE, teacher(tuned), f'--config.init={trained}')
     flags += ('--config.distill.augment=1', f'--config.distill.augment_model={trained}')
     with mock.patch('bertjax.distill.augment.augment_split', side_effect=AssertionError):
+        profile = ('--config.profile=90000:90002', '--config.distill.intermediate=2epochs')
         for arguments, named in (
+            ((f'--config.data={rte}', *profile), "config.profile: found '90000:90002', expected steps up to"),
             ((f'--config.data={rte}', '--config.packing=on'), "config.packing: found 'on' in a distillation"),
             ((f'--config.data={broken}',), f'{broken / "dev.tsv"}:35'),
             ((f'--config.data={rte}',), 'config.distill.intermediate: found 20epochs, which is 240 steps'),
