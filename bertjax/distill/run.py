@@ -82,10 +82,8 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     check_pairs(data.settings.task, options, path)
     # The module of the teacher has the options of this run. The soft loss uses its head, and the student may copy it.
     uses_head = distill.soft or distill.student_init not in ('init', 'random')
-    names = ('markers', 'bilstm_units') if uses_head else ('markers',)
-    if uses_head and options.get('kind') == data.settings.task['kind']:  # other kinds have other options of these names
-        names += ('layers', 'pool')
-    for name in names:
+    same_kind = options.get('kind') == data.settings.task['kind']  # other kinds have other options of these names
+    for name in ('markers', 'layers', 'pool') if uses_head and same_kind else ('markers',):
         value, expected = (values.get(name) for values in (data.settings.task, options))
         if None not in (value, expected) and value != expected:
             fix = 'set it to this value, or name another teacher'
@@ -99,6 +97,10 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     module = task.build_module(read_config(directory, **teacher_config_changes(data.encoder.dtype)))
     labels = task.huggingface().get('id2label')
     imported = load_task_model(directory, module, task.head, id2label=labels, seed=data.settings.run_seeds.init)
+    if uses_head and any(name.startswith('bilstm.') for name in imported.unused):  # the head may fit without it
+        found, expected = f'{directory}, whose head has a BiLSTM', f'bilstm_units={module.bilstm_units}, as in this run'
+        fix = "set config.task.bilstm_units to the teacher's value, if the task has it, or name another teacher"
+        raise UserError(f'config.{KEY}', found, expected, fix)
     teacher = Teacher(directory, module, imported, mesh)
     check_inputs(directory, module.config, seq_len)
     if distill.soft:

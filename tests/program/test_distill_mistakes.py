@@ -11,11 +11,16 @@ from running import TUNE, Program, copy_workdir
 from safetensors.numpy import load_file, save_file
 from test_distill import GENERAL, RANDOM, TASK, TEXT, teacher
 
+import bertjax
 from bertjax.config.files import load_recipe
+from bertjax.convert.content import ExportContent
+from bertjax.convert.load import load_task_model
+from bertjax.convert.orbax import export_orbax
 from bertjax.distill.objective import HIDDEN_LOSSES
 from bertjax.distill.settings import DistillationSettings
 from bertjax.errors import UserError
 from bertjax.finetune.settings import finetuning_settings
+from bertjax.model.heads import BertForClassification
 
 OF_TEXT, OF_TASK = '--config.distill.teacher={trained}', '--config.distill.teacher={tuned}'
 MISTAKES_ON_TEXT = [
@@ -44,6 +49,9 @@ MISTAKES_ON_TEXT = [
         ('config.distill', 'a weight above 0'),
     ),
 ]
+RELATIONS = ''.join(
+    [f'{{"text": "<<river>> of [[stone]]", "label": "{label}entailment"}}\n' for label in ('', 'not_')] * 4
+)
 MISTAKES_ON_A_TASK = [
     (OF_TEXT, ('config.distill.teacher', 'head/bias', 'a model tuned to RTE')),
     (f'{OF_TEXT} --config.distill.augment=1 --config.distill.augment_model={{trained}}', ('teacher', 'head/bias')),
@@ -151,8 +159,7 @@ def test_a_teacher_that_was_trained_with_other_options_is_refused(
     program: Program, trained, tuned, tmp_path: pathlib.Path, options, flags, named
 ):
     """Its head has the right labels, but would get unknown marks or another input. config.packing is checked later."""
-    lines = [f'{{"text": "<<river>> of [[stone]]", "label": "{label}entailment"}}\n' for label in ('', 'not_')] * 4
-    (tmp_path / 'train.jsonl').write_text(''.join(lines))
+    (tmp_path / 'train.jsonl').write_text(RELATIONS)
     model = copy_workdir(tuned / 'export' / 'hf', tmp_path / 'model')
     task = json.loads((model / 'task.json').read_text())
     (model / 'task.json').write_text(json.dumps({**task, 'task': options}))
@@ -161,12 +168,17 @@ def test_a_teacher_that_was_trained_with_other_options_is_refused(
     assert named in program.error(*arguments, recipe='configs/distilbert.py:relation', small=False)
 
 
-def test_a_teacher_with_a_bilstm_is_refused_for_a_task_of_another_kind(program: Program, tuned, rte, tmp_path):
-    model = copy_workdir(tuned / 'export' / 'hf', tmp_path / 'model')
-    task = json.loads((model / 'task.json').read_text())
-    (model / 'task.json').write_text(json.dumps({**task, 'task': {'kind': 'classification', 'bilstm_units': 16}}))
-    arguments = (f'--workdir={tmp_path / "run"}', f'--config.data={rte}', *TUNE, teacher(model), '--config.packing=on')
-    assert 'config.task.bilstm_units: found 0, expected 16, as in ' in program.error(*arguments, **TASK)
+def test_a_teacher_with_a_bilstm_is_refused_for_a_task_without_one(program: Program, tuned, rte, tmp_path):
+    bert, model = bertjax.load(tuned), tmp_path / 'model'
+    module = BertForClassification(bert.config, 2, bilstm_units=bert.config.width // 2)  # the head has the usual shape
+    params = load_task_model(str(tuned / 'export' / 'hf'), module, bert.task.head).params
+    facts = {'head': bert.task.head, 'task': bert.task.huggingface()}
+    export_orbax(ExportContent(module, params, bert.tokenizer, **facts), model)
+    (tmp_path / 'train.jsonl').write_text(RELATIONS)
+    for data, recipe in ((rte, TASK), (tmp_path, {**TASK, 'recipe': 'configs/distilbert.py:relation'})):
+        arguments = (f'--workdir={tmp_path / "run"}', f'--config.data={data}', *TUNE, '--config.eval_every=0')
+        line = program.error(*arguments, '--config.packing=on', teacher(model), **recipe)
+        assert 'model, whose head has a BiLSTM, expected bilstm_units=0, as in this run; set ' in line
 
 
 @pytest.mark.parametrize(
