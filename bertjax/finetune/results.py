@@ -215,16 +215,19 @@ def write_predictions(
 
     FOLDER/SPLIT.jsonl has a row for each of `items`, by default the records of the split; see `prediction_rows`.
     Files for a benchmark's server or scorer, if there are any, are written to FOLDER/SPLIT/ and to FOLDER/SPLIT.zip.
-    There are none for a sample, and none for an input with skipped rows if the files number the rows. Then those of an
-    earlier evaluation are removed, because they may be of another model.
+    No such file is written for a sample or, unless `task.partial_files`, for an input with skipped records. Files of an
+    earlier evaluation, perhaps of another model, are then removed.
     """
     written = [folder / f'{name}.jsonl']
     with AtomicFile(written[0]) as target:
         for row in prediction_rows(task, items or split.records, predictions):  # all rows may not fit in memory
             target.write(json_lines([row]).encode())
-    # A benchmark's server or scorer needs a prediction for every record.
-    is_partial = split.population or (task.positional_files and any(isinstance(item, Blank) for item in items or ()))
-    official = {} if is_partial else task.official_files(name, split.records, predictions)
+    official = {} if split.population else task.official_files(name, split.records, predictions)
+    skipped = sum(isinstance(item, Blank) and item.fields is not None for item in items or ())  # no blank lines
+    if official and skipped and not task.partial_files:
+        reason = f"a benchmark's server or scorer needs a prediction for every record, and {skipped:,} have no text"
+        print(f'not written: {", ".join(official)}; {reason}')
+        official = {}
     for file, text in official.items():
         written.append(folder / name / file)
         write_atomic(written[-1], text)

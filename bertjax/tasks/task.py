@@ -120,7 +120,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
       score: the name of the metric that selects the best run and the best checkpoint; higher is better.
       thresholds: the names of the entries of `metrics` that are thresholds, not measurements.
       same_rows: whether the features have the same rows for any tokenizer and sequence length.
-      positional_files: whether `official_files` names a record by its position among all rows of a file.
+      partial_files: whether `official_files` is useful if it lacks some records of a file.
       needs_neighbors: whether the rows of a record also contain neighboring records, which a sample would lack.
       has_baselines: whether the task implements `baselines`.
       adopts: whether `adopt` changes `learned_state`.
@@ -139,7 +139,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
     score: str
     thresholds: Collection[str] = ()
     same_rows: bool = False
-    positional_files: bool = False
+    partial_files: bool = False
     needs_neighbors: bool = False
     has_baselines: bool = False
     adopts: bool = False

@@ -67,7 +67,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, np.ndarray]):
     method, results = 'choose', 'the best of several endings'
     head = MULTIPLE_CHOICE
     has_baselines = True
-    same_rows = positional_files = True
+    same_rows = True
     score = 'accuracy'
     min_seq_len = 5
 

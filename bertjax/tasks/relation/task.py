@@ -76,7 +76,7 @@ class RelationTask(TextTask):
     metric: str = option('micro_f1', one_of(_METRICS), affects='model')
 
     default_name = 'relations'
-    keep_tabs = positional_files = True
+    keep_tabs = True
     # These options of TextTask are fixed here. For example, the windows of long='windows' could separate the entities.
     long: ClassVar[str] = 'truncate'
     stride: ClassVar[int] = 0

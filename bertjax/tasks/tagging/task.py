@@ -89,7 +89,7 @@ class TaggingTask(Task[Sentence, Tags]):
     default_name = 'CoNLL-2003'
     method, results = 'tag', 'tags of words'
     head = TOKEN_CLASSIFICATION
-    has_baselines = True
+    has_baselines = partial_files = True
     learned: ClassVar[Mapping[str, str]] = {'labels': 'labels', 'scheme': '_file_scheme'}
     min_seq_len = 3
     objective = TOKENS

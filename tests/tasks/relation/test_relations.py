@@ -13,8 +13,11 @@ from text_world import LETTERS, sequences
 
 from bertjax.convert.huggingface.config import check_head_exportable
 from bertjax.errors import UserError
+from bertjax.finetune.results import write_predictions
+from bertjax.finetune.task_data import TaskSplit
 from bertjax.inference.task_methods import text_records
 from bertjax.model.config import BertConfig
+from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.relation.features import describe_marks, encode_relations
 from bertjax.tasks.relation.files import MarkedEntity, Relation, parse_marked_text
 from bertjax.tasks.relation.task import RelationTask
@@ -72,6 +75,14 @@ def test_rows_of_tacred_are_read_and_evaluated(tacred: RelationTask):
     assert tacred.official_files('dev', [], scores) == {'dev.txt': 'per:title\nper:title\nno_relation\n'}
     row = next(tacred.rows([first], scores[:1]))
     assert (row['subject'], row['object'], row['label'], row['true']) == ('ef', 'ab c', 'per:title', 'per:title')
+
+
+def test_a_blank_line_of_plain_text_is_no_record_of_the_file_for_the_scorer(tacred, tmp_path: pathlib.Path):
+    tacred.learn(tacred.records('train'))
+    items = list(tacred.parse(number_lines('<<a>> b [[c]]\n\n<<d>> e [[f]]\n'), 'rel.txt'))
+    split = TaskSplit([items[0], items[2]], None)
+    write_predictions(tmp_path, tacred, 'rel', split, [np.array([0.0, 1.0])] * 2, items)
+    assert (tmp_path / 'rel' / 'rel.txt').read_text() == 'per:title\n' * 2
 
 
 @pytest.mark.parametrize(
