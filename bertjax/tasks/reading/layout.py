@@ -37,7 +37,8 @@ class TableLayout:
       columns: the columns to read.
       headerless_columns: the names of all columns of a file without a header; () if a header is required.
       max_broken_rows: the maximum number of rows with a wrong number of columns; these rows are skipped and listed. If
-        it is not 0, a blank line between rows is such a row, because a line end may have broken a row.
+        it is not 0, a blank line or a row of empty cells between rows is such a row, because a line end may have broken
+        a row.
       skip_blank_lines: if True, blank lines between rows are skipped, and rows of empty cells between rows are read; if
         False, both are errors.
     """

@@ -39,7 +39,7 @@ def _drop_blank(numbered: _Cells, where: str, layout: TableLayout) -> _Cells:
     blank: list[tuple[int, list[str]]] = []
     for number, cells in numbered:
         if len(cells) != 1 and not any(cells):  # spreadsheet programs save a blank row as empty cells
-            blank.append((number, cells))
+            blank.append((number, [] if keeps_blank else cells))  # without cells, the row is broken
             continue
         if blank and not layout.skip_blank_lines and not keeps_blank:
             raise UserError(f'{where}:{blank[0][0]}', 'a blank line', 'a row', 'remove the line')
