@@ -111,10 +111,12 @@ class SplitFiles:
         return [
             file
             for file in (sorted(path.iterdir()) if is_folder else [])
-            if bare_suffix(file.name) in {*FORMATS, *self._suffixes}
-            and not file.name.startswith(('.', '_'))
-            and file.name not in _METADATA_FILES
+            if self._is_data_file(file) and not file.name.startswith(('.', '_')) and file.name not in _METADATA_FILES
         ]
+
+    def _is_data_file(self, path: epath.Path) -> bool:
+        """Whether the name of a file is that of a file with records."""
+        return bare_suffix(path.name) in {*FORMATS, *self._suffixes}
 
 
 class TableFiles(SplitFiles):

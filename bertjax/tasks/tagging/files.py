@@ -24,7 +24,7 @@ from bertjax.text.tokenizer_base import UNSPACED
 DATASET = 'conll2003'  # the name of the dataset in tensorflow-datasets
 INPUTS = ('auto', 'columns', 'text', 'words', 'jsonl')
 _CONLL_NAMES = {'train': (), 'dev': ('testa',), 'test': ('testb',)}
-_SUFFIXES = ('.txt', '.tsv', '.conll', '.conllu', '.iob', '.iob2', '.bio', '.bioes', '.bmes')
+_SUFFIXES = ('.txt', '.conll', '.tsv', '.conllu', '.iob', '.iob2', '.bio', '.bioes', '.bmes')
 # The characters of google-research/bert, tokenization.py:_is_chinese_char. Each of them is a word.
 _CHINESE = '[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f]'
 # A line without spaces is a sentence if it has CJK punctuation after a word character, or a run of characters that is
@@ -46,7 +46,7 @@ class TaggedFiles(SplitFiles):
     missing = 'tags'
 
     def __init__(self, data: str, format: TagFormat):
-        super().__init__(data, self._have_tags, ('.txt', '.conll', *_SUFFIXES))
+        super().__init__(data, self._have_tags, _SUFFIXES)
         self._format = format
 
     def splits(self) -> list[str]:
@@ -66,6 +66,9 @@ class TaggedFiles(SplitFiles):
         if _has_columns(files):
             return columns.read_columns(read_text(files[0]), str(files[0]), self._format, tagged=tagged)
         return self._read_rows(read_records(files), str(files[0]), self._format, tagged=tagged)
+
+    def _is_data_file(self, path: epath.Path) -> bool:
+        return super()._is_data_file(path) or _has_columns((path,))
 
     def _read_rows(self, records: Iterator[Record], where: str, format: TagFormat, *, tagged: bool) -> list[Sentence]:
         """Converts records to sentences. Records without words are dropped, and their number is printed."""

@@ -85,11 +85,10 @@ def test_a_missing_split_names_the_files_that_could_be_renamed(tmp_path: pathlib
     names = dict.fromkeys(STEMS, '')
     with pytest.raises(UserError, match=r"no file of the dev split among 'more\.csv', 'train\.csv', expected dev\.csv"):
         TableFiles(str(tmp_path), '', names).require('dev')
-    for name in ('train.conllu', 'gold.iob2'):
+    for name in ('train.conllu', 'gold.iob2', 'eng.train', 'test'):
         (tmp_path / name).write_text(TABLE)
-    with pytest.raises(
-        UserError, match=r"among 'gold\.iob2', 'more\.csv', 'train\.conllu', .*expected dev\.txt, dev\.con"
-    ):
+    among = r"among 'eng\.train', 'gold\.iob2', 'more\.csv', 'test', 'train\.conllu', "
+    with pytest.raises(UserError, match=among + r'.*expected dev\.txt, dev\.conll …'):
         TaggedFiles(str(tmp_path), TagFormat()).require('dev')
     (tmp_path / 'dev.csv').write_text(TABLE)  # it is not read unless config.task.dev names it
     with pytest.raises(UserError, match=r'no file of the dev split, expected dev\.csv'):
