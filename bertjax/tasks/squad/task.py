@@ -289,14 +289,8 @@ class SquadTask(Task[SquadQuestion, Answers]):
 
 
 def _first_answer(record: SquadQuestion) -> tuple[int, int] | tuple[()]:
-    """Returns the first character and the end of the first answer in the context, see `find_answer`; () for none.
-
-    An answer whose text is not in the context keeps its given position and gets the end 0, so that it has no token.
-    """
-    if not record.answers:
-        return ()
-    kind, *span = find_answer(record.context, record.answers[0], given := record.starts[0])
-    return (given, 0) if kind == 'missing' and 0 <= given < len(record.context) else tuple(span)
+    """Returns the first character and the end of the first answer in the context, see `find_answer`; () for none."""
+    return find_answer(record.context, record.answers[0], record.starts[0])[1:] if record.answers else ()
 
 
 def _evaluate_best(records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Evaluation:

@@ -27,7 +27,7 @@ def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
     Returns:
       (kind, first character, end) of the match. The kind is 'exact' at `start`; 'spaces' if the white space differs;
       'elsewhere' if `start` counts bytes or UTF-16 units, or for the nearest occurrence as whole words; 'missing' for
-      no match, with 0 as first character and end.
+      no match, with the end 0, so that it has no token, and with `start`, or 0 if it is outside the context.
     """
     # A position outside the context, such as -1 for an unknown position, must match nothing.
     offset = start if 0 <= start < sys.maxsize else sys.maxsize
@@ -45,7 +45,7 @@ def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
         occurrences = [match.span() for match in re.finditer(rf'(?<!{_LETTER}){words}(?!{_LETTER})', context)]
         if occurrences:
             return 'elsewhere', *min(occurrences, key=lambda span: abs(span[0] - start))
-    return 'missing', 0, 0
+    return 'missing', start if 0 <= start < len(context) else 0, 0
 
 
 def window_bounds(length: int, max_tokens: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
