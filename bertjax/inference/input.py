@@ -64,11 +64,17 @@ class InputSource:
         return str(pathlib.Path(self.path).expanduser().resolve())
 
     def check(self) -> None:
-        """Raises a UserError if the path is not set, or is a pipe or the like, which can be read only once."""
+        """Raises a UserError if the path is not set, or is a pipe or the like, which can be read only once.
+
+        Standard input is an error only without `allows_stdin`.
+        """
         if not self.path:
             expected = "a file, or '-' for standard input" if self.allows_stdin else 'a file'
             raise UserError(self.key, 'nothing', expected, f'set --{self.key}=FILE')
-        kind = self.path != STANDARD_INPUT and unusual_kind(user_path(self.path, self.key))
+        if self.path == STANDARD_INPUT:
+            kind = '' if self.allows_stdin else 'standard input'
+        else:
+            kind = unusual_kind(user_path(self.path, self.key))
         if kind:
             stream = f', or set --{self.key}=- and pipe the texts to standard input' if self.allows_stdin else ''
             expected, fix = 'a file that can be read more than once', f'give a file{stream}'

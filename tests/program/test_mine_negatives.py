@@ -206,7 +206,8 @@ def test_wrong_input_is_reported_before_the_computation(program: Program, traine
     os.mkfifo(tmp_path / 'pipe')
     assert f'config.mine_negatives.corpus: found {tmp_path / "pipe"}, a pipe' in line(f'corpus={tmp_path / "pipe"}')
     assert 'config.input: found nothing' in line(source='')
-    assert "config.input: found '-', expected a file of pairs or of SQuAD" in line(source='-')
+    expected = 'expected a file that can be read more than once; give a file'
+    assert f'config.input: found -, standard input, {expected}' in line(source='-')
     assert line(source=tmp_path).endswith(
         "no file of the train split among 'lists.jsonl', 'pairs.jsonl', 'scored.jsonl', expected train.csv, "
         'train.jsonl …; add or rename the file'

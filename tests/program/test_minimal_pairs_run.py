@@ -190,10 +190,10 @@ def test_other_mistakes_are_errors(program: Program, trained, tuned, pairs, tmp_
     command = (f'--workdir={tmp_path}/out', f'--config.input={pairs}')
     assert 'no head for masked words' in program.error(*command, f'--config.init={tuned}', **RECIPE)
     os.mkfifo(pipe := tmp_path / 'pipe')
-    missing = {'': 'nothing', '/nowhere.jsonl': "'/nowhere.jsonl'", '-': "'-'", pipe: f'{pipe}, a pipe'}
+    missing = {'': 'nothing', '/nowhere.jsonl': "'/nowhere.jsonl'", '-': '-, standard input', pipe: f'{pipe}, a pipe'}
     for path, found in missing.items():
         line = program.error(f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={path}', **RECIPE)
-        assert f'config.input: found {found}, expected a file' in line and 'standard input' not in line
+        assert f'config.input: found {found}, expected a file' in line and ('standard input' in line) == (path == '-')
 
 
 @pytest.mark.slow
