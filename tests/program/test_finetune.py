@@ -221,7 +221,7 @@ MISTAKES = {
 def test_mistakes_are_errors_before_training(program: Program, tune, tmp_path: pathlib.Path, name: str):
     changes, named = MISTAKES[name]
     assert named in program.error(f'--workdir={tmp_path}', *tune, *changes, **GLUE)
-    assert not any((tmp_path / name).exists() for name in ('checkpoints', 'task.json'))
+    assert not any((tmp_path / file).exists() for file in ('checkpoints', 'task.json'))
 
 
 def test_a_wrong_task_and_wrong_rows_are_errors(program: Program, tune, rte: pathlib.Path, tmp_path: pathlib.Path):
