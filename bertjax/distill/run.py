@@ -97,8 +97,10 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     module = task.build_module(read_config(directory, **teacher_config_changes(data.encoder.dtype)))
     labels = task.huggingface().get('id2label')
     imported = load_task_model(directory, module, task.head, id2label=labels, seed=data.settings.run_seeds.init)
-    if uses_head and any(name.startswith('bilstm.') for name in imported.unused):  # the head may fit without it
-        found, expected = f'{directory}, whose head has a BiLSTM', f'bilstm_units={module.bilstm_units}, as in this run'
+    has_head = not any(name.startswith('head/') for name in imported.missing)
+    others = [*imported.unused, *(imported.missing if has_head else ())]
+    if uses_head and any(name.startswith('bilstm') for name in others):  # the head may fit without it
+        found, expected = f'{directory}, whose BiLSTM differs', f'bilstm_units={module.bilstm_units}, as in this run'
         fix = "set config.task.bilstm_units to the teacher's value, if the task has it, or name another teacher"
         raise UserError(f'config.{KEY}', found, expected, fix)
     teacher = Teacher(directory, module, imported, mesh)

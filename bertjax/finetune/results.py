@@ -225,8 +225,9 @@ def write_predictions(
     official = {} if split.population else task.official_files(name, split.records, predictions)
     skipped = sum(isinstance(item, Blank) and item.fields is not None for item in items or ())  # no blank lines
     if official and skipped and not task.partial_files:
+        files = ', '.join(str(folder / name / file) for file in official)
         reason = f"a benchmark's server or scorer needs a prediction for every record, and {skipped:,} have no text"
-        print(f'not written: {", ".join(official)}; {reason}')
+        print(f'not written, and removed if it exists: {files}; {reason}')
         official = {}
     for file, text in official.items():
         written.append(folder / name / file)

@@ -114,10 +114,9 @@ def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) ->
     if (regression and len(labels) > 1) or (several and len(labels) < 2):
         found, fix = f'{len(labels)} outputs with problem_type {problem}', 'give another model'
         raise UserError(where, found, 'one output for a score, or at least two for labels', fix)
-    if several:
-        return build_task('multi_label', data='', seq_len=seq_len, labels=labels)
-    task = build_task(kind, data='', seq_len=seq_len, regression=regression)
-    task.restore({'labels': [] if regression else labels})
+    kind, options = ('multi_label', {}) if several else (kind, {'regression': regression})
+    task = build_task(kind, data='', seq_len=seq_len, **options)
+    task.restore({**task.learned_state(), 'labels': [] if regression else labels})
     return task
 
 

@@ -120,7 +120,7 @@ class Task(abc.ABC, Generic[Record, Prediction]):
       score: the name of the metric that selects the best run and the best checkpoint; higher is better.
       thresholds: the names of the entries of `metrics` that are thresholds, not measurements.
       same_rows: whether the features have the same rows for any tokenizer and sequence length.
-      partial_files: whether `official_files` is useful if it lacks some records of a file.
+      partial_files: whether `official_files` may leave out records without text.
       needs_neighbors: whether the rows of a record also contain neighboring records, which a sample would lack.
       has_baselines: whether the task implements `baselines`.
       adopts: whether `adopt` changes `learned_state`.

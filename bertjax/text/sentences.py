@@ -38,6 +38,10 @@ _DOTTED = re.compile(r'(?:[^\W\d_]{1,4}\.-?)+[^\W\d_]{1,4}')
 _SPACED = re.compile(r'\b[^\W\d_]\.\s[^\W\d_]$')
 # The second part of such an abbreviation: z. B., i. Allg., n. Chr., z. Zt.
 _SECOND_PART = re.compile(r'[^\W\d_]|Allg|Br|Chr|Hd|Rh|Zt')
+# Such an abbreviation that has another meaning without its first part: i. Br., z. Hd., a. Rh.
+_SPACED_PLACE = re.compile(r'\b[^\W\d_]\.\s(?:Br|Hd|Rh)$')
+# The word before a part of a book in German: s. Abb. 3, u. Kap. 4, but not `30 s. Abb. 3`, which is a time in seconds.
+_BEFORE_PART = re.compile(r'(?<!\d\s)\bs$|\bu$')
 # The number of a list item at the start of a sentence, such as 1. or 2.3. or (a. or IV.
 _ENUMERATOR = re.compile(r'[(\[]?(?:\d+(?:\.\d+)*|[A-Za-z]|[IVXLCDM]+)')
 
@@ -49,7 +53,7 @@ def _words(text: str) -> frozenset[str]:
 # Titles: a name always follows.
 _TITLES = _words(
     'Mr Mrs Ms Mx Messrs Mmes Dr Drs Prof Profs Gen Col Lt Sgt Capt Cmdr Cdr Maj Adm Cpl Pvt Brig Rev Revd Hon Gov Sen '
-    'Sens Rep Reps Pres Msgr Supt Insp Det Mme Mlle Mt Mts Ft Fr Amb Atty Sec Secy Treas Herr Hr Frl Hd Sig Sta Sto'
+    'Sens Rep Reps Pres Msgr Supt Insp Det Mme Mlle Mt Mts Ft Fr Amb Atty Sec Secy Treas Herr Hr Frl Sig Sta Sto'
 )
 # Abbreviations after which the sentence always continues. Case is ignored.
 _NEVER = _words('e.g i.e cf vs viz approx incl excl esp eg ie v resp feat ft chr allg zt')
@@ -61,6 +65,7 @@ _BEFORE_NUMBERS = _words(
     'lem cor prop def alg max avg tel ext apt rm pat rs abb anm bd kap env jan feb mar apr jun jul aug sep sept oct '
     'nov dec'
 )
+_PARTS = _words('Abb Anm Art Bd Kap Nr Tab')
 # Abbreviations that end a sentence only if a word in _STARTERS follows.
 _EITHER = _words(
     'Inc Ltd Co Cos Corp Bros Jr Sr Esq St Ste Ave Blvd Rd Sq Hwy Pkwy Dept Univ Assn Assoc Bldg Est Ed Eds ed eds al '
@@ -78,7 +83,7 @@ _STARTERS = _words(
     'Under Among Upon Once Until Unlike According To Of Following Its Other Others All Only Even Such Until Later Today'
 )
 
-_ABBREVIATIONS = _TITLES | _NEVER | _BEFORE_NUMBERS | _EITHER
+_ABBREVIATIONS = _TITLES | _NEVER | _BEFORE_NUMBERS | _EITHER | _words('Br Hd Rh')
 _LONG = 7  # in letters; every abbreviation is shorter
 
 
@@ -144,7 +149,7 @@ def _ends(text: str, start: int, stop_at: int, stop: str, next_at: int) -> bool:
     word = before.split()[-1].lstrip(_OPENERS)
     if '—' in word:
         word = word.rpartition('—')[2]
-    if word in _TITLES or word.lower() in _NEVER:
+    if word in _TITLES or word.lower() in _NEVER or _SPACED_PLACE.search(before):
         return False
     if len(word) > 5 and '.' not in word and not word[-1].isdigit():
         return True
@@ -155,7 +160,7 @@ def _ends(text: str, start: int, stop_at: int, stop: str, next_at: int) -> bool:
     if _BROKEN_DECIMAL.search(before) and following[:1].isdigit():
         return False
     # A small letter can be a part of a German abbreviation: z. B., d. h., n. Chr., s. Abb. 3
-    in_reference = word == 's' and following.lower() in _BEFORE_NUMBERS
+    in_reference = following in _PARTS and _BEFORE_PART.search(before)
     in_abbreviation = (match[2] and (in_reference or _SECOND_PART.fullmatch(following))) or _SPACED.search(before)
     initial = len(word) == 1 and word.isalpha() and (word.isupper() or in_abbreviation)
     if initial or word in _EITHER or _DOTTED.fullmatch(word):

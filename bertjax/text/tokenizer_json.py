@@ -184,7 +184,9 @@ def set_prefix_space(settings: dict[str, Any], prefix_space: bool) -> bool:
     """
     splitter = settings.get('pre_tokenizer') or {}
     # Only the first step of a sequence sees the whole text. A later step adds a space to each part of it.
-    first = next(iter(splitter.get('pretokenizers', [splitter])), {})
+    first = splitter
+    while 'pretokenizers' in first:
+        first = next(iter(first['pretokenizers']), {})
     has_opposite = first.get('add_prefix_space') is (not prefix_space)
     if not has_opposite or first.get('prepend_scheme') == 'never':  # the scheme overrides the setting
         return False

@@ -78,13 +78,18 @@ def regression(sources, small_config):
     return source
 
 
-def test_a_classifier_with_one_label_is_saved(sources, small_config, tmp_path):
-    facts = {'id2label': {'0': 'spam'}, 'label2id': {'spam': 0}, 'problem_type': 'single_label_classification'}
-    module = BertForClassification(small_config(), 1)
-    bert = bertjax.load(sources('one', module, head=SEQUENCE_CLASSIFICATION, task=facts))
+@pytest.mark.parametrize(('problem', 'labels'), [('single', ['spam']), ('multi', ['', 'spam'])])
+def test_a_classifier_with_labels_that_are_no_valid_option_is_saved(sources, small_config, tmp_path, problem, labels):
+    facts = {
+        'id2label': {str(i): label for i, label in enumerate(labels)},
+        'label2id': {label: i for i, label in enumerate(labels)},
+        'problem_type': f'{problem}_label_classification',
+    }
+    module = BertForClassification(small_config(), len(labels))
+    bert = bertjax.load(sources(problem, module, head=SEQUENCE_CLASSIFICATION, task=facts))
     bert.save(tmp_path / 'saved')
-    assert json.loads((tmp_path / 'saved' / 'config.json').read_text())['id2label'] == {'0': 'spam'}
-    assert bertjax.load(tmp_path / 'saved', max_length=16).task.labels == ['spam']
+    assert json.loads((tmp_path / 'saved' / 'config.json').read_text())['id2label'] == facts['id2label']
+    assert bertjax.load(tmp_path / 'saved', max_length=16).task.labels == labels
 
 
 def in_bfloat16(source, target, prefix=''):

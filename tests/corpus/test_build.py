@@ -231,7 +231,7 @@ def test_partial_work_is_continued_or_discarded(corpus, small_shards, tmp_path, 
         caplog.clear()
         options = CorpusOptions(workers=1, heldout=0.3 if change == 'options' else 0.02)
         if change == 'rules':
-            monkeypatch.setattr('bertjax.corpus.build_dir.RULES_VERSION', 0, raising=False)
+            monkeypatch.setattr('bertjax.corpus.build_dir.RULES_VERSION', 0)
         if change == 'text':
             with open(tmp_path / 'corpus' / 'a.txt', 'ab') as file:
                 file.write(b'\n\nThe mill.\n')

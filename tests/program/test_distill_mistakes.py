@@ -168,7 +168,7 @@ def test_a_teacher_that_was_trained_with_other_options_is_refused(
     assert named in program.error(*arguments, recipe='configs/distilbert.py:relation', small=False)
 
 
-def test_a_teacher_with_a_bilstm_is_refused_for_a_task_without_one(program: Program, tuned, rte, tmp_path):
+def test_a_teacher_with_another_bilstm_is_refused(program: Program, tuned, rte, tmp_path):
     bert, model = bertjax.load(tuned), tmp_path / 'model'
     module = BertForClassification(bert.config, 2, bilstm_units=bert.config.width // 2)  # the head has the usual shape
     params = load_task_model(str(tuned / 'export' / 'hf'), module, bert.task.head).params
@@ -178,7 +178,10 @@ def test_a_teacher_with_a_bilstm_is_refused_for_a_task_without_one(program: Prog
     for data, recipe in ((rte, TASK), (tmp_path, {**TASK, 'recipe': 'configs/distilbert.py:relation'})):
         arguments = (f'--workdir={tmp_path / "run"}', f'--config.data={data}', *TUNE, '--config.eval_every=0')
         line = program.error(*arguments, '--config.packing=on', teacher(model), **recipe)
-        assert 'model, whose head has a BiLSTM, expected bilstm_units=0, as in this run; set ' in line
+        assert 'model, whose BiLSTM differs, expected bilstm_units=0, as in this run; set ' in line
+    flags = (f'--workdir={tmp_path / "run"}', f'--config.data={rte}', *TUNE, '--config.distill.soft=0')
+    line = program.error(*flags, '--config.task.bilstm_units=16', teacher(tuned / 'export' / 'hf'), **TASK)
+    assert 'hf, whose BiLSTM differs, expected bilstm_units=16, as in this run; set ' in line
 
 
 @pytest.mark.parametrize(

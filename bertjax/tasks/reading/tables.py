@@ -38,7 +38,7 @@ def _drop_blank(numbered: _Cells, where: str, layout: TableLayout) -> _Cells:
     keeps_blank = bool(layout.max_broken_rows)
     blank: list[tuple[int, list[str]]] = []
     for number, cells in numbered:
-        if len(cells) != 1 and not any(cells):  # spreadsheet programs save a blank row as empty cells
+        if len(cells) != 1 and not any(map(str.strip, cells)):  # spreadsheet programs save a blank row as empty cells
             blank.append((number, [] if keeps_blank else cells))  # without cells, the row is broken
             continue
         if blank and not layout.skip_blank_lines and not keeps_blank:
@@ -65,10 +65,10 @@ def table_records(lines: Iterable[Line], where: str, format: str, layout: TableL
         if len(cells) != len(names):
             broken.append(number)
             if len(broken) > layout.max_broken_rows:
-                count = '1 column' if len(cells) == 1 else f'{len(cells)} columns'
+                count = '1 column' if len(cells) == 1 else f'{len(cells)} columns' if cells else 'a blank row'
                 earlier = f' (and {len(broken) - 1} earlier rows with a wrong number)' if len(broken) > 1 else ''
                 advice = '; fields with commas need "double quotes"' if len(cells) > len(names) else ''
-                if format == 'tsv':
+                if format == 'tsv' and cells:
                     advice = '; TSV has no quoting, so fields with tabs or line ends need CSV'
                 expected, fix = f'{len(names)}: {quote_names(names)}', f'correct or remove the row{advice}'
                 raise UserError(f'{where}:{number}', count + earlier, expected, fix)

@@ -109,9 +109,8 @@ def _is_column_file(path: epath.Path, split: str) -> bool:
     name = path.name.removesuffix(path.suffix) if has_compression_suffix(path.name) else path.name
     stem, dot, suffix = name.rpartition('.')
     names = (*STEMS[split], *_CONLL_NAMES[split])
-    if path.is_dir():
-        return False
-    return stem in names if dot + suffix in _SUFFIXES else (suffix if dot else name) in names
+    has_name = stem in names if dot + suffix in _SUFFIXES else (suffix if dot else name) in names
+    return has_name and not path.is_dir()  # the name first, because a bucket answers the other question slowly
 
 
 def _has_columns(files: Files) -> bool:
