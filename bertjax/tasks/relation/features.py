@@ -18,6 +18,7 @@ STARTS = 'starts'  # a row array: the positions of the first tokens of the openi
 #   Zhang et al. 2017, the mask is a single token.
 # 'words' puts MARKS around each entity, as in the benchmarks of SciBERT.
 MARKERS = ('entity', 'typed', 'mask', 'words')
+TYPED = ('typed', 'mask')  # the methods that require the types of both entities
 _PUNCTUATION = ('@', '@', '#', '#')
 _TYPES = ('*', '^')
 _OUTSIDE = 1e6  # larger than any distance in a text
@@ -99,8 +100,8 @@ def _parts(record: Relation, markers: str) -> list[_Part]:
         if closes and markers == 'mask':
             continue
         parts.append(_Part(_MARK, mark=mark))
-        kind = record.entities[role].type.lower().replace('_', ' ')
-        if not closes and kind and markers in ('typed', 'mask'):
+        if not closes and markers in TYPED:
+            kind = record.entities[role].type.lower().replace('_', ' ')
             sign = _TYPES[role] if markers == 'typed' else ''
             parts.append(_Part(_TYPE, f'{sign} {kind} {sign}'))
     return [*parts, _Part(_CONTEXT, record.text[position:])]

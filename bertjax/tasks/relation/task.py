@@ -20,7 +20,7 @@ from bertjax.tasks.pairs import add_special_tokens
 from bertjax.tasks.reading.layout import Column, Record
 from bertjax.tasks.reading.records import FORMATS, Row, read_records
 from bertjax.tasks.reading.splits import SplitFiles
-from bertjax.tasks.relation.features import MARKERS, STARTS, describe_marks, encode_relations, role_marks
+from bertjax.tasks.relation.features import MARKERS, STARTS, TYPED, describe_marks, encode_relations, role_marks
 from bertjax.tasks.relation.files import Relation, parse_relation
 from bertjax.tasks.sentence.task import Logits, TextTask
 from bertjax.tasks.task import check_all_or_none, option
@@ -107,7 +107,16 @@ class RelationTask(TextTask):
             label = str(label).strip()
             if not label and split != 'test':
                 raise UserError(record.where, 'no label', ' or '.join(names), 'correct or remove the record')
-            yield parse_relation(record, self.text_a, label or None, keep_fields=split != 'train')
+            yield self._parse(record, label or None, keep_fields=split != 'train')
+
+    def _parse(self, record: Record, label: str | None, *, keep_fields: bool) -> Relation:
+        relation = parse_relation(record, self.text_a, label, keep_fields=keep_fields)
+        for name, entity in zip(('subj_type', 'obj_type'), relation.entities, strict=True):
+            if self.markers in TYPED and not entity.type.strip():
+                expected = f'a row with the types of both entities for config.task.markers={self.markers}'
+                fix = 'add the types, or train with config.task.markers=entity'
+                raise UserError(record.where, f'no {name}', expected, fix)
+        return relation
 
     def records(self, split: str) -> Sequence[Relation]:
         records = list(self._read(split))
@@ -120,14 +129,11 @@ class RelationTask(TextTask):
             found, expected = 'a pair of texts', 'a text with the marks << a >> and [[ b ]]'
             raise UserError(row.where, found, expected, 'give a single text')
         fields = {self.text_a: row.values[0]} if row.fields is None else row.fields
-        return parse_relation(Record(row.where, fields), self.text_a, label, keep_fields=row.fields is not None)
+        return self._parse(Record(row.where, fields), label, keep_fields=row.fields is not None)
 
     def learn(self, records: Sequence[Relation]) -> None:
         super().learn(records)
         self._check_negative()
-        has_types = any(entity.type for record in records for entity in record.entities)
-        if self.markers in ('typed', 'mask') and not has_types:
-            print(f'warning: config.task.markers={self.markers} marks types, but no row has subj_type or obj_type')
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)

@@ -103,24 +103,29 @@ def test_marked_texts_are_parsed(text: str, plain: str, subject: str, object: st
     assert parsed == plain and (record.mention(0), record.mention(1)) == (subject, object)
 
 
-def test_marked_texts_have_the_types_of_their_fields(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
+def test_marked_texts_have_the_types_of_their_fields(tmp_path: pathlib.Path):
     row = {'text': '<< ab >> c [[ d ]]', 'label': 'x', 'subj_type': 'A', 'obj_type': 'B'}
     for split, rows in (('train', [row, {**row, 'label': 'y'}]), ('dev', [row])):
         (tmp_path / f'{split}.jsonl').write_text(''.join(json.dumps(fields) + '\n' for fields in rows))
     task = RelationTask(str(tmp_path), 32, markers='typed')
-    records = task.records('train')
-    task.learn(records)
-    assert 'marks types' not in capsys.readouterr().out
     (record,) = task.records('dev')
     assert record.entities == (MarkedEntity(0, 2, 'A'), MarkedEntity(5, 6, 'B'))
-    assert record.fields == row and records[0].fields is None
-    (plain,) = task.parse([(1, row['text'])], 'standard input')
-    labeled = [dataclasses.replace(plain, label=label) for label in 'xy']
-    task.learn(labeled)
-    warning = 'warning: config.task.markers=typed marks types, but no row has subj_type or obj_type'
-    assert warning in capsys.readouterr().out
-    RelationTask('', 32).learn(labeled)
-    assert warning not in capsys.readouterr().out
+    assert record.fields == row and task.records('train')[0].fields is None
+
+
+@pytest.mark.parametrize('markers', ['typed', 'mask'])
+def test_a_record_without_types_is_refused_where_types_are_marked(tacred: RelationTask, markers: str):
+    untyped = {name: value for name, value in ROW.items() if name != 'obj_type'}
+    (pathlib.Path(tacred.data) / 'dev.json').write_text(json.dumps([ROW, untyped]))
+    task, text = dataclasses.replace(tacred, markers=markers), '<< ab >> c [[ d ]]'
+    with pytest.raises(UserError, match=rf'1\]: found no obj_type, .*\.markers={markers}.* with .*\.markers=entity'):
+        task.records('dev')
+    with pytest.raises(UserError, match='input:1: found no subj_type'):
+        list(task.parse([(1, text)], 'input'))
+    with pytest.raises(UserError, match='input:2: found no subj_type'):
+        list(task.parse([(1, json.dumps(ROW)), (2, json.dumps({**ROW, 'subj_type': ' '}))], 'input'))
+    with pytest.raises(UserError, match=r'texts\[0\]: found no subj_type'):
+        text_records(types.SimpleNamespace(task=task, where='model'), [text], None)
 
 
 def test_the_model_card_tells_how_to_mark_the_entities(slots: Tokenizer, tokenizer: Tokenizer, tmp_path: pathlib.Path):
