@@ -138,6 +138,21 @@ def digest_range(path: str, facts: tuple[int, str, int], begin: int, end: int) -
     return digest.hexdigest()
 
 
+def is_same_text(known: KnownText | TextSource, source: TextSource) -> bool:
+    """Whether two files of the same size have the same content, or two datasets have the same name and facts."""
+    if source.kind != 'file':
+        return (known.name, known.facts) == (source.name, source.facts)
+    if known.facts == source.facts:
+        return True
+    if isinstance(known, KnownText):
+        digests = known.digests
+    elif known.kind == 'file':
+        digests = [(0, known.size, digest_range(known.path, known.facts, 0, known.size))]
+    else:
+        return False
+    return all(digest_range(source.path, source.facts, begin, end) == digest for begin, end, digest in digests)
+
+
 def hash_content(shards: Shards, digests: Mapping[tuple[str, ByteRange], str]) -> str:
     """Returns the content hash for the manifest, computed from the names, bounds and digests of all parts."""
     rows = [

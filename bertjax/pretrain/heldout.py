@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import filecmp
-import os
 import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,9 +14,10 @@ from jax.sharding import Mesh
 
 from bertjax.corpus import sequences
 from bertjax.corpus.build import build_store
+from bertjax.corpus.identity import KnownText, is_same_text, read_record
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
-from bertjax.corpus.sources import parse_mixture, resolve_sources
-from bertjax.corpus.store import StoreSplit, TokenStore, open_store
+from bertjax.corpus.sources import TextSource, parse_mixture, resolve_sources
+from bertjax.corpus.store import StoreSplit, TokenStore, open_store, read_manifest
 from bertjax.data.features import masked_copies
 from bertjax.data.length_buckets import choose_lengths
 from bertjax.errors import UserError
@@ -159,15 +159,27 @@ def _check_not_trained_on(settings: PretrainingSettings, name: str, path: str, f
         sources = resolve_sources(path, options)
     except UserError as error:
         raise _name_text(error, name) from None
+    trained: dict[int, list[KnownText | TextSource]] = {}  # by size
+    for text in _trained_texts(settings, folder):
+        trained.setdefault(text.facts[0], []).append(text)
+    for source in sources:
+        for text in trained.get(source.size, ()) if source.size else ():
+            if is_same_text(text, source):
+                found = f'{source.path} in {name} and in config.{"data" if settings.data else "corpus"} ({text.name})'
+                fix = 'name other files: a loss on training text says nothing about other text'
+                raise UserError(_KEY, found, 'text that is not trained on', fix)
+
+
+def _trained_texts(settings: PretrainingSettings, folder: pathlib.Path) -> list[KnownText] | list[TextSource]:
+    """Returns the files and datasets of the corpus, or of the token store in config.data."""
     if settings.data:
-        return  # a token store does not contain the names of the text files
+        store = user_path(settings.data, 'config.data')
+        record = read_record(store, read_manifest(store)['inputs']['content'])
+        return record['files'] if record else []
+    options = settings.corpus_options
     corpora = zip(parse_mixture(settings.corpus), store_directories(settings, folder), strict=True)
     specs = [spec for (spec, _), store in corpora if not find_missing_text(spec, options, store, folder)]
-    trained = {os.path.realpath(source.path) for spec in specs for source in resolve_sources(spec, options)}
-    shared = next((source.path for source in sources if os.path.realpath(source.path) in trained), None)
-    if shared:
-        fix = 'name other files: a loss on training text says nothing about other text'
-        raise UserError(_KEY, f'{shared} in {name} and in config.corpus', 'text that is not trained on', fix)
+    return [source for spec in specs for source in resolve_sources(spec, options)]
 
 
 def read_heldout_pairs(settings: PretrainingSettings, folder: pathlib.Path) -> list[MinimalPair]:

@@ -5,11 +5,13 @@ import types
 import pytest
 
 import bertjax
+from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.errors import UserError
 from bertjax.pretrain.heldout import check_texts, corpus_names, parse_texts, prepare_texts
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.text_data import prepare_tokenizer
+from bertjax.text.tokenizer import load_tokenizer
 from bertjax.workdir.rows import write_rows
 
 
@@ -26,7 +28,7 @@ def test_names_and_paths_are_parsed_or_refused():
 def test_a_text_can_have_the_name_each(tmp_path):
     texts = [tmp_path / 'train.txt', tmp_path / 'other.txt']
     for text in texts:
-        text.write_text('one\n')
+        text.write_text(text.name)
     settings = types.SimpleNamespace(
         heldout_texts=f'each={texts[1]}', data='', corpus=str(texts[0]), corpus_options=CorpusOptions()
     )
@@ -34,6 +36,23 @@ def test_a_text_can_have_the_name_each(tmp_path):
     settings.heldout_texts = f'each={texts[0]}'
     with pytest.raises(UserError, match='text that is not trained on'):
         check_texts(settings, tmp_path / 'run')
+
+
+def test_a_copy_of_the_training_text_is_refused(tmp_path):
+    (tmp_path / 'vocab.txt').write_text('[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n')
+    texts = [tmp_path / name for name in ('train.txt', 'copy.txt', 'other.txt')]
+    for text, line in zip(texts, ('It rains.', 'It rains.', 'It pours.'), strict=True):
+        text.write_text(line + '\n')
+    build_store(str(texts[0]), tmp_path / 'store', load_tokenizer(tmp_path / 'vocab.txt'), CorpusOptions(heldout=0.0))
+    for key, data, corpus in (('data', str(tmp_path / 'store'), ''), ('corpus', '', str(texts[0]))):
+        settings = types.SimpleNamespace(
+            heldout_texts=f'other={texts[2]}', data=data, corpus=corpus, corpus_options=CorpusOptions()
+        )
+        check_texts(settings, tmp_path / 'run')
+        for path in texts[:2]:
+            settings.heldout_texts = f'x={path}'
+            with pytest.raises(UserError, match=rf'{path.name} in x and in config\.{key} \(train\.txt\)'):
+                check_texts(settings, tmp_path / 'run')
 
 
 def test_a_text_can_be_plain_if_the_corpus_is_rows(tmp_path):
