@@ -59,6 +59,12 @@ def test_each_option_declares_what_it_affects(kind: str):
     assert not {'data', 'seq_len', 'kind'} & set(by_name)
 
 
+@pytest.mark.parametrize('kind', ['classification', 'multi_label', 'relation'])
+def test_the_description_of_a_metric_names_the_default(kind: str):
+    about, metric = options(kind)['metric'].about, build_task(kind, data='', seq_len=32).measures[0]
+    assert metric == options(kind)['metric'].default or f"'' for '{metric}'" in about
+
+
 def test_an_unknown_kind_is_an_error():
     for function in (options, lambda kind: build_task(kind, data='', seq_len=128)):
         with pytest.raises(UserError, match=r"config\.task\.kind: found 'translation', expected one of glue, "):

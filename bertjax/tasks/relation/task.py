@@ -64,7 +64,7 @@ class RelationTask(TextTask):
       labels: the labels in the order of their indices; () collects and sorts the labels of the training file.
       text_a: the name of the field with the marked text.
       label: the name of the field with the relation; '' for `relation` or `label`.
-      metric: the name of the metric that selects the best run.
+      metric: the metric that selects the best run.
     """
 
     markers: str = option('entity', one_of(MARKERS), affects='model')

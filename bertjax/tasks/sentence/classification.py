@@ -39,12 +39,12 @@ class ClassificationTask(TextTask):
       dev_fraction: the fraction of the training records that becomes dev if there is no dev file; 0 for no dev. A hash
         of the text selects these records. Equal texts are therefore in the same split. A record stays in its split when
         others are added.
-      labels: the labels in the order of their indices; () collects and sorts the labels of the training file. For the
-        metric `f1`, the second of two labels is the positive class.
+      labels: the labels in the order of their indices; () collects and sorts the labels of the training file. For
+        `f1`, the second of two labels is positive.
       regression: whether the label is a score.
       class_weights: the weights of the labels in the loss: 'balanced' for higher weights of rare labels, or
         'LABEL=2.5,LABEL=1', or JSON; '' for equal weights.
-      metric: the name of the metric that selects the best run; '' for 'accuracy', or 'spearman' for a regression.
+      metric: the metric that selects the best run; '' for 'accuracy', or 'spearman' for a regression.
       columns: the names of the columns, for files without a header.
       format: 'tsv', 'csv', 'jsonl' or 'json', for text files; 'auto' selects by suffix.
       dataset: the name of a dataset in tensorflow-datasets, used if `data` is ''.

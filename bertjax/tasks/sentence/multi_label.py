@@ -30,14 +30,15 @@ class MultiLabelTask(ClassificationTask):
     The labels of a record are a list of strings in JSON, or a cell such as `a|b`, which may be empty. Alternatively,
     each label has a column of 0 and 1.
 
-    The options of ClassificationTask except `regression` also exist here. The default metric is 'micro_f1'.
-    A weight in `class_weights` applies to the records that have the label, like `pos_weight` in PyTorch.
+    The options of ClassificationTask except `regression` also exist here. A weight in `class_weights` applies
+    to the records that have the label, like `pos_weight` in PyTorch.
 
     Attributes:
       label_columns: the names of columns of 0 and 1, which replace the column `label`; each name is a label.
       separator: the string between the labels of a cell; '' for the first of `|`, `;` and `,` that occurs in any cell
         of the training file, or `|` if none does. A cell may also be a JSON list.
       threshold: the probability above which a label is predicted.
+      metric: the metric that selects the best run; '' for 'micro_f1'.
     """
 
     label_columns: Sequence[str] = option((), list_of(text(empty=False)), affects='reading')
