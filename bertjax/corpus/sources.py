@@ -31,8 +31,8 @@ UNREADABLE = 'unreadable'  # the stamp of a file whose status cannot be read
 AUTO = 'auto'  # the value of a weight that is computed from the component's size
 _WHERE = 'config.corpus'
 # Tables, archives and documents of office programs, whose lines are not text.
-_NON_TEXT_SUFFIXES = ('.csv', '.tsv', '.parquet', '.arrow', '.tfrecord', '.zip', '.tar', '.tgz', '.tbz2', '.txz', '.7z')
-_NON_TEXT_SUFFIXES += ('.pdf', '.docx', '.xlsx')
+_NON_TEXT_SUFFIXES = ('.csv', '.tsv', '.xlsx', '.parquet', '.arrow', '.feather', '.tfrecord', '.pdf', '.docx')
+_NON_TEXT_SUFFIXES += ('.zip', '.tar', '.tgz', '.tbz2', '.txz', '.7z')
 _NON_STORE_OPTIONS = ('workers', 'strict', 'smoothing')  # options that do not change the bytes of a store
 
 

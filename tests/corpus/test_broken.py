@@ -218,6 +218,7 @@ def test_a_failure_to_print_progress_is_not_a_damaged_file(tmp_path, vocabulary,
         ('a.json', '{\n "text": "The mill."\n}', 'JSON with an object on several lines, expected JSON lines'),
         ('a.jsonl', '{"text": ["The mill."]}\n', 'a JSON list in place of a string'),
         ('a.jsonl', '{"text": null}\n', 'null in place of a string'),
+        ('a.feather', 'ARROW1', 'a.feather, expected plain text or JSON lines'),
     ],
 )
 def test_files_that_are_neither_text_nor_json_lines_are_refused(tmp_path, vocabulary, name, text, found):
