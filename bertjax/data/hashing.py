@@ -44,6 +44,7 @@ class Stream(enum.IntEnum):
     ROW_ORDER = 21
     CAUSAL = 22
     CORPUS = 23
+    PIECE = 24
     AUGMENT = 31
     AUGMENT_WORD = 32
 

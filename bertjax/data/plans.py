@@ -19,7 +19,7 @@ from bertjax.files.memory_map import register_mapped
 from bertjax.files.small_files import read_json_or_none
 
 # An input of the hash in the name of every plan. Increase it with any change to the result of `walking.walk`.
-WALK_VERSION = 1
+WALK_VERSION = 2
 
 
 def locate_in_plans(

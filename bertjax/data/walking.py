@@ -122,9 +122,10 @@ def _walk_sentences(
 ) -> Iterator[np.ndarray]:
     """Yields chunks of contiguous sentences for each block of documents. Each chunk is for one row [CLS] ... [SEP].
 
-    A sentence that is longer than a row is cut into full rows and a shorter last piece, so no token is lost. The first
-    row of the corpus ('full_sentences') or of each document longer than a row ('doc_sentences') has a random capacity.
-    So rows break at different sentences in each plan. In mode 'sentences', each sentence or piece is one row.
+    A sentence that is longer than a row is cut into full rows and a shorter first and last piece, so no token is lost.
+    The length of the first piece is random. So is the capacity of the first row of the corpus ('full_sentences') or of
+    each document longer than a row ('doc_sentences'). So rows break at different tokens in each plan. In mode
+    'sentences', each sentence is one row, or several rows, of which the first is full.
     """
     capacity, crossing = seq_len - 2, options.mode == 'full_sentences'
     carried = 0  # the first token of the previous block's last row, which continues in this block
@@ -132,7 +133,9 @@ def _walk_sentences(
         if crossing:
             sentence = np.searchsorted(split.sentence_offsets, carried, 'right') - 1
             first_document = int(np.searchsorted(split.document_offsets, sentence, 'right')) - 1
-        begin, stop, bounds = _pieces(split, first_document, end_document, capacity)
+        sentences = np.arange(*split.document_offsets[[first_document, end_document]])
+        skip = 0 if options.mode == 'sentences' else randint(capacity, seed, Stream.PIECE, plan, sentences)
+        begin, stop, bounds = _pieces(split, first_document, end_document, capacity, skip)
         numbers = np.arange(first_document, end_document)
         document = np.repeat(numbers, np.diff(bounds))
         room = np.full(len(begin), capacity)
@@ -180,8 +183,13 @@ def _walk_full_rows(split: StoreSplit, seq_len: int, seed: int, plan: int) -> np
     return chunks
 
 
-def _pieces(split: StoreSplit, first: int, end: int, capacity: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _pieces(
+    split: StoreSplit, first: int, end: int, capacity: int, skip: np.ndarray | int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cuts the sentences of documents first..end-1 into pieces of at most `capacity` tokens.
+
+    The first piece of a sentence that is longer than `capacity` has `capacity` - `skip` tokens. `skip` is a number or
+    an array with a number for each sentence, from 0 to `capacity` - 1.
 
     Returns:
       begin, stop: The index of each piece's first token, and of the token after the piece.
@@ -189,8 +197,11 @@ def _pieces(split: StoreSplit, first: int, end: int, capacity: int) -> tuple[np.
     """
     documents = np.asarray(split.document_offsets[first : end + 1])
     offsets = np.asarray(split.sentence_offsets[int(documents[0]) : int(documents[-1]) + 1])
-    counts = -(-np.diff(offsets) // capacity)
+    lengths = np.diff(offsets)
+    skip = np.where(lengths > capacity, skip, 0)
+    counts = -(-(lengths + skip) // capacity)
     sums = np.concatenate([[0], np.cumsum(counts)])
-    begin = np.repeat(offsets[:-1], counts) + ordinals(counts) * capacity
+    begin = np.repeat(offsets[:-1] - skip, counts) + ordinals(counts) * capacity
     stop = np.minimum(begin + capacity, np.repeat(offsets[1:], counts))
+    begin = np.maximum(begin, np.repeat(offsets[:-1], counts))
     return begin, stop, sums[documents - documents[0]]

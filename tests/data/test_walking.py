@@ -150,6 +150,13 @@ def test_rows_of_one_sentence(split, seq_len, monkeypatch):
     assert blocks.chunks.tolist() == expected
 
 
+@pytest.mark.parametrize('mode', ['full_sentences', 'doc_sentences', 'full_rows'])
+def test_plans_cut_a_long_sentence_at_different_tokens(mode):
+    split = MemorySplit([[[10] * 1000], [[11] * 1000]])
+    starts = [walk(split, PairOptions(mode=mode), 64, 0, plan).chunks['start'] for plan in range(2)]
+    assert np.intersect1d(*starts).tolist() in ([0], [0, 1000])
+
+
 def test_documents_that_fit_in_one_row_are_not_split():
     split = MemorySplit([[[10] * 20, [10] * 10], [[10] * 30], [[10] * 31]])
     for plan in range(20):
