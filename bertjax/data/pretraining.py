@@ -141,21 +141,27 @@ class PretrainingExamples:
     def report(self) -> dict[str, object]:
         """Statistics of the examples as JSON values, for the description of a run.
 
-        `real_positions`, the share of positions that are not padding, comes from a sample. The share of chunks with one
-        sentence (`one_sentence`; None without pairs) and the share of IsNext (`is_next`; None if the mode is not 'nsp')
-        cover all plans.
+        `real_positions`, the share of positions that are not padding, comes from a sample. So does `kept_tokens`, the
+        share of the tokens of pairs that truncation keeps (None without pairs). The share of chunks with one sentence
+        (`one_sentence`; None without pairs) and the share of IsNext (`is_next`; None if the mode is not 'nsp') cover
+        all plans.
         """
         total, paired = self.cycle_length, self.pairs.paired
-        is_next = None
+        is_next = kept = None
         if self.pairs.mode == 'nsp':
             is_next = sum(int(np.count_nonzero(plan.chunks['b'])) for plan in self._plans) / total
-        real, _ = self.lengths(np.linspace(0, total - 1, min(total, _SAMPLE)).astype(np.int64))
+        sample = np.linspace(0, total - 1, min(total, _SAMPLE)).astype(np.int64)
+        real, maskable = self.lengths(sample)
+        if paired:
+            drawn = self._draw(self._locate(sample))
+            kept = float(maskable.sum() / (drawn.a_length.sum() + drawn.b_length.sum()))
         return {
             'mode': self.pairs.mode,
             'plans': self.pairs.distinct_plans,
             'examples_per_plan': total / len(self._plans),
             'one_sentence': sum(plan.one_sentence for plan in self._plans) / total if paired else None,
             'is_next': is_next,
+            'kept_tokens': kept,
             'real_positions': float(real.mean() / self.seq_len),
         }
 

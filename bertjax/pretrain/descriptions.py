@@ -92,8 +92,9 @@ def _warn_of_pairs(part: dict[str, Any]) -> str:
     else:
         effect = 'there is no B, so SOP learns nothing'
     return (
-        f'warning: {share} have a single sentence: {effect}; MLM is not affected. Set config.pairs.mode=full_sentences '
-        'to train without pairs. For more sentences in a chunk, write one sentence per line and set '
-        'config.corpus_options.split_sentences=False, choose another splitter (config.corpus_options.sentences), use '
-        'blank lines only between documents, or increase config.seq_len.'
+        f'warning: {share} have a single sentence: {effect}. Rows keep {part["kept_tokens"]:.0%} of the tokens of '
+        'their sentences. Set config.pairs.mode=full_sentences to train on all tokens, without pairs. For more '
+        'sentences in a chunk, write one sentence per line and set config.corpus_options.split_sentences=False, choose '
+        'another splitter (config.corpus_options.sentences), use blank lines only between documents, or increase '
+        'config.seq_len.'
     )

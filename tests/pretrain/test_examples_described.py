@@ -15,8 +15,11 @@ from bertjax.pretrain.settings import pretraining_settings
 SMALL = {'width': 8, 'mlp_dim': 16, 'num_layers': 1, 'num_heads': 1}
 
 
-@pytest.mark.parametrize(('mode', 'effect'), [('nsp', 'NSP learns to answer NotNext'), ('sop', 'SOP learns nothing')])
-def test_chunks_of_one_sentence_give_a_warning(mode: str, effect: str, tmp_path: pathlib.Path, capsys):
+@pytest.mark.parametrize(
+    ('mode', 'effect', 'kept'),
+    [('nsp', 'NSP learns to answer NotNext', '36%'), ('sop', 'SOP learns nothing', '75%')],
+)
+def test_chunks_of_one_sentence_give_a_warning(mode: str, effect: str, kept: str, tmp_path: pathlib.Path, capsys):
     """The text has no full stops, so each document is one sentence, which is longer than a row."""
     lines = (' '.join(f'{"abcdefgh"[(i * j) % 8]}{i % 7}' for j in range(40)) for i in range(40))
     (tmp_path / 'log.txt').write_text('\n\n'.join(lines))
@@ -26,7 +29,8 @@ def test_chunks_of_one_sentence_give_a_warning(mode: str, effect: str, tmp_path:
     settings = pretraining_settings(config)
     text = Pretraining(settings, tmp_path / 'run', make_mesh(settings.mesh_axes, jax.devices()[:1])).describe()
     (warning,) = [line for line in text.splitlines() if line.startswith('warning: all chunks have a single sentence')]
-    assert effect in warning and 'config.pairs.mode=full_sentences' in warning and 'split_sentences=False' in warning
+    assert effect in warning and f'Rows keep {kept} of the tokens' in warning
+    assert 'config.pairs.mode=full_sentences' in warning and 'split_sentences=False' in warning
     assert '100.0% of the chunks have one sentence; ' in text and ('0.0% IsNext; ' in text) == (mode == 'nsp')
 
 
