@@ -69,7 +69,9 @@ class MaskedText:
                 text, word = text.rstrip(), word.removeprefix('##')
             elif _needs_space(text, word):
                 text += ' '
-            text += word + (' ' if _needs_space(word, after) else '') + after
+            # In families that mark spaces, the model has read `after` without a space; see `_strip_added_space`.
+            is_attached = self._tokenizer.family in _SPACES or not _needs_space(word, after)
+            text += word + ('' if is_attached else ' ') + after
         return text
 
 

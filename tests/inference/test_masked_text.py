@@ -35,6 +35,14 @@ def test_a_filled_mask_has_no_space_in_a_script_without_spaces():
     assert masked.fill({0: tokenizer.pieces.index('海')}) == '東京の海は青い。'
 
 
+@pytest.mark.parametrize('family', ['bpe', 'sentencepiece'])
+def test_a_filled_mask_adds_no_space_to_a_sequence(family):
+    texts, size = ['ACGTTGATATTTACG', 'ATAACGTTGA'] * 40, {'bpe': 270, 'sentencepiece': 14}[family]
+    tokenizer = TRAINERS[family](texts, vocab_size=size, lowercase=False)
+    masked = MaskedText('ACGTTGA<mask>TTTACG', 'texts[0]', tokenizer, 512)
+    assert masked.fill({0: tokenizer.pieces.index('A')}) == 'ACGTTGAATTTACG'
+
+
 def test_the_tables_of_answers_decode_bytes(capsys: pytest.CaptureFixture):
     tokenizer = train_byte_bpe(['河边很美。 größer'] * 40, vocab_size=300, lowercase=False)
     stop, word, byte, escape = (
