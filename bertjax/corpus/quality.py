@@ -108,7 +108,10 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
             cause, fix = 'the corpus contains its id', 'Check that the ids belong to config.tokenizer'
         elif not is_text:
             cause = 'the vocabulary lacks symbols of the corpus'
-            fix = "Train one on the corpus (--config.tokenizer=''), large enough for all symbols (config.vocab.size)"
+            fix = (
+                "Train one on the corpus (--config.tokenizer=''), large enough for all symbols (config.vocab.size), "
+                'or, with config.init, append the symbols to a copy of its vocabulary (config.tokenizer)'
+            )
         warnings.append(f'{facts["unknown_rate"]:.1%} of the tokens are [UNK]: {cause}. {fix}.')
     if facts['pieces_per_word'] > PIECES_PER_WORD:
         warnings.append(

@@ -146,7 +146,8 @@ def test_warnings_about_sequences_do_not_advise_on_text(tmp_path: pathlib.Path, 
     assert not any(word in warning for warning in report['warnings'] for word in words)
     rows = [*documents(), {'codes': [['new']] * 9}]
     report = build_store(write_jsonl(tmp_path, rows), tmp_path / 'store', SYMBOLS, options())
-    assert any('the vocabulary lacks symbols of the corpus. Train one' in warning for warning in report['warnings'])
+    (warning,) = [line for line in report['warnings'] if 'lacks symbols of the corpus. Train one' in line]
+    assert 'with config.init, append the symbols to a copy of its vocabulary' in warning
     assert not any(word in warning for warning in report['warnings'] for word in words)
     rows = [{'codes': [[1]] * 9}] * 5  # 1 is the id of [UNK]
     report = build_store(write_jsonl(tmp_path, rows), tmp_path / 'ids', SYMBOLS, options(format='ids'))
