@@ -187,6 +187,6 @@ def _no_document_error(records: list[dict]) -> UserError:
     reasons = ', '.join(f'{count} {kind}' for kind, count in dropped.items()) or 'no text'
     fix = 'check the files, config.corpus_options.format and config.corpus_options.text_key'
     problems = report.add_problems(record['problems'] for record in records)
-    first = next((lines[0] for lines in problems.values()), None)
+    first = next((problems[kind][0] for kind in dropped if kind in problems), None)
     found = f'no document at all ({reasons}{"; first: " + first if first else ""})'
     return UserError('config.corpus', found, 'at least one document', fix)

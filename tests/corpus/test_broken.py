@@ -140,6 +140,7 @@ def test_an_unreadable_file_of_a_directory_is_reported(tmp_path, vocabulary):
         ('{}/*.none', 'no file for'),
         ('{}/void', 'an empty directory'),
         ('{}/blank.txt', 'no document at all'),
+        ('{}/bytes.txt', r'no document at all \(1 invalid UTF-8; first: bytes.txt:1: the byte 0xff'),
         ('{}/void.txt', 'empty file'),
         ('', 'an empty component'),
         ('{}/blank.txt,', 'an empty component'),
@@ -150,6 +151,7 @@ def test_nothing_to_read_is_always_an_error(spec, found, tmp_path, vocabulary):
     (tmp_path / 'void').mkdir()
     (tmp_path / 'void.txt').touch()
     (tmp_path / 'blank.txt').write_text('\n \n\n')
+    (tmp_path / 'bytes.txt').write_bytes(b'a \xff byte\nand a \0 byte\n')
     with pytest.raises(UserError, match=found):
         build_store(spec.format(tmp_path), tmp_path / 'store', str(vocabulary), progress=False)
     assert not (tmp_path / 'store' / 'manifest.json').exists()
