@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bertjax.corpus import datasets
-from bertjax.corpus.sequences import SequenceSentence, list_fields, parse_json_object, parse_sentences
+from bertjax.corpus.sequences import SequenceSentence, describe_wrong_field, parse_json_object, parse_sentences
 from bertjax.corpus.sources import CorpusOptions, TextPart
 from bertjax.errors import UserError
 from bertjax.files import disk, streams
@@ -175,11 +175,8 @@ _DOCUMENTS = {  # all formats without JSON
 
 def _json_paragraphs(record: dict[str, Any], number: int, key: str) -> Iterator[Event]:
     value = record.get(key)
-    if key in record and not isinstance(value, str):
-        found = 'null' if value is None else f'a JSON {type(value).__name__}'
-        yield Broken('missing text field', number, f'{found} in place of a string in the field {key!r}')
-    elif key not in record:
-        yield Broken('missing text field', number, f'no string in the field {key!r}; there are: {list_fields(record)}')
+    if not isinstance(value, str):
+        yield Broken('missing text field', number, describe_wrong_field(record, key, 'string'))
     elif '\0' in value:
         yield Broken('NUL byte', number, 'a zero character in the JSON string')
     elif any('\ud800' <= char <= '\udfff' for char in value):

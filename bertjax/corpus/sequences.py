@@ -46,9 +46,13 @@ def parse_json_object(text: str, number: int) -> dict[str, Any] | Broken:
     return record
 
 
-def list_fields(record: Mapping[str, Any]) -> str:
-    """Returns the first few field names of an object, for a message about a missing field."""
-    return ', '.join(printable(key[:40]) for key in list(record)[:8]) or 'no field'
+def describe_wrong_field(record: Mapping[str, Any], key: str, expected: str) -> str:
+    """Returns a message that the field `key` of an object is missing or does not contain `expected`."""
+    if key in record:
+        found = 'null' if record[key] is None else f'a JSON {type(record[key]).__name__}'
+        return f'{found} in place of a {expected} in the field {key!r}'
+    fields = ', '.join(printable(name[:40]) for name in list(record)[:8]) or 'no field'
+    return f'no {expected} in the field {key!r}; there are: {fields}'
 
 
 def parse_sentences(
@@ -58,9 +62,7 @@ def parse_sentences(
     kind, fits = ('token ids', _is_id) if format == 'ids' else ('symbols', _is_symbol)
     value = record.get(key)
     if not isinstance(value, list):
-        yield Broken(
-            'missing sequence', number, f'no list of {kind} in the field {key!r}; there are: {list_fields(record)}'
-        )
+        yield Broken('missing sequence', number, describe_wrong_field(record, key, f'list of {kind}'))
         return
     sentences = value if value and all(isinstance(item, list) for item in value) else [value]
     invalid = [item for sentence in sentences for item in sentence if not fits(item)]

@@ -117,6 +117,7 @@ def test_rows_have_the_segments_of_the_corpus(mode: str, tmp_path: pathlib.Path)
         ({'codes': [['c 1']]}, {'strict': True}, r'data\.jsonl:4: found wrong sequence'),
         ({'codes': [['c1', None]]}, {'strict': True}, r'data\.jsonl:4: found wrong sequence \(None in a list'),
         ({'codes': [[5, None]]}, {'format': 'ids', 'strict': True}, r'data\.jsonl:4: found wrong sequence'),
+        ({'codes': 'c1'}, {'strict': True}, r'missing sequence \(a JSON str in place of a list of symbols in'),
         ({'code': [['c1']]}, {'strict': True}, r'data\.jsonl:4: found missing sequence .* there are: code'),
         ({'codes': [[True]]}, {'format': 'ids', 'strict': True}, r'data\.jsonl:4: found wrong sequence'),
     ],
