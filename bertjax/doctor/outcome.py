@@ -213,7 +213,7 @@ def collapsed(run: Run) -> Iterator[Check]:
         status = FAIL if len(names) == len(results) else WARN
         fix = '' if status == FAIL else 'use the best run on dev; or '
         fix += 'a lower learning rate and more epochs; or a larger config.warmup_fraction'
-        yield Check('seeds', status, f'{len(names)} of {len(results)} runs learned nothing: {listed}', fix)
+        yield Check('seeds', status, f'{len(names)} of {len(results)} runs give nearly equal answers: {listed}', fix)
 
 
 @check('input')

@@ -1,4 +1,4 @@
-"""Advice for a fine-tuning run that learned nothing, derived from the training rows of its metrics."""
+"""Advice for a fine-tuning run whose answers are nearly all the same, derived from the training rows of its metrics."""
 
 import math
 import statistics

@@ -76,9 +76,7 @@ def finish_task(
     if results['collapsed']:
         advice = advise(read_rows(folder / 'metrics.jsonl'), config['learning_rate'])
         count = len(data.split('dev').records)
-        console.print(
-            f'the run learned nothing: it gives all {count:,} records of dev nearly the same answer', markup=False
-        )
+        console.print(f'the model gives all {count:,} records of dev nearly the same answer', markup=False)
         console.print(f'  {advice}', markup=False)
     if goodput := read_goodput(folder):
         console.print(f'\ngoodput {goodput}', markup=False)

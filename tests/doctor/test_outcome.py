@@ -224,7 +224,7 @@ def test_seeds_that_collapsed(tmp_path: pathlib.Path):
         trial.mkdir(parents=True)
         (trial / 'results.json').write_text(json.dumps({**results, 'collapsed': seed == 1}))
     check = only(outcome.collapsed(run))
-    assert check.status == WARN and check.message == '1 of 3 runs learned nothing: seed1'
+    assert check.status == WARN and check.message == '1 of 3 runs give nearly equal answers: seed1'
     assert check.fix.startswith('use the best run on dev; or a lower learning rate')
     for path in tmp_path.glob('trials/*/results.json'):
         path.write_text(json.dumps({**results, 'collapsed': True}))

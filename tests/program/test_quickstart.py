@@ -50,7 +50,7 @@ def test_the_table_of_mails_trains(mails, tmp_path: pathlib.Path):
 def test_a_run_that_learned_nothing_gets_advice(mails, tmp_path: pathlib.Path):
     """The learning rate is too low to change anything, so the advice is a higher one."""
     lines = mails(tmp_path, '--config.learning_rate=1e-9').stdout.splitlines()
-    line = lines[lines.index('the run learned nothing: it gives all 2 records of dev nearly the same answer') + 1]
+    line = lines[lines.index('the model gives all 2 records of dev nearly the same answer') + 1]
     assert 'hardly changed' in line and 'a higher rate (--config.learning_rate=5e-09) help' in line
 
 
