@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from bertjax.corpus.quality import UNKNOWN
 from bertjax.data.batch import BatchSpec, ordinals
 from bertjax.files.atomic import write_atomic
+from bertjax.text.tokenizer_base import Tokenizer
 
 _TOKEN = 'token_'  # the name prefix of arrays with one value for each token
 INPUTS = ('input_ids', 'segment_ids', 'attention_mask')  # the inputs of every model, int32 [B, S] or [B, C, S] each
@@ -76,6 +78,15 @@ class Features:
             digest.update(f'{name} {x.dtype} {x.shape}'.encode())
             digest.update(np.ascontiguousarray(x))
         return digest.hexdigest()
+
+    def unknown_counts(self, tokenizer: Tokenizer) -> np.ndarray:
+        """Counts records, pieces, [UNK], and records with no other piece, int64 [4]. [CLS] and [SEP] do not count."""
+        is_piece = ~np.isin(self.tokens, (tokenizer.cls_id, tokenizer.sep_id))
+        is_unknown = is_piece & (self.tokens == tokenizer.unk_id)
+        record = np.repeat(np.repeat(self.record, self.choices), self.sequence_lengths)  # [T]
+        pieces, unknown = np.bincount(record, is_piece), np.bincount(record, is_unknown)
+        only = (pieces == unknown) & (unknown > 0)
+        return np.array([len(np.unique(self.record)), pieces.sum(), unknown.sum(), only.sum()], np.int64)
 
     def _arrays(self) -> dict[str, np.ndarray]:
         arrays = {'tokens': self.tokens, 'offsets': self.offsets, 'second': self.second, 'record': self.record}
@@ -196,6 +207,19 @@ class FeatureBuilder:
             choices=self.choices,
             notes=tuple(notes),
         )
+
+
+def describe_unknown(counts: np.ndarray, tokenizer: Tokenizer) -> list[str]:
+    """Returns [note] if the share of [UNK] in a sum of `Features.unknown_counts` is above UNKNOWN, else []."""
+    records, pieces, unknown, only = counts.tolist()
+    if unknown <= UNKNOWN * pieces:
+        return []
+    fix = 'use a model whose vocabulary covers these texts'
+    if tokenizer.family == 'symbols':
+        fix = 'separate symbols by spaces, and use only symbols of the vocabulary'
+    return [
+        f'{unknown / pieces:.1%} of the pieces are [UNK], and {only:,} of {records:,} records are only [UNK]: {fix}'
+    ]
 
 
 def masked_copies(sequences: Sequence[np.ndarray], mask_id: int) -> Features:

@@ -14,7 +14,7 @@ import numpy as np
 from bertjax.config.plain import to_plain
 from bertjax.convert.load import read_config
 from bertjax.data.batch import count_batches
-from bertjax.data.features import Features, load_or_build
+from bertjax.data.features import Features, describe_unknown, load_or_build
 from bertjax.data.hashing import Stream, hash_bits
 from bertjax.data.length_buckets import MAX_LENGTHS, best_length_count, choose_lengths
 from bertjax.errors import UserError
@@ -165,7 +165,9 @@ class TaskData:
             options += (form,)
         key = (self.tokenizer.fingerprint, *options, list(records))
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
-        return TaskSplit(records, load_or_build(self._cache, key, make) if cache else make())
+        features = load_or_build(self._cache, key, make) if cache else make()
+        notes = *features.notes, *describe_unknown(features.unknown_counts(self.tokenizer), self.tokenizer)
+        return TaskSplit(records, dataclasses.replace(features, notes=notes))
 
     def padded_lengths(self, splits: Sequence[TaskSplit], count: int) -> tuple[int, ...]:
         """Returns at most `count` padded lengths for the batches of these splits."""

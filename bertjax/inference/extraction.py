@@ -15,6 +15,7 @@ import numpy as np
 
 from bertjax.config.inference import FEATURE_FORMATS, ExtractKeys
 from bertjax.config.ranges import format_value
+from bertjax.data.features import describe_unknown
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none
@@ -31,7 +32,7 @@ from bertjax.tasks.reading.texts import check_text, quote_names
 # The number of texts in a part: PART_SIZE with one vector per text, TOKEN_PART_SIZE with one vector per token. A
 # thousand vectors of width 768 take 3 MB. A text often has about 100 tokens.
 PART_SIZE, TOKEN_PART_SIZE = 4096, 256
-_VERSION = 4  # increase this number when a code change alters the parts of the same texts
+_VERSION = 5  # increase this number when a code change alters the parts of the same texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Extractor:
         Returns:
           A dict of arrays, for N items.
             lengths: int32 [N], the number of tokens including [CLS] and [SEP]; 0 for a blank item.
+            unknown: The `unknown_counts` of the non-blank items, int64 [4].
             features: float32 [N, D], NaN for a blank item. With one vector per token, [T, D] for all T tokens.
           With one vector per token, there are four more arrays, int32 [T].
             ids: The ids of the pieces.
@@ -84,14 +86,14 @@ class Extractor:
         numbers, first, second = nonblank_texts(items)
         lengths = np.zeros(len(items), np.int32)
         shape = (0 if self.per_token else len(items), self.width)
-        part = {'lengths': lengths, 'features': np.full(shape, np.nan, np.float32)}
+        part = {'lengths': lengths, 'unknown': np.zeros(4, np.int64), 'features': np.full(shape, np.nan, np.float32)}
         if self.per_token:
             part |= {name: np.zeros(0, np.int32) for name in ('ids', 'segments', 'starts', 'ends')}
         if not numbers:
             return part
         tokenizer, prompted = self.runner.model.tokenizer, [self.encoding.prompt + text for text in first]
         features = build_sequences(tokenizer, prompted, second, self.runner.max_length)
-        lengths[numbers] = features.lengths
+        lengths[numbers], part['unknown'] = features.lengths, features.unknown_counts(tokenizer)
         rows = encode(self.runner, features, self.encoding, advance=advance)
         if not self.per_token:
             part['features'][numbers] = rows
@@ -269,7 +271,7 @@ class Extraction:
         for name in stale:  # A run with other options wrote these.
             self.target.with_name(name).unlink(missing_ok=True)
         longest = self.extractor.runner.max_length
-        tokens, full = feature_files.count_tokens(self._parts, longest)
+        tokens, full, unknown = feature_files.count_tokens(self._parts, longest)
         facts = {INPUT: self._origin, 'rows': self._rows, 'blank': self._blank, 'tokens': tokens, 'longest': longest}
         facts |= {'full': full, 'width': self.extractor.width, **encoding, FILES: [path.name for path in self._files]}
         if self._vector_files:
@@ -281,6 +283,7 @@ class Extraction:
             yield f'{self._blank:,} of {self._rows:,} texts are blank: they have rows, but no features'
         if full:
             yield f'{full:,} texts have {longest} tokens, the maximum: longer texts were truncated'
+        yield from describe_unknown(unknown, self.extractor.runner.model.tokenizer)
         yield f'features of {self._rows:,} texts, width {self.extractor.width}, {tokens:,} tokens read'
         yield ', '.join(map(str, [*self._files, self._metadata_path]))
 

@@ -78,7 +78,7 @@ def write_safetensors(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None
     tensors: dict[str, Tensor] = {}
     if 'ids' in shapes:
         tensors['offsets'] = Tensor('I64', (shapes['lengths'][0] + 1,), lambda: _offsets(parts))
-    for name in [name for name in shapes if name != 'lengths']:
+    for name in [name for name in shapes if name not in ('lengths', 'unknown')]:
         kind = 'F32' if name == 'features' else 'I32'
         tensors[name] = Tensor(kind, shapes[name], lambda name=name: (_tensor(part, name) for part in parts))
     write_tensors(path, tensors)
@@ -128,13 +128,14 @@ def write_parquet(
         writer.close()
 
 
-def count_tokens(parts: Sequence[pathlib.Path], full: int) -> tuple[int, int]:
-    """Returns the number of tokens, and the number of rows with exactly `full` tokens."""
-    total = rows = 0
+def count_tokens(parts: Sequence[pathlib.Path], full: int) -> tuple[int, int, np.ndarray]:
+    """Returns the number of tokens, the number of rows with exactly `full` tokens, and the sum of `unknown`, [4]."""
+    total, rows, unknown = 0, 0, np.zeros(4, np.int64)
     for path in parts:
         lengths = _tensor(path, 'lengths')
         total, rows = total + int(lengths.sum()), rows + int((lengths == full).sum())
-    return total, rows
+        unknown += _tensor(path, 'unknown')
+    return total, rows, unknown
 
 
 def _rows(part: VectorPart, pieces: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -29,7 +29,8 @@ class FakeExtractor:
     """An Extractor without a model: each word is a token, and its feature is its length."""
 
     width, per_token = 1, True
-    model = types.SimpleNamespace(tokenizer=types.SimpleNamespace(pieces=['w']))
+    model = types.SimpleNamespace(tokenizer=types.SimpleNamespace(pieces=['w'], family='symbols'))
+    unknown = np.array([3, 100, 1, 0])
     runner = types.SimpleNamespace(model=model, max_length=8)
 
     def __init__(self, name: str = ''):
@@ -44,7 +45,8 @@ class FakeExtractor:
         self.computed += len(items)
         zeros = np.zeros(len(features), np.int32)
         arrays = {'ids': zeros, 'segments': zeros, 'starts': zeros, 'ends': zeros}
-        return {'lengths': np.int32([*map(len, words)]), 'features': features, **arrays}
+        lengths = np.int32([*map(len, words)])
+        return {'lengths': lengths, 'unknown': self.unknown, 'features': features, **arrays}
 
 
 class FakePooledExtractor(FakeExtractor):
@@ -56,7 +58,7 @@ class FakePooledExtractor(FakeExtractor):
         lengths = np.int32([len(item.values[0]) if isinstance(item, Row) else 0 for item in items])
         self.computed += len(items)
         features = np.where(lengths > 0, lengths - 4, np.nan)[:, None] * np.arange(1, 9, dtype=np.float32)
-        return {'lengths': lengths, 'features': features.astype(np.float32)}
+        return {'lengths': lengths, 'unknown': self.unknown, 'features': features.astype(np.float32)}
 
 
 def extract_in(tmp_path: pathlib.Path):

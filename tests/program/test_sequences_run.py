@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import safetensors.numpy
-from running import SMALL, Program, copy_workdir, rows
+from running import EXTRACT, SMALL, Program, copy_workdir, rows
 
 from bertjax.pretrain.vocabulary import load_configured_tokenizer
 
@@ -95,3 +95,19 @@ def test_mistakes_with_sequences_are_errors(program: Program, data: pathlib.Path
     assert 'the vocabulary of the ids in the corpus' in line
     line = program.error(*train, '--config.vocab.family=wordpiece', **RECIPE)
     assert 'config.vocab.family: found wordpiece with config.corpus_options.format=symbols, expected symbols' in line
+
+
+@pytest.mark.slow
+def test_records_of_unknown_symbols_are_reported(program: Program, codes_run: pathlib.Path, tmp_path: pathlib.Path):
+    """Without spaces, a sequence is a single symbol that the vocabulary lacks."""
+    texts = [f'g{i % 4}.{i % 9}{" " * (i < 30)}g{i % 4}.{i % 7}' for i in range(40)]
+    table = [f'{text}\t{"ab"[i % 2]}' for i, text in enumerate(texts)]
+    (tmp_path / 'train.tsv').write_text('\n'.join(['text\tlabel', *table]))
+    (tmp_path / 'dev.tsv').write_text('\n'.join(['text\tlabel', *table[:20]]))
+    (tmp_path / 'texts.txt').write_text('\n'.join(texts))
+    note = '14.3% of the pieces are [UNK], and 10 of 40 records are only [UNK]: separate symbols by spaces, '
+    classify = (f'--config.init={codes_run}', f'--config.data={tmp_path}', '--config.epochs=1', '--config.seq_len=16')
+    out = program.run(f'--workdir={tmp_path}/run', *classify, recipe='configs/classify.py', small=False).stdout
+    assert f'train: {note}' in out and out.count('of the pieces') == 1  # dev has no unknown symbols
+    out = program.run(f'--workdir={codes_run}', f'--config.input={tmp_path}/texts.txt', **EXTRACT).stdout
+    assert f'\n{note}' in out
