@@ -12,6 +12,7 @@ from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile
 from bertjax.finetune.results import json_lines, merge_answers
+from bertjax.inference.encode import describe_full
 from bertjax.inference.fill_request import FillRequest, answer_table
 from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, make_columns, split_chunks
 from bertjax.inference.overwrite_guard import ResultFiles
@@ -102,17 +103,21 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
     for partial in files.target.parent.glob('.*.tmp-*'):  # incomplete files of a killed run
         partial.unlink()
     scores: list[dict[str, Any]] = []
+    longest, full = request.runner.max_length, 0
     with AtomicFile(files.target) as file, show_progress('texts', total - blank, lines=True) as advance:
         for items in split_chunks(source.items(quiet=True), _CHUNK):
             answers = request.answers(items, advance)
             if ask == 'score':
                 scores.append(corpus_score(answers))
+                full += sum(answer['tokens'] == longest - 2 for answer in answers)  # without [CLS] and [SEP]
             file.write(json_lines(merge_answers(items, answers)).encode())
     if blank:
         print(f'{blank:,} of {total:,} texts are blank; the output marks them as skipped')
+    if full:
+        print(describe_full(full, longest))
     print(files.target)
     if ask == 'score':
         total_score = corpus_score(scores)
-        files.write_facts(**total_score)
+        files.write_facts(**total_score, longest=longest, full=full)
         _print(request, [{'text': source.path, **total_score}])
         print(files.facts)

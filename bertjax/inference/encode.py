@@ -215,6 +215,11 @@ def build_sequences(
     return text_features(texts, pairs, None, tokenizer, seq_len=max_length, long='truncate', stride=0)
 
 
+def describe_full(full: int, max_length: int) -> str:
+    """Returns a message that `full` texts have `max_length` tokens, so that they may have been truncated."""
+    return f'{full:,} texts have {max_length} tokens, the maximum: longer texts were truncated'
+
+
 def token_spans(
     tokenizer: Tokenizer, features: Features, texts: Sequence[str], pairs: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,7 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.inference import feature_files
-from bertjax.inference.encode import Encoding, build_sequences, encode, token_spans
+from bertjax.inference.encode import Encoding, build_sequences, describe_full, encode, token_spans
 from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, nonblank_texts, split_chunks
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
 from bertjax.inference.runner import Runner
@@ -282,7 +282,7 @@ class Extraction:
         if self._blank:
             yield f'{self._blank:,} of {self._rows:,} texts are blank: they have rows, but no features'
         if full:
-            yield f'{full:,} texts have {longest} tokens, the maximum: longer texts were truncated'
+            yield describe_full(full, longest)
         yield from describe_unknown(unknown, self.extractor.runner.model.tokenizer)
         yield f'features of {self._rows:,} texts, width {self.extractor.width}, {tokens:,} tokens read'
         yield ', '.join(map(str, [*self._files, self._metadata_path]))

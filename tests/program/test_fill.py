@@ -178,12 +178,16 @@ def test_files_are_answered_line_by_line(program: Program, trained, tmp_path, be
     joint = rows(tmp_path / 'fill' / 'lines.jointly.jsonl')
     assert joint[2]['filled'] == bert.fill(TEXTS[1], jointly=True)['text']
     out = run_fill(
-        program, trained, tmp_path, f'--config.input={records}', '--config.fill.field=body', argument=':score'
-    )
+        program, trained, tmp_path, f'--config.input={records}', '--config.fill.field=body', '--config.max_length=8',
+        argument=':score',
+    )  # fmt: skip
     scores = rows(tmp_path / 'fill' / 'records.score.jsonl')
+    full = [row['tokens'] for row in scores].count(6)
+    assert full and f'{full} texts have 8 tokens, the maximum: longer texts were truncated' in out
     assert [row['n'] for row in scores] == [0, 1, 2]
     total = json.loads((tmp_path / 'fill' / 'records.score.json').read_text())
     assert total['texts'] == 3 and total['tokens'] == sum(row['tokens'] for row in scores)
+    assert (total['longest'], total['full']) == (8, full)
     assert total['log_likelihood'] == pytest.approx(sum(row['log_likelihood'] for row in scores))
     assert total['perplexity'] == pytest.approx(math.exp(-total['log_likelihood'] / total['tokens']))
     assert 'word perplexity' in out
