@@ -5,6 +5,8 @@ import functools
 import itertools
 import math
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -157,6 +159,14 @@ class Finetuning(Experiment):
             f'{settings.schedule.name}, warm-up {settings.warmup_fraction:.1%}{decay}',
             self._describe_rows(),
         ]
+        # The export that gives the weights may be in a workdir of a pre-training.
+        pretrained = read_json_or_none(pathlib.Path(data.source).parent.parent / 'config.json', _pretrained_length)
+        longest = int(self._train.features.lengths.max())
+        if encoder.position == 'learned' and pretrained and longest > pretrained:
+            lines.append(
+                f'warning: rows have up to {longest} tokens, but those of the pre-training had {pretrained}, so the '
+                f'embeddings of later positions are random: set --config.seq_len={pretrained}, or pre-train longer rows'
+            )
         intervals = self.settings.eval_every, self.settings.checkpoint_every
         period = math.lcm(*intervals)
         start, end = [0, *self._stage_ends][-2:]  # of the last stage
@@ -182,6 +192,12 @@ class Finetuning(Experiment):
         rows = ' and '.join(f'{rows} rows of {length}' for rows, length in layout.row_groups)
         sequences = f'{len(layout.slots)} sequences, {layout.mean_length:.1f} positions each, in {rows}'
         return f'packed: {sequences}; {self.packing.reason}'
+
+
+def _pretrained_length(facts: Mapping[str, Any]) -> int:
+    """Returns the longest row of a pre-training in tokens, from its config; 0 if it continues another model."""
+    lengths = [phase['seq_len'] or facts['seq_len'] for phase in facts['phases']]
+    return 0 if facts['init'] else max(lengths, default=facts['seq_len'])
 
 
 def _recorded_rows(folder: pathlib.Path) -> tuple[int, str]:

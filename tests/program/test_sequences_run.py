@@ -111,3 +111,16 @@ def test_records_of_unknown_symbols_are_reported(program: Program, codes_run: pa
     assert f'train: {note}' in out and out.count('of the pieces') == 1  # dev has no unknown symbols
     out = program.run(f'--workdir={codes_run}', f'--config.input={tmp_path}/texts.txt', **EXTRACT).stdout
     assert f'\n{note}' in out
+
+
+@pytest.mark.slow
+def test_rows_beyond_the_trained_positions_are_reported(
+    program: Program, codes_run: pathlib.Path, tmp_path: pathlib.Path
+):
+    table = [f'{" ".join(f"g{i % 4}.{j % 9}" for j in range(50))}\t{"ab"[i % 2]}' for i in range(20)]
+    (tmp_path / 'train.tsv').write_text('\n'.join(['text\tlabel', *table]))
+    flags = (f'--config.init={codes_run}', f'--config.data={tmp_path}', '--config.steps=1', '--config.export=False')
+    for length, warns in ((64, True), (32, False)):
+        run = (f'--workdir={tmp_path}/{length}', f'--config.seq_len={length}')
+        out = program.run(*flags, *run, recipe='configs/classify.py', small=False).stdout
+        assert ('rows have up to 52 tokens, but those of the pre-training had 32, ' in out) == warns
