@@ -1,6 +1,7 @@
 """Loads a tokenizer of any family from a file or directory."""
 
 import itertools
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -103,9 +104,10 @@ def _from_vocab(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
     if kinds != [*_BASIC_KINDS.values()]:
         fix = 'use a model with a tokenizer.json'
         raise UserError(str(file), f'the word and subword tokenizers {", ".join(map(str, kinds))}', "BERT's", fix)
-    # As in transformers, only \n, \r\n and \r end a line; U+0085 and U+2028 are ordinary characters.
+    # As in transformers, only \n, \r\n and \r end a line, and white space after a piece, also U+0085 and U+2028, is not
+    # part of it. A piece of white space alone, which no text contains, stays, because the ids count the lines.
     lines = _read_text(file).replace('\r\n', '\n').replace('\r', '\n').split('\n')
-    pieces = lines[:-1] if lines[-1] == '' else lines
+    pieces = [_FINAL_SPACE.sub('', line) or line for line in (lines[:-1] if lines[-1] == '' else lines)]
     names = _special_names(config, pieces)
     check_pieces(pieces, str(file), names)  # checked before bert_settings, whose dictionary removes repetitions
     lowercase = config.get('do_lower_case')
@@ -265,6 +267,7 @@ def _read_bytes(file: epath.Path) -> bytes:
     return read_bytes(file, 'a vocabulary', _FIX, max_bytes=MAX_SETTINGS_BYTES)
 
 
+_FINAL_SPACE = re.compile(r'[^\S\x1c-\x1f]+$')  # the white space of Unicode, to which Python adds four controls
 _ADDED = 'added_tokens.json'  # {token: id}
 # The default flags of an added token.
 _FLAGS = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'special'), False) | {'normalized': True}

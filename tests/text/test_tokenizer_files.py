@@ -26,7 +26,7 @@ def vocab(*pieces: str) -> bytes:
         ('vocab.txt', b'', ['empty']),
         ('vocab.txt', vocab(*SPECIAL[:4], 'a'), ['[MASK]', 'without']),
         ('vocab.txt', vocab('the', 'of'), ['[PAD] [UNK] [CLS] [SEP] [MASK]']),
-        ('vocab.txt', vocab(*SPECIAL, 'a', 'b', 'a'), ['vocab.txt:8', "'a'", 'entry 6']),
+        ('vocab.txt', vocab(*SPECIAL, 'a', 'b', 'a\t'), ['vocab.txt:8', "'a'", 'entry 6']),
         ('vocab.txt', vocab(*SPECIAL, 'a', '', 'b'), ['vocab.txt:7', 'blank']),
         ('vocab.txt', b'\x89PNG\r\n\x1a\n\xff\xfe', ['UTF-8']),
         ('vocab.txt', b'[PAD]\n\0\0\0', ['binary']),
@@ -48,6 +48,15 @@ def test_invalid_files_are_errors(tmp_path, name, data, words):
         assert name in error.value.where and error.value.fix
         for word in words:
             assert word in str(error.value)
+
+
+def test_white_space_after_a_piece_is_not_part_of_it(tmp_path):
+    pieces = ['the ', 'covid\t', 'city\u3000', 'a\u2028', 'b\x85', 'c\x1c', '\u3000', 'd']
+    (tmp_path / 'vocab.txt').write_bytes(vocab(*SPECIAL, *pieces))
+    text = 'The covid city a b c d'
+    ids = load_tokenizer(tmp_path / 'vocab.txt').encode([text])[0].tolist()
+    theirs = AutoTokenizer.from_pretrained(tmp_path, tokenizer_type='bert')
+    assert ids == theirs(text, add_special_tokens=False)['input_ids'] == [5, 6, 7, 8, 9, 1, 12]
 
 
 @pytest.mark.parametrize('number', [2**31, 10**300, -1, 1.0, True])
