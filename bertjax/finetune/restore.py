@@ -36,7 +36,7 @@ from bertjax.tasks.reading.splits import STEMS
 from bertjax.training.setup import Setup
 from bertjax.training.state import put_params
 from bertjax.workdir.exports import exported_model
-from bertjax.workdir.files import check_kind, read_recorded_config, read_recorded_results, read_recorded_task
+from bertjax.workdir.files import has_task_file, read_recorded_config, read_recorded_results, read_recorded_task
 from bertjax.workdir.lock import exported_trial, has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import load_workdir_tokenizer
@@ -141,9 +141,8 @@ def merge_task_file(config: ConfigDict, command_line_keys: Collection[str] = ())
     """
     path = pathlib.Path(huggingface_directory(config.init)) / TASK_FILE
     facts = read_json_or_none(path, lambda facts: {'task': {**facts['task']}, 'seq_len': facts['seq_len']})
-    if facts is None:
+    if facts is None or not has_task_file(path, config.task.kind):
         return config
-    check_kind(facts['task'], config.task.kind, path)
     merged, new, recorded = config.copy_and_resolve_references(), flatten(config), flatten(facts)
     for name, key in config_keys(config).items():
         is_of_model = key.trained is Trained.SAME or name in _ANSWER_OPTIONS
@@ -285,10 +284,10 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
         fix = 'fine-tune first, or name a fine-tuned model with --config.init'
         raise UserError('--workdir', f'no model in {folder}', 'the workdir of a fine-tuning run', fix)
     source = (exported or folder) if has_model else pathlib.Path(huggingface_directory(settings.init))
-    task_file = next((f / TASK_FILE for f in (folder, source) if (f / TASK_FILE).is_file()), None)
+    files = (f / TASK_FILE for f in (folder, source))
+    task_file = next((file for file in files if has_task_file(file, settings.task['kind'])), None)
     facts = read_recorded_task(task_file, settings.build_task()) if task_file else None
     if facts:
-        check_kind(facts['task'], settings.task['kind'], task_file)
         choices = {name: getattr(settings.model, name) for name in fields_of(FieldKind.EXECUTION)}
         encoder = BertConfig(**{**facts['encoder'], **choices})
     else:

@@ -7,7 +7,7 @@ from typing import Any
 from bertjax.config.check import check_recorded
 from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
-from bertjax.files.small_files import read_json_object
+from bertjax.files.small_files import read_json_object, read_json_or_none
 from bertjax.model.config import BertConfig
 from bertjax.tasks.registry import options
 from bertjax.tasks.task import Task
@@ -67,6 +67,21 @@ def check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
     if task.get('kind') != kind:
         expected = f'{task.get("kind")!r}, as in {path}'
         raise UserError('config.task.kind', repr(kind), expected, 'give the recipe of this model')
+
+
+def has_task_file(path: pathlib.Path, kind: str) -> bool:
+    """Returns whether there is a task.json, except in a copy of another program's model for another kind of task.
+
+    The kind in such a copy, which is unfinished, only follows from the head, and several kinds have the same head. As
+    with the original, the head must then fit the task. Raises the error of `check_kind` for other models.
+    """
+    facts = read_json_or_none(path, lambda facts: {**facts['task'], 'finished': facts.get('finished', True)})
+    if facts is None:  # `read_recorded_task` reports a damaged file
+        return path.is_file()
+    if facts.get('kind') != kind and not facts['finished']:
+        return False
+    check_kind(facts, kind, path)
+    return True
 
 
 def read_recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import pathlib
 import shutil
 
 import pytest
-from running import Program, copy_workdir
+from running import GLUE, Program, copy_workdir, results
 
 import bertjax
 
@@ -51,6 +51,26 @@ def test_a_reordered_head_is_saved_with_the_names_of_its_outputs(tuned: pathlib.
     assert bertjax.load(tmp_path / 'saved').classify(*pair) == bert.classify(*pair)
     bert.save(tmp_path / 'orbax', format='orbax')
     assert not caplog.records  # Orbax warns about its own options
+
+
+def test_a_copy_of_a_foreign_classifier_is_evaluated_as_the_original(
+    program: Program, tuned: pathlib.Path, rte: pathlib.Path, tmp_path: pathlib.Path
+):
+    """A folder of transformers names the outputs of its head, in any order, but not the task."""
+    source, copies = tmp_path / 'source', tmp_path / 'copies'
+    shutil.copytree(tuned / 'export' / 'hf', source)
+    (source / 'task.json').unlink()
+    config = json.loads((source / 'config.json').read_text())
+    names = [*config['id2label'].values()][::-1]
+    config |= {'id2label': dict(enumerate(names)), 'label2id': {name: i for i, name in enumerate(names)}}
+    (source / 'config.json').write_text(json.dumps(config))
+    program.run(f'--workdir={copies}', f'--config.init={source}', '--config.convert.formats=hf,orbax,google', **CONVERT)
+    flags, figures = ('--config.run=evaluate', f'--config.data={rte}'), []
+    for i, init in enumerate([source, *(copies / 'export' / name for name in ('hf', 'orbax', 'google'))]):
+        program.run(f'--workdir={tmp_path / str(i)}', f'--config.init={init}', *flags, **GLUE)
+        figures.append(results(tmp_path / str(i))['splits'])
+    assert figures == figures[:1] * 4
+    assert figures[0]['dev']['accuracy'] != pytest.approx(results(tuned)['splits']['dev']['accuracy'])  # reversed
 
 
 @pytest.mark.slow

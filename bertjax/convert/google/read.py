@@ -13,7 +13,7 @@ from bertjax.convert.huggingface.config import from_json
 from bertjax.convert.huggingface.families import BERT, FIELDS
 from bertjax.convert.source import CheckpointSource, StoredTensor
 from bertjax.errors import UserError
-from bertjax.files.small_files import read_bytes, read_json_object
+from bertjax.files.small_files import read_bytes, read_json_object, read_json_or_none
 
 CONFIG = 'bert_config.json'
 NAME = 'bert_model.ckpt'  # The name of the published checkpoints.
@@ -45,6 +45,9 @@ def read(path: epath.Path) -> CheckpointSource:
     heads = {name: shape for name, shape in heads.items() if shape}
     if heads:
         values |= {'architectures': [*heads], 'num_labels': next(iter(heads.values()))[0]}
+        # bert_config.json has no names of the outputs, but the task.json of an export has them.
+        names = read_json_or_none(folder / 'task.json', lambda facts: dict(enumerate(facts['learned']['labels'])))
+        values |= {'id2label': names} if names else {}
     names = [name for name in bundle.shapes if not is_slot(name)]
     slots = len(bundle.shapes) - len(names)
     return CheckpointSource(
