@@ -2,6 +2,7 @@
 
 import pathlib
 import shlex
+from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
@@ -9,22 +10,24 @@ from bertjax.config.verb import Verb
 from bertjax.files.paths import display_path
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer
+from bertjax.pretrain.vocabulary import check_lowercase
 from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb(needs='corpus', teacher=False, devices=False)
 
 
-def run(config: ConfigDict, workdir: str) -> None:
+def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> None:
     """Builds the token store WORKDIR/store. Trains a vocabulary first if none exists for this text.
 
     A mixture of corpora has a store for each corpus, in WORKDIR/store/0, WORKDIR/store/1 and so on.
 
     Raises:
-      UserError: There is no text, config.vocab has words or too many unused pieces for a new vocabulary, or the store
-        was made with another tokenizer. Or the text is malformed, and config.corpus_options.strict is set.
+      UserError: There is no text, config.vocab does not fit the new or existing vocabulary, or the store was made with
+        another tokenizer. Or the text is malformed, and config.corpus_options.strict is set.
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
     settings.check_new_vocabulary()
+    check_lowercase(settings, flag_keys)
     with lock_workdir(folder):
         tokenizer = prepare_tokenizer(settings, folder)
         stores = prepare_stores(settings, folder, tokenizer)

@@ -17,6 +17,7 @@ from bertjax.pretrain.budget_choice import split_batch
 from bertjax.pretrain.run import Pretraining, prepare_inputs
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining
+from bertjax.pretrain.vocabulary import check_lowercase
 from bertjax.pretrain.warm_start import with_architecture, with_existing_vocabulary
 from bertjax.training.distillation import NO_TEACHER
 from bertjax.training.health.gradient_check import training_devices
@@ -44,8 +45,10 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     settings = with_architecture(pretraining_settings(config), folder, flag_keys)
     settings.check()
     check_push_to(settings.push_to, settings.formats)
-    if settings.init and not has_checkpoints(folder):
-        huggingface_directory(settings.init)  # raises if there is no such model
+    if not has_checkpoints(folder):
+        if settings.init:
+            huggingface_directory(settings.init)  # raises if there is no such model
+        check_lowercase(settings, flag_keys)
     mesh = make_mesh(settings.mesh_axes, training_devices())
     settings.check_memory(mesh)
     if not settings.budget:  # a budget chooses the batch

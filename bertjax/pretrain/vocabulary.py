@@ -5,7 +5,7 @@ import contextlib
 import functools
 import itertools
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from bertjax.corpus.beam import check_beam
@@ -23,6 +23,7 @@ from bertjax.text.special import special_layout
 from bertjax.text.symbols import build_symbols, count_symbols, read_symbols
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import MAX_WORDS, build_sentencepiece, build_wordpiece, count_words, train_byte_bpe
+from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import save_tokenizer
 
 CANDIDATES = 'candidates.txt'
@@ -124,6 +125,20 @@ def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tok
         if path.suffix not in ('.json', '.model') and (path.is_file() or path.suffix == '.txt'):
             return read_symbols(path)
     return load_tokenizer(source)
+
+
+def check_lowercase(settings: PretrainingSettings, flag_keys: Collection[str]) -> None:
+    """Raises a UserError if the user sets config.vocab.lowercase, but an existing vocabulary contradicts it.
+
+    The value of a recipe is for a new vocabulary. `flag_keys` are the config keys that the user set.
+    """
+    source = settings.tokenizer or settings.init
+    if source and 'vocab.lowercase' in flag_keys:
+        directory = settings.tokenizer or huggingface_directory(settings.init)
+        lowercase = load_configured_tokenizer(settings, directory).lowercase
+        if lowercase != settings.vocab.lowercase:
+            fix = 'leave it out, or set do_lower_case in the tokenizer_config.json beside a vocab.txt'
+            raise UserError('config.vocab.lowercase', str(not lowercase), f'{lowercase}, as in {source}', fix)
 
 
 def add_words(tokenizer: Tokenizer, path: str) -> Tokenizer:

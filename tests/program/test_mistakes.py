@@ -3,6 +3,7 @@
 import gzip
 import pathlib
 import re
+import shutil
 
 import pytest
 from running import Program, assert_one_line
@@ -269,6 +270,20 @@ def test_strict_corpus_names_file_and_line(program: Program, corpus: pathlib.Pat
         f'--workdir={tmp_path / "run"}', f'--config.corpus={broken}', '--config.corpus_options.strict=True'
     )
     assert 'broken.txt:2' in error and 'UTF-8' in error
+
+
+def test_a_case_that_an_existing_vocabulary_does_not_have_is_an_error(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    workdir, cased = f'--workdir={tmp_path / "run"}', '--config.vocab.lowercase=False'
+    for key, path in (('init', trained), ('tokenizer', trained / 'tokenizer')):
+        for verb in ('pretrain', 'corpus'):
+            line = program.error(workdir, f'--config.{key}={path}', f'--config.run={verb}', cased)
+            assert f'config.vocab.lowercase: found False, expected True, as in {path}; leave it out' in line
+    tokenizer = shutil.copytree(trained / 'tokenizer', tmp_path / 'cased')
+    (tokenizer / 'tokenizer_config.json').write_text('{"do_lower_case": false}')
+    program.run(workdir, f'--config.tokenizer={tokenizer}', '--config.run=corpus', cased)
+    program.run(workdir, f'--config.tokenizer={tokenizer}', '--config.run=corpus')  # the recipe says True
 
 
 def test_a_corpus_of_one_document_is_refused_for_pairs(program: Program, tmp_path: pathlib.Path):
