@@ -217,7 +217,11 @@ class Tokenizer:
     def _config(self, **settings: Any) -> dict[str, Any]:
         """Returns a tokenizer_config.json with the special tokens, BERT's inputs and `settings`."""
         keys = {'pad': PAD, 'unk': UNK, 'cls': CLS, 'sep': SEP, 'mask': MASK}
-        config = {f'{key}_token': self._names.get(token, token) for key, token in keys.items()}
+        config: dict[str, Any] = {f'{key}_token': self._names.get(token, token) for key, token in keys.items()}
+        special = (token['content'] for token in self._settings.get('added_tokens') or [] if token.get('special'))
+        others = [token for token in special if token not in config.values() and not is_unused(token)]
+        if others:  # transformers 4 expects another type for `extra_special_tokens`, the new name of this key
+            config['additional_special_tokens'] = others
         inputs = ['input_ids', 'token_type_ids', 'attention_mask']
         settings = settings or {'tokenizer_class': 'PreTrainedTokenizerFast', 'do_lower_case': self.lowercase}
         return {**config, 'model_input_names': inputs, 'model_max_length': 512, **settings}

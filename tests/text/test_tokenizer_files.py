@@ -170,6 +170,7 @@ def test_added_tokens_beside_the_vocabulary_are_read(tmp_path, file, place):
     assert load_tokenizer(tmp_path / 'again').encode([text])[0].tolist() == ids.tolist()
     theirs = AutoTokenizer.from_pretrained(tmp_path / 'again')
     assert theirs(text, add_special_tokens=False)['input_ids'] == ids.tolist()
+    assert '[e1]' in theirs.all_special_tokens  # as in the original; run_mlm never masks these
 
 
 @pytest.mark.parametrize('file', ['vocab.txt', 'tokenizer.json'])
