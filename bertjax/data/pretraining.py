@@ -12,6 +12,7 @@ from bertjax.data.hashing import Stream, hash_int, uniform
 from bertjax.data.masking import MaskOptions, mask_batch
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, check_split, draw_target_lengths
 from bertjax.data.plans import WALK_VERSION, load_plans, locate_in_plans
+from bertjax.text.special import is_unused
 from bertjax.text.tokenizer_base import Tokenizer
 
 # `report` measures lengths on at most this many examples, evenly spaced over a cycle.
@@ -64,7 +65,11 @@ class PretrainingExamples:
         self.split, self.vocabulary = split, vocabulary
         self.seq_len, self.max_predictions = seq_len, max_predictions
         self.pairs, self.masking = pairs, masking
-        self._allowed_ids = np.setdiff1d(np.arange(vocabulary.vocab_size), vocabulary.special_ids)
+        ids, special = np.arange(vocabulary.vocab_size), vocabulary.special_ids
+        self._allowed_ids = np.setdiff1d(ids, special)
+        # [UNK] is predicted, as in google-research/bert. The slots [unusedN] may be tokens of a corpus of ids.
+        other = [i for i in special.tolist() if i != vocabulary.unk_id and not is_unused(vocabulary.pieces[i])]
+        self._predictable = np.isin(ids, other, invert=True)
         check_split(split, pairs, seq_len)
         self.cache_dir = cache_dir
         self._walk_seed, self.phase_seed = seed, hash_int(seed, Stream.PHASE, phase)
@@ -112,6 +117,7 @@ class PretrainingExamples:
             mask_keys = slots.key + mask_cycle * self.cycle_length
         ranges = self._ranges(slots)
         arrays, maskable = rows.lay_out(self.split, ranges, self.seq_len, self.vocabulary)
+        maskable &= self._predictable[arrays['input_ids']]  # the text may contain names of special tokens
         is_causal = None
         if self.masking.causal_share:
             is_causal = uniform(self.phase_seed, Stream.CAUSAL, mask_keys) < self.masking.causal_share
@@ -166,7 +172,10 @@ class PretrainingExamples:
         }
 
     def lengths(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the numbers of real (not padding) and of maskable positions of each example, int64 [B] each."""
+        """Returns the numbers of real (not padding) and of maskable positions of each example, int64 [B] each.
+
+        The second number includes special tokens of the text, so it is an upper bound.
+        """
         ranges = self._ranges(self._locate(indices))
         maskable = np.bincount(ranges.row, ranges.length, len(ranges.labels))
         return ranges.row_lengths(), maskable.astype(np.int64)

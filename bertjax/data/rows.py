@@ -176,8 +176,8 @@ def lay_out(
     [CLS] the type of the next token, and [SEP] the type of the previous token.
 
     Returns:
-      ({'input_ids', 'segment_ids', 'attention_mask'}: int32 [B, S], before masking; bool [B, S], whether a position may
-      be masked).
+      ({'input_ids', 'segment_ids', 'attention_mask'}: int32 [B, S], before masking; bool [B, S], whether a position has
+      a token of the split).
     """
     row, column, start, length = ranges.row, ranges.column, ranges.start, ranges.length
     columns, ids = np.arange(seq_len), np.full((len(ranges.labels), seq_len), -1, np.int32)

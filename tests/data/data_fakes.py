@@ -34,6 +34,8 @@ class FakeVocabulary:
 
     def __init__(self, vocab_size: int = 1000):
         self.vocab_size = vocab_size
+        names = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *(f'[unused{i}]' for i in range(5))]
+        self.pieces = [*names, *map(str, range(10, vocab_size))]
         self.continues_word = (np.arange(vocab_size) % 3 == 0) & (np.arange(vocab_size) >= 10)
 
 

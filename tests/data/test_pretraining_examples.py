@@ -10,7 +10,7 @@ import pytest
 from data_fakes import MemorySplit, synthetic_split
 from example_source import documents_of, source_of
 
-from bertjax.data.masking import MaskOptions
+from bertjax.data.masking import UNITS, MaskOptions
 from bertjax.data.pairs import MODES, PairOptions
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
@@ -50,7 +50,7 @@ def unmasked(batch):
 
 
 @pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('unit', ['token', 'word', 'span'])
+@pytest.mark.parametrize('unit', UNITS)
 @pytest.mark.parametrize('static', [False, True])
 def test_an_example_is_the_same_in_any_batch(small, vocabulary, mode, unit, static):
     masking = MaskOptions(unit=unit, static=static)
@@ -62,6 +62,14 @@ def test_an_example_is_the_same_in_any_batch(small, vocabulary, mode, unit, stat
         assert equal(alone, {name: x[some] for name, x in together.items()})
     # Another object, as on another host, gives the same examples.
     assert equal(examples_of(small, vocabulary, mode=mode, masking=masking).batch(n), together)
+
+
+@pytest.mark.parametrize('unit', UNITS)
+def test_special_tokens_in_the_text_are_not_predicted(vocabulary, unit):
+    """A text may contain their names. As in google-research/bert, [UNK] is predicted."""
+    split = MemorySplit([[[20, 4, 21, 22, 0, 23, 2, 1, 3, 24, 7]] * 6] * 8)
+    batch = examples_of(split, vocabulary, most=40, masking=MaskOptions(rate=0.5, unit=unit)).batch(np.arange(50))
+    assert {*batch['masked_ids'][batch['masked_weights'] > 0].tolist()} == {vocabulary.unk_id, 7, *range(20, 25)}
 
 
 def test_rows_of_one_sentence(small, vocabulary, tmp_path):
