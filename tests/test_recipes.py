@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from bertjax import usage
 from bertjax.config.check import check_ranges, config_keys
-from bertjax.config.files import load_recipe
+from bertjax.config.files import find_recipe, load_recipe
 from bertjax.config.inference import INFERENCE_KEYS
 from bertjax.config.plain import flatten, to_plain
 from bertjax.config.schema import keys_of
@@ -136,6 +136,22 @@ def test_the_keys_and_verbs_that_are_suggested_exist():
             nearest_name(name, known - {name}) == ours[0] and nearest_name(f'model.{name}', known - {name}) == ours[0]
         )
     assert all(set(verbs) <= {*usage.verbs()} for verbs in VERBS.values())
+
+
+@pytest.mark.parametrize(
+    ('recipe', 'names'),
+    [
+        ('pretrain_tiny', {'train_file': 'corpus', 'validation_file': 'heldout_texts', 'dupe_factor': 'pair_plans'}),
+        ('pretrain_tiny', {'do_whole_word_mask': 'masking.unit', 'do_lower_case': 'vocab.lowercase', 'num_labels': ''}),
+        ('glue', {'train_file': 'data', 'do_lower_case': 'tokenizer', 'do_eval': 'run', 'line_by_line': ''}),
+        ('classify', {'test_file': 'task.test', 'num_labels': 'task.labels', 'metric_for_best_model': 'task.metric'}),
+        ('ner', {'text_column_name': 'task.words', 'label_column_name': 'task.tags', 'metric_for_best_model': ''}),
+        ('squad', {'validation_file': 'task.dev_file', 'load_best_model_at_end': 'use_checkpoint'}),
+    ],
+)
+def test_the_equivalent_of_a_name_depends_on_the_recipe(recipe: str, names: dict[str, str]):
+    known = flatten(load_recipe(find_recipe(recipe)))
+    assert {name: nearest_name(name, known) for name in names} == names
 
 
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda path: path.stem)

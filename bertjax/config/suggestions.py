@@ -7,19 +7,20 @@ from collections.abc import Iterable, Mapping
 # scripts) and google-research/bert. The suggestion is the first name in bertjax that the recipe has.
 _KEYS = {
     'batch_size': 'eval_batch_size per_device_train_batch_size train_batch_size',
-    'checkpoint_every': 'save_steps save_strategy',
+    'checkpoint_every': 'save_checkpoints_steps save_steps save_strategy',
     'checkpoint_keep': 'save_total_limit',
+    'corpus data': 'data_dir dataset_name train_file',
     'corpus input': 'input_file',
     'corpus_options.workers': 'preprocessing_num_workers',
-    'data corpus': 'data_dir dataset_name train_file',
     'epochs': 'num_epochs num_train_epochs',
     'eval_batch_size batch_size': 'per_device_eval_batch_size',
     'eval_every': 'eval_steps eval_strategy evaluation_strategy',
     'grad_accum_steps': 'gradient_accumulation_steps',
-    'init': 'init_checkpoint model_name model_name_or_path model_path pretrained_model_name_or_path',
+    'init': 'bert_config_file init_checkpoint model_name model_name_or_path model_path pretrained_model_name_or_path',
     'learning_rate': 'lr',
     'log_every': 'logging_steps',
     'masking.rate': 'masked_lm_prob mlm_probability',
+    'masking.unit': 'do_whole_word_mask',
     'max_eval_records': 'max_eval_samples',
     'max_predictions': 'max_predictions_per_seq',
     'max_train_records': 'max_train_samples',
@@ -41,23 +42,31 @@ _KEYS = {
     'optimizer.eps': 'adam_epsilon',
     'optimizer.name': 'optim',
     'optimizer.weight_decay': 'weight_decay',
+    'pair_plans': 'dupe_factor',
+    'pairs.mode': 'line_by_line',
     'patience': 'early_stopping_patience',
     'push_to': 'hub_model_id',
+    'run': 'do_eval do_predict do_train',
     'schedule.name': 'lr_scheduler_type',
     'seq_len': 'max_length',
     'seq_len max_length': 'block_size max_len max_seq_len max_seq_length',
     'steps': 'max_steps num_steps num_train_steps',
-    'task.label': 'label_column_name',
+    'task.dev task.dev_file heldout_texts data': 'validation_file',
+    'task.label task.tags': 'label_column_name',
+    'task.labels': 'num_labels',
     'task.max_answer': 'max_answer_length',
     'task.max_query': 'max_query_length',
+    'task.metric': 'metric_for_best_model',
     'task.n_best': 'n_best_size',
     'task.stride': 'doc_stride',
     'task.task': 'task_name',
-    'task.text_a corpus_options.text_key': 'text_column',
+    'task.test task.test_file heldout_texts data': 'test_file',
+    'task.text_a task.words corpus_options.text_key': 'text_column text_column_name',
     'tokenizer': 'tokenizer_name vocab_file',
     'tracker': 'report_to',
     'tracker_run': 'run_name',
-    'vocab.lowercase': 'do_lower_case',
+    'use_checkpoint': 'load_best_model_at_end',
+    'vocab.lowercase tokenizer': 'do_lower_case',
     'vocab.size': 'vocab_size',
     'warmup_fraction': 'warmup_proportion warmup_ratio warmup_steps',
 }
@@ -96,9 +105,10 @@ def nearest_name(
     """
     known = list(known)
     tail = name.rpartition('.')[2]
-    near = [ours for ours in others.get(tail.lower().replace('-', '_'), ()) if ours in known]
-    if not near:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=similarity)
+    equivalents = others.get(tail.lower().replace('-', '_'))
+    if equivalents:  # if the recipe has none of them, a similar name would mean something else
+        return next((ours for ours in equivalents if ours in known), '')
+    near = difflib.get_close_matches(name, known, n=1, cutoff=similarity)
     if not near:  # compare only the last parts of the names, for `--config.widht`
         tails = {key.rpartition('.')[2]: key for key in known}
         near = [tails[match] for match in difflib.get_close_matches(tail, tails, n=1, cutoff=similarity)]
