@@ -182,6 +182,8 @@ def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenize
     pieces = _tokenizer_of_init(settings, directory, tokenizer, rows).vocab_size
     if pieces > rows:
         fix = f'resize the model with resize_token_embeddings({pieces}) of transformers'
+        if where == 'config.init':  # the only way for a folder of google-research/bert
+            fix += ', or restore its own vocabulary and give the longer one as config.tokenizer'
         raise UserError(where, f'{pieces} pieces', f'{rows}, as in {directory}', fix)
     return max(tokenizer.vocab_size, rows)
 

@@ -329,7 +329,7 @@ def test_embedding_rows_without_a_piece_are_kept(
     source.save_pretrained(start)
     line = program.error(f'--workdir={tmp_path / "3"}', *flags, **ADAPT)
     assert f'config.init: found {pieces} pieces, expected {pieces - 1}, as in {start}' in line
-    assert line.endswith(f'resize_token_embeddings({pieces}) of transformers')
+    assert f'resize_token_embeddings({pieces}) of transformers, or restore its own vocabulary and give the ' in line
 
 
 @pytest.mark.slow
