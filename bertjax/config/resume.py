@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from bertjax.config.check import COMPUTED_KEYS, config_keys
 from bertjax.config.plain import flatten
 from bertjax.config.pretraining import PhaseKeys
 from bertjax.config.schema import Change, Trained
+from bertjax.corpus.sources import AUTO, parse_mixture
+from bertjax.data.mixture import block_counts
 from bertjax.errors import UserError
 
 _SILENT = (Change.OUTPUT, Change.VERB)
@@ -16,8 +19,11 @@ _SILENT = (Change.OUTPUT, Change.VERB)
 _MADE_BY_TASK = ('fingerprints.data', 'fingerprints.labels', 'fingerprints.batches')
 # Prefixes of the keys that may change the batches of a task.
 BATCH_KEYS = ('data', 'task.', 'seq_len', 'max_padded_lengths', 'max_train_records', 'max_eval_records')
+_SMOOTHING = 'corpus_options.smoothing'
 _PHASE_DEFAULTS = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if field.name != 'steps'}
 START_WEIGHTS = ('init', 'embeddings')  # keys that name the weights at step 0
+# The keys that decide the parts of a mixture and their weights.
+MIXTURE_KEYS = ('data', 'corpus', 'corpus_options')
 
 
 def changed_keys(saved: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, tuple[Any, Any, Change]]:
@@ -27,13 +33,16 @@ def changed_keys(saved: Mapping[str, Any], current: Mapping[str, Any]) -> dict[s
     come after the keys from which the run computes them.
     """
     known, old, new = config_keys(current), flatten(saved), flatten(current)
-    changes = {}
+    changes, old_weights, weights = {}, _mixture_weights(old), _mixture_weights(new)
     for name in sorted({*old, *new}, key=lambda name: (name.startswith(COMPUTED_KEYS), name)):
         if old.get(name) != new.get(name):
             default = Change.STATE if name.startswith(COMPUTED_KEYS) else Change.RUN
             change = known[name].change if name in known else default
             if name.startswith('phases'):
                 change = Change.TRAINING  # also if the number of phases differs
+            # The paths of a mixture may change, but example n of other weights is another example.
+            if (name == 'corpus' and weights != old_weights) or (name == _SMOOTHING and AUTO in weights):
+                change = Change.STATE
             changes[name] = (old.get(name), new.get(name), change)
     return changes
 
@@ -53,8 +62,8 @@ def check_resume(
       A line for each reported change, such as `batch_size: 256 -> 512`.
 
     Raises:
-      UserError: A key with Change.STATE differs, such as the architecture. Or the run is finished, and a key with
-        Change.TRAINING differs. The error names the first such key.
+      UserError: A key with Change.STATE differs, such as the architecture, or the weights of a mixture differ. Or the
+        run is finished, and a key with Change.TRAINING differs. The error names the first such key.
     """
     reported, changes = [], changed_keys(saved, current)
     causes = [place_of(name) for name in changes if name.startswith(BATCH_KEYS)]
@@ -66,6 +75,7 @@ def check_resume(
         if change is Change.STATE or (finished and change is Change.TRAINING):
             found = _short(new, old) + (note if name in _MADE_BY_TASK else '')
             fix = 'restore the former value to continue, or start a new run in another --workdir'
+            fix += f' with --config.init={shlex.quote(where)}' if name in ('corpus', _SMOOTHING) else ''
             raise UserError(place_of(name), found, f'{_short(old, new)} as in the checkpoint in {where}', fix)
         if change not in _SILENT and not _is_unset_in_phase(name, old, new):
             effect = ' (no effect: the weights are those of the checkpoint)' if name in START_WEIGHTS else ''
@@ -97,6 +107,13 @@ def check_processes(configs: Sequence[Mapping[str, Any]]) -> None:
                 )
                 fix = 'start all processes with the same workdir, config, data and versions'
                 raise UserError(place_of(name), found, expected, fix)
+
+
+def _mixture_weights(config: Mapping[str, Any]) -> Sequence[int | str]:
+    """Returns the examples of each part of config.corpus in a block, or AUTO for each; [] without a mixture."""
+    parts = [] if config.get('data') or 'corpus' not in config else parse_mixture(config['corpus'])
+    weights = [weight for _, weight in parts]
+    return [] if len(weights) < 2 else weights if AUTO in weights else block_counts(weights).tolist()
 
 
 def _is_unset_in_phase(name: str, old: Any, new: Any) -> bool:

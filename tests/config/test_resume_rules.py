@@ -63,6 +63,34 @@ def test_a_change_of_a_key_that_the_state_depends_on_is_refused(saved, key, valu
     assert len(str(error.value)) < 250
 
 
+@pytest.mark.parametrize(
+    ('corpus', 'other', 'is_refused'),
+    [
+        ('old/a=0.7,b=0.3', 'new/a=7,b=3', False),
+        ('a=0.7,b=0.3', 'a=0.3,b=0.7', True),
+        ('a=1,b=1', 'a=auto,b=auto', True),
+        ('old/a=auto,b=auto', 'new/a=auto,b=auto', False),
+        ('a=1,b=1', 'a=1,b=1,c=1', True),
+        ('a=1,b=1', 'a', True),
+        ('a', 'new/a=1', False),
+    ],
+)
+@pytest.mark.parametrize('finished', [False, True])
+def test_a_mixture_keeps_its_parts_and_weights(saved, corpus, other, is_refused, finished):
+    expected = pytest.raises(UserError, match=r'config\.corpus: found .* with --config\.init=out')
+    with expected if is_refused else contextlib.nullcontext():
+        check_resume(changed(saved, 'corpus', corpus), changed(saved, 'corpus', other), 'out', finished=finished)
+
+
+def test_the_smoothing_of_a_mixture_by_size_is_kept(saved):
+    for corpus, lines in (('a=1,b=1', ['corpus_options.smoothing: 0.7 -> 0.1']), ('a=auto,b=auto', None)):
+        config = changed(saved, 'corpus', corpus)
+        with (
+            contextlib.nullcontext() if lines else pytest.raises(UserError, match=r'config\.corpus_options\.smoothing')
+        ):
+            assert check_resume(config, changed(config, 'corpus_options.smoothing', 0.1), 'out') == lines
+
+
 def test_changed_data_name_the_changed_options_of_the_task():
     config = to_plain(finetuning_config('embed')) | {'fingerprints': {'data': 'a' * 64}}
     other = changed(changed(config, 'fingerprints.data', 'b' * 64), 'task.query_prompt', 'query: ')
