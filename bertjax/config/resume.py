@@ -142,12 +142,12 @@ def place_of(name: str) -> str:
 def _short(value: Any, other: Any) -> str:
     """Returns `value` as text. A text of more than 24 characters is cut to 16 characters.
 
-    If both values begin with the same 16 characters, the cut text begins at the first difference from `other`.
+    If both values begin with the same 16 characters, the cut text has the first difference from `other`.
     """
     text = str(value)
     if len(text) <= 24:
         return text or "''"
     common = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(text, str(other), strict=False))
     common_length = len(list(common))
-    start = common_length if common_length >= 16 else 0
+    start = min(common_length, len(text) - 16) if common_length >= 16 else 0
     return ('…' if start else '') + text[start : start + 16] + ('…' if start + 16 < len(text) else '')

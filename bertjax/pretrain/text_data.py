@@ -6,6 +6,8 @@ import pathlib
 import shlex
 from collections.abc import Sequence
 
+from bertjax.config.plain import to_plain
+from bertjax.config.resume import MIXTURE_KEYS, check_resume
 from bertjax.corpus.beam import check_beam
 from bertjax.corpus.build import build_store
 from bertjax.corpus.identity import describe_difference, read_readings, with_current_files
@@ -17,6 +19,7 @@ from bertjax.corpus.store import TokenStore, open_store, read_manifest
 from bertjax.data.mixture import BLOCK, block_counts
 from bertjax.errors import UserError, printable
 from bertjax.files.paths import display_path, real_path
+from bertjax.files.small_files import read_json_or_none
 from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.vocabulary import add_words, load_configured_tokenizer, train_vocabulary
@@ -152,10 +155,11 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
 
     Raises:
       UserError: There is no text, or a store was built with another tokenizer. Or the text is malformed, and
-        config.corpus_options.strict is set.
+        config.corpus_options.strict is set. Or the run in the workdir has another mixture.
     """
     if settings.data or not is_primary():
         return open_stores(settings, workdir, tokenizer, verify=is_primary())
+    _check_same_mixture(settings, workdir)
     specs, weights = zip(*parse_mixture(settings.corpus), strict=True)
     if AUTO not in weights:
         _print_shares(specs, weights)
@@ -186,6 +190,15 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
     if AUTO in weights:
         _print_shares(specs, [store.weight for store in stores])
     return stores
+
+
+def _check_same_mixture(settings: PretrainingSettings, workdir: pathlib.Path) -> None:
+    """Refuses another mixture than that of the checkpoints, before the stores of its new parts are built."""
+    if has_checkpoints(workdir):
+        current = {name: value for name, value in to_plain(settings).items() if name in MIXTURE_KEYS}
+        recorded = read_json_or_none(workdir / 'config.json', lambda facts: {name: facts[name] for name in current})
+        if recorded:
+            check_resume(recorded, current, str(workdir))
 
 
 def _print_shares(specs: Sequence[str], weights: Sequence[float]) -> None:

@@ -174,6 +174,9 @@ def test_long_values_are_shown_where_they_differ(saved):
         check_resume(saved, changed(saved, 'fingerprints.store', other), 'out')
     assert error.value.found == '…' + 'd' * 16 + '…'
     assert error.value.expected.startswith('…' + 'c' * 16 + '…')
+    parts = 'texts/german.txt=1,texts/english.txt=1'
+    with pytest.raises(UserError, match=r'found …,texts/russian\..*…, expected …ts/english.txt=1 as in'):
+        check_resume(changed(saved, 'corpus', parts), changed(saved, 'corpus', f'{parts},texts/russian.txt=1'), 'out')
 
 
 @pytest.mark.parametrize(

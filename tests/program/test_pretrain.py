@@ -247,3 +247,17 @@ def test_each_corpus_of_a_mixture_has_a_store(program: Program, corpus: pathlib.
     result = program.run(f'--workdir={tmp_path / "run"}', f'--config.corpus={corpus}=1e9,{other}=1', status=2)
     assert f'{other}, 0.000244 of the examples' in result.stdout  # at least one of 4,096
     assert f'error: config.corpus: found in {other}: only one document' in result.stderr
+
+
+@pytest.mark.slow
+def test_a_run_keeps_its_mixture(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path):
+    """Another mixture is refused before a store is built, and before the record of a finished run changes."""
+    workdir, mixture = tmp_path / 'run', f'--config.corpus={corpus}=3,pydoc:=1'
+    flags = (f'--workdir={workdir}', '--config.steps=2', '--config.export=False', '--config.corpus_options.heldout=0')
+    program.run(*flags, mixture)
+    config = (workdir / 'config.json').read_bytes()
+    for other in (f'{mixture},{corpus}=1', f'--config.corpus={corpus}=1,pydoc:=1'):
+        assert ' as in the checkpoint in ' in program.error(*flags, other)
+    assert {path.name for path in (workdir / 'store').iterdir()} <= {'0', '1', 'plans'}
+    assert (workdir / 'config.json').read_bytes() == config
+    assert 'all 2 steps are done' in program.run(*flags, f'--config.corpus={corpus}=6,pydoc:=2').stdout
