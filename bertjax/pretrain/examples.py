@@ -12,8 +12,10 @@ from bertjax.data.hashing import Stream, hash_int
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.packing import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
+from bertjax.data.scheduled_masks import ScheduledMasks
 from bertjax.errors import UserError
 from bertjax.pretrain.heldout import split_name
+from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import open_stores
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -59,10 +61,16 @@ class StoreExamples:
         """Whether every store has held-out documents."""
         return all(split.num_documents for split in self._splits['heldout'])
 
+    @property
+    def total_steps(self) -> int:
+        """The length of the run in steps. For errors, see `PretrainingSettings.total_steps`."""
+        first = self.get(self.settings.first_shape, 'train')
+        return self.settings.total_steps(first.cycle_length // self.settings.pair_options.plans)
+
     def get(self, shape: tuple[int, int], split: str, phase: int = 0) -> PhaseExamples:
         """Returns the examples of a split. With config.packing, training examples are packed into rows.
 
-        Training examples have the highest mask rate of the phase, which `ScheduledMasks` can lower. Evaluation examples
+        Training examples have the highest mask rate of the phase, which `get_training` can lower. Evaluation examples
         have the mask rate config.masking.eval_rate, which also determines their maximum number of predictions. The
         evaluation examples and their masks are equal in all phases of one row length, so the losses are comparable.
 
@@ -83,6 +91,13 @@ class StoreExamples:
             weights = [store.weight for store in self.stores]
             self._cache[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
         return self._cache[key]
+
+    def get_training(self, phase: PretrainingPhase) -> PhaseExamples | ScheduledMasks:
+        """Returns the training examples of a phase, with its mask rates."""
+        examples = self.get((phase.seq_len, phase.max_predictions), 'train', phase.number)
+        if phase.mask_rate == phase.final_mask_rate:
+            return examples
+        return ScheduledMasks(examples, phase.mask_rate, phase.final_mask_rate, phase.num_examples)
 
     def _build(self, corpus: int, shape: tuple[int, int], split: str, phase: int) -> PretrainingExamples:
         (seq_len, max_predictions), masking = shape, self.settings.masking

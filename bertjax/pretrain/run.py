@@ -13,7 +13,6 @@ from bertjax.config.plain import to_plain
 from bertjax.convert.vocabulary import set_embedding_rows
 from bertjax.corpus.store import StoreSplit, TokenStore
 from bertjax.data.plans import remove_leftovers
-from bertjax.data.scheduled_masks import ScheduledMasks
 from bertjax.errors import UserError
 from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, with_z_loss
 from bertjax.metrics.rows import distillation_values, pair_name, pretraining_values
@@ -105,8 +104,7 @@ class Pretraining(Experiment):
         self, settings: PretrainingSettings, stores: list[TokenStore], texts: Mapping[str, StoreSplit]
     ) -> None:
         self.examples = StoreExamples(settings, stores, self.tokenizer, self.folders[0] / 'store' / 'plans', texts)
-        first = self.examples.get(settings.first_shape, 'train', 0)
-        total = settings.total_steps(first.cycle_length // settings.pair_options.plans)
+        total = self.examples.total_steps
         self._phases = settings.resolve_phases(total)
         self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
         # A resumed run must have the same fingerprints.
@@ -175,9 +173,6 @@ class Pretraining(Experiment):
 
     def _phase(self, phase: PretrainingPhase) -> Phase:
         shape = (phase.seq_len, phase.max_predictions)
-        train = self.examples.get(shape, 'train', phase.number)
-        if phase.mask_rate != phase.final_mask_rate:
-            train = ScheduledMasks(train, phase.mask_rate, phase.final_mask_rate, phase.num_examples)
         teacher = self._distillation.teacher()
         flops = train_flops_per_sequence(self.model_config, *shape) + self._distillation.forward_flops(*shape)
 
@@ -196,7 +191,7 @@ class Pretraining(Experiment):
         return Phase(
             phase,
             self.setup,
-            [VmappedRun(train, phase.learning_rate, self.settings.run_seeds.dropout)],
+            [VmappedRun(self.examples.get_training(phase), phase.learning_rate, self.settings.run_seeds.dropout)],
             phase.batches,
             evaluator=evaluator('heldout') if self.examples.has_heldout else None,
             other_evaluators=[*(evaluator(split_name(name)) for name in self.examples.texts), *self._pairs_evaluators],

@@ -81,17 +81,16 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         corpus = Section('corpus', 'Corpus', note=note)
         return [overview_section(run, baselines), curves_section(run, baselines), corpus]
     names = [spec for spec, _ in parse_mixture(settings.corpus)] if not settings.data else [settings.data]
-    get = lambda split: examples.get(settings.first_shape, split, 0)  # noqa: E731
     filled, mode = None, settings.pair_options.mode
     if run.recorded and run.trains_outputs and examples.has_heldout:
-        filled = _or_note(
-            'fillings', 'Held-out masks', lambda: fillings_section(run, get('heldout'), examples.tokenizer)
-        )
+        heldout = lambda: examples.get(settings.first_shape, 'heldout')  # noqa: E731
+        filled = _or_note('fillings', 'Held-out masks', lambda: fillings_section(run, heldout(), examples.tokenizer))
     elif run.recorded:
         untrained = 'This distillation trains only hidden states, so the MLM head still has its initial weights.'
         note = 'No document is held out.' if run.trains_outputs else untrained
         filled = Section('fillings', 'Held-out masks', note=note)
-    rows = _or_note('examples', 'Examples', lambda: pretraining_examples(get('train'), examples.tokenizer, mode))
+    training = lambda: examples.get_training(settings.resolve_phases(examples.total_steps)[0])  # noqa: E731
+    rows = _or_note('examples', 'Examples', lambda: pretraining_examples(training(), examples.tokenizer, mode))
     corpus = _corpus_section(examples.stores, names)
     return [overview_section(run, baselines), curves_section(run, baselines), filled, rows, corpus]
 

@@ -19,7 +19,6 @@ from bertjax.pages.page import Section, Token
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
-from bertjax.pretrain.examples import PhaseExamples
 from bertjax.pretrain.restore import load_pretraining
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingSettings
@@ -33,7 +32,7 @@ _ROWS = 4
 _PAIRS = {'nsp': ('B follows A', 'B is from elsewhere'), 'sop': ('in their order', 'swapped')}
 
 
-def pretraining_examples(examples: PhaseExamples, tokenizer: Tokenizer, mode: str) -> Section:
+def pretraining_examples(examples: Examples, tokenizer: Tokenizer, mode: str) -> Section:
     """Returns the section with the first training examples (rows if packed) and their masks."""
     batch = examples.batch(np.arange(_ROWS))
     legend = {'masked': '[MASK]', 'random': 'a random piece instead', 'unchanged': 'left unchanged'}

@@ -1,6 +1,7 @@
 """Runs whose mask rate changes during training."""
 
 import pathlib
+import re
 import shutil
 
 import pytest
@@ -35,6 +36,18 @@ def test_a_resumed_run_with_a_falling_rate_ends_in_the_same_bits(
         assert (workdir / name).read_bytes() == (falling / name).read_bytes(), name
     metrics = [rows(folder / 'metrics.jsonl', 'heldout') for folder in (workdir, falling)]
     assert metrics[0] == metrics[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('flags', [('--config.run=corpus',), ('--config.steps=2', '--config.export=False')])
+def test_the_report_shows_the_masks_of_the_first_rate(program: Program, tmp_path: pathlib.Path, flags):
+    pytest.importorskip('plotly', reason="needs the extra 'report'")
+    rising = (f'--workdir={tmp_path}', '--config.masking.rate=0.1', '--config.masking.final_rate=0.4')
+    rising += ('--config.max_predictions=13', '--config.batch_size=64')
+    program.run(*rising, *flags)
+    program.run(*rising, '--config.run=report')
+    counts = re.findall(r'(\d+) to predict', (tmp_path / 'report.html').read_text(encoding='utf-8'))
+    assert len(counts) == 4 and max(map(int, counts)) <= 4  # at most about 10% of 30
 
 
 def test_a_rate_beyond_the_predictions_is_refused(program: Program, tmp_path: pathlib.Path):
