@@ -154,8 +154,7 @@ def _peak_rate(config: Mapping[str, Any]) -> tuple[str, float]:
 def _examples_until(config: Mapping[str, Any], step: int) -> int:
     """Returns the number of examples (rows if packed) in the first `step` steps of a run."""
     phases = pretraining_settings(from_plain(config)).resolve_phases(config['steps'])
-    parts = [part for phase in phases for part in phase.split()]
-    return sum(part.batch_size * (min(max(step, part.first_step), part.last_step) - part.first_step) for part in parts)
+    return sum(phase.examples_until(step) for phase in phases)
 
 
 @check('MLM loss')

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from bertjax.checkpoint.position import Position
 from bertjax.corpus.sources import parse_mixture
 from bertjax.corpus.store import StoreSplit, TokenStore
 from bertjax.data.hashing import Stream, hash_int
@@ -92,12 +93,14 @@ class StoreExamples:
             self._cache[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
         return self._cache[key]
 
-    def get_training(self, phase: PretrainingPhase) -> PhaseExamples | ScheduledMasks:
-        """Returns the training examples of a phase, with its mask rates."""
+    def get_training(self, phase: PretrainingPhase, position: Position) -> PhaseExamples | ScheduledMasks:
+        """Returns the training examples of a phase, with the mask rates of a run that continues at `position`."""
         examples = self.get((phase.seq_len, phase.max_predictions), 'train', phase.number)
         if phase.mask_rate == phase.final_mask_rate:
             return examples
-        return ScheduledMasks(examples, phase.mask_rate, phase.final_mask_rate, phase.num_examples)
+        offset = phase.examples_until(position.step) - position.enter(phase.number).next
+        count = phase.examples_until(phase.last_step)
+        return ScheduledMasks(examples, phase.mask_rate, phase.final_mask_rate, count, offset)
 
     def _build(self, corpus: int, shape: tuple[int, int], split: str, phase: int) -> PretrainingExamples:
         (seq_len, max_predictions), masking = shape, self.settings.masking

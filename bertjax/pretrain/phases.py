@@ -48,10 +48,10 @@ class PretrainingPhase(PhaseSettings):
         shape = (self.batch_size, self.seq_len, self.max_predictions)
         return {self.seq_len: pretraining_batch_spec(*shape, packed=self.packed, causal=self.causal)}
 
-    @property
-    def num_examples(self) -> int:
-        """The number of examples (rows if packed) that the phase trains on."""
-        return sum((part.last_step - part.first_step) * part.batch_size for part in self.split())
+    def examples_until(self, step: int) -> int:
+        """Returns the number of examples (rows if packed) of the phase in the first `step` steps of the run."""
+        steps = [min(max(step, part.first_step), part.last_step) - part.first_step for part in self.split()]
+        return sum(count * part.batch_size for count, part in zip(steps, self.split(), strict=True))
 
     def split(self) -> list['PretrainingPhase']:
         """Splits the phase into parts with one batch size each. The schedule and the numbering of examples continue.

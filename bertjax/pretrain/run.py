@@ -173,6 +173,7 @@ class Pretraining(Experiment):
 
     def _phase(self, phase: PretrainingPhase) -> Phase:
         shape = (phase.seq_len, phase.max_predictions)
+        train = self.examples.get_training(phase, self.position)
         teacher = self._distillation.teacher()
         flops = train_flops_per_sequence(self.model_config, *shape) + self._distillation.forward_flops(*shape)
 
@@ -191,7 +192,7 @@ class Pretraining(Experiment):
         return Phase(
             phase,
             self.setup,
-            [VmappedRun(self.examples.get_training(phase), phase.learning_rate, self.settings.run_seeds.dropout)],
+            [VmappedRun(train, phase.learning_rate, self.settings.run_seeds.dropout)],
             phase.batches,
             evaluator=evaluator('heldout') if self.examples.has_heldout else None,
             other_evaluators=[*(evaluator(split_name(name)) for name in self.examples.texts), *self._pairs_evaluators],

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from bertjax.checkpoint.position import Position
 from bertjax.config.files import find_recipe, load_recipe
 from bertjax.config.plain import to_plain
 from bertjax.config.ranges import in_steps
@@ -89,7 +90,8 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         untrained = 'This distillation trains only hidden states, so the MLM head still has its initial weights.'
         note = 'No document is held out.' if run.trains_outputs else untrained
         filled = Section('fillings', 'Held-out masks', note=note)
-    training = lambda: examples.get_training(settings.resolve_phases(examples.total_steps)[0])  # noqa: E731
+    first_phase = lambda: settings.resolve_phases(examples.total_steps)[0]  # noqa: E731
+    training = lambda: examples.get_training(first_phase(), Position())  # noqa: E731
     rows = _or_note('examples', 'Examples', lambda: pretraining_examples(training(), examples.tokenizer, mode))
     corpus = _corpus_section(examples.stores, names)
     return [overview_section(run, baselines), curves_section(run, baselines), filled, rows, corpus]

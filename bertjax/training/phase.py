@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from bertjax.checkpoint.position import Position
 from bertjax.config.run import RunKeys
 from bertjax.data.batch import BatchSpec
 from bertjax.data.loader import Loader, NumberedBatch
@@ -134,6 +135,7 @@ class Experiment(abc.ABC):
       folders: The folder of each run, for its rows and its ledger.
       values: A function from sums of training batches to the values of a row.
       files: {name in the workdir: text} of further files to write before the first step.
+      position: The position from which the run continues. `fit` sets it.
       evaluate_first: Whether to evaluate before the first step. `init_state` sets it to False if the head is random.
     """
 
@@ -143,6 +145,7 @@ class Experiment(abc.ABC):
     folders: Sequence[pathlib.Path]
     values: Callable[[WeightedSums], dict[str, float | None]]
     files: Mapping[str, str] = MappingProxyType({})
+    position: Position = Position()
     evaluate_first: bool = True
 
     @property

@@ -144,6 +144,7 @@ def resume_or_start(
             print(description)
         for line in experiment.details().splitlines() if is_primary() else ():
             logging.info('%s', line)
+        experiment.position = position
         phases = experiment.phases()
         describe_time = time_limit.describe if time_limit else None
         failed, stacked = saved.config.get('failed', ()) if saved else (), phases[0].stacked

@@ -4,8 +4,12 @@ import pathlib
 import re
 import shutil
 
+import numpy as np
 import pytest
+from golden_runs import rewind
 from running import RUN, Program, copy_workdir, rows
+
+from bertjax.data.scheduled_masks import ScheduledMasks
 
 FALLING = (*RUN, '--config.steps=8', '--config.masking.rate=0.4', '--config.masking.final_rate=0.15')
 FALLING += ('--config.max_predictions=13', '--config.packing=True')
@@ -48,6 +52,26 @@ def test_the_report_shows_the_masks_of_the_first_rate(program: Program, tmp_path
     program.run(*rising, '--config.run=report')
     counts = re.findall(r'(\d+) to predict', (tmp_path / 'report.html').read_text(encoding='utf-8'))
     assert len(counts) == 4 and max(map(int, counts)) <= 4  # at most about 10% of 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('batch_size', [8, 32, 4])
+def test_the_final_rate_is_reached_with_another_batch_size(
+    program: Program, falling: pathlib.Path, tmp_path: pathlib.Path, monkeypatch, batch_size: int
+):
+    rewind(copy_workdir(falling, tmp_path), step=4)
+    rates, schedule = {}, ScheduledMasks.rates
+
+    def recorded_rates(examples: ScheduledMasks, indices: np.ndarray) -> np.ndarray:
+        rates.update(zip(indices.tolist(), schedule(examples, indices), strict=True))
+        return schedule(examples, indices)
+
+    monkeypatch.setattr(ScheduledMasks, 'rates', recorded_rates)
+    program.run(f'--workdir={tmp_path}', *FALLING, f'--config.batch_size={batch_size}')
+    ledger = rows(tmp_path / 'ledger.jsonl')
+    assert rates[ledger[4]['first']] == pytest.approx(0.275, abs=0.005)  # half of the steps are done
+    assert rates[ledger[-1]['first'] + batch_size - 1] == pytest.approx(0.15)
+    assert rates[ledger[-1]['first'] - 1] > 0.18
 
 
 def test_a_rate_beyond_the_predictions_is_refused(program: Program, tmp_path: pathlib.Path):
