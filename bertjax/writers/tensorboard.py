@@ -11,6 +11,7 @@ import numpy as np
 from bertjax.files.protobuf import bytes_field, fixed_field, masked_crc32c, varint_field
 from bertjax.writers.writer import MetricRow, Writer, row_numbers
 
+_PREFIX = 'events.out.tfevents.'
 _FLUSH_SECONDS = 30
 # Field numbers of Event in tensorflow/core/util/event.proto. The second line has a field of SessionLog and its value
 # START. The third line has fields of Summary and Summary.Value.
@@ -38,8 +39,10 @@ class TensorBoard(Writer):
         """Writes the numbers of a row at its step."""
         if self._file is None:
             self.directory.mkdir(parents=True, exist_ok=True)
-            name = f'events.out.tfevents.{int(time.time())}.{socket.gethostname()}'
-            self._file = (self.directory / name).open('wb')
+            # TensorBoard reads the files in the order of their names, and the clock may have been set back.
+            times = [path.name.split('.')[3] for path in self.directory.glob(f'{_PREFIX}*')]
+            number = max([int(time.time()), *(int(text) + 1 for text in times if text.isdecimal())])
+            self._file = (self.directory / f'{_PREFIX}{number}.{socket.gethostname()}').open('xb')
             self._write_event(0, bytes_field(_VERSION, b'brain.Event:2'))
             # A session start makes TensorBoard hide the rows of earlier processes at this step and later steps.
             self._write_event(self._first_step, bytes_field(_SESSION_LOG, varint_field(_STATUS, _START)))

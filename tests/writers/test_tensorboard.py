@@ -26,6 +26,18 @@ def test_events_have_the_bytes_of_tensorboardx(tmp_path: pathlib.Path, monkeypat
     assert file.read_bytes() == base64.b85decode(EVENTS)
 
 
+def test_the_names_ascend_if_the_clock_is_set_back(tmp_path: pathlib.Path, monkeypatch):
+    """TensorBoard reads the files in this order, and the start of a session hides the rows that it has read."""
+    (tmp_path / 'events.out.tfevents.profile-empty').touch()
+    for number, now in enumerate((1234567890, 1234567890, 1200000000)):
+        monkeypatch.setattr(time, 'time', lambda now=now: now)
+        board = TensorBoard(tmp_path)
+        board.write({'step': number, 'split': f'part{number}', 'loss': 2.5})
+        board.close()
+    files = sorted(tmp_path.glob('events.out.tfevents.1*'))
+    assert [f'part{number}/loss'.encode() in path.read_bytes() for number, path in enumerate(files)] == [True] * 3
+
+
 def test_another_text_of_a_finished_run_has_a_tag_and_hides_no_row(tmp_path: pathlib.Path):
     board = TensorBoard(tmp_path)
     board.truncate_after(6)
