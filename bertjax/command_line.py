@@ -10,7 +10,7 @@ from ml_collections import config_flags
 
 from bertjax import __version__
 from bertjax.config.check import check_key, check_used
-from bertjax.config.files import Recipe, find_recipe, load_recipe, recipe_names
+from bertjax.config.files import Recipe, complete_phases, find_recipe, load_recipe, recipe_names
 from bertjax.config.plain import flatten
 from bertjax.config.recipes import finetuning_config, pretraining_config
 from bertjax.config.saved_config import make_recipe
@@ -84,7 +84,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         raise _unknown_flag_error(e.flagname, recipe_keys) from None
     except flags.IllegalFlagValueError as e:
         raise _wrong_value_error(str(e)) from None
-    except (flags.Error, ValueError, TypeError, RecursionError, MemoryError) as e:
+    except (flags.Error, ValueError, TypeError, KeyError, RecursionError, MemoryError) as e:
         # Python's parser raises RecursionError and MemoryError for deeply nested values.
         found = 'a value that is nested too deeply' if isinstance(e, RecursionError | MemoryError) else str(e)
         raise UserError('command line', found, 'flags as in --help', 'correct the flag') from None
@@ -191,5 +191,7 @@ def read_recipe() -> Recipe:
         raise no_recipe_error()
     (name,) = _recipes(_ARGV)
     flag_keys = config_flags.get_override_values(flags.FLAGS['config'])
+    if 'phases' in flag_keys:
+        CONFIG.value.phases = complete_phases(CONFIG.value.phases)
     check_used(CONFIG.value, flag_keys)
     return make_recipe(name, CONFIG.value, flag_keys)

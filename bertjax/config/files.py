@@ -74,11 +74,10 @@ class Recipe:
                 continue
             value = _to_config_value(value)
             try:
-                if key == 'phases' and isinstance(value, tuple) and all(isinstance(entry, dict) for entry in value):
-                    value = tuple(phase(**entry) for entry in value)
-                elif key in known:
+                completed = complete_phases(value) if key == 'phases' else value
+                if completed is value and key in known:
                     check_value(key, value, known[key].allowed, known[key].default)
-                config_path.set_value(key, config, value)
+                config_path.set_value(key, config, completed)
             except (TypeError, ValueError) as error:
                 found = f'{value!r}, a {type(value).__name__}'
                 expected = 'a value of the type that the key has in this recipe'
@@ -111,6 +110,20 @@ def _use_epochs(config: ConfigDict, set_keys: Collection[str]) -> None:
     """Sets the steps of a fine-tuning to 0 if the user sets its epochs, which then decide the length of the run."""
     if 'task' in config and ('epochs' in set_keys or ('sweep.epochs' in set_keys and config.sweep.epochs)):
         config.steps = 0
+
+
+def complete_phases(entries: Any) -> Any:
+    """Returns the value of config.phases. Keys that a dict leaves out get their defaults.
+
+    Raises a UserError if a value has another type than its key.
+    """
+    if not (isinstance(entries, tuple) and all(isinstance(entry, dict) for entry in entries)):
+        return entries  # `check_ranges` reports the wrong value
+    try:
+        return tuple(phase(**entry) for entry in entries)
+    except (TypeError, ValueError) as error:
+        fix = ' '.join(str(error).split())
+        raise UserError('config.phases', repr(entries), 'values of the types of their keys', fix) from None
 
 
 def _to_config_value(value: Any) -> Any:

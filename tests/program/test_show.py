@@ -38,6 +38,22 @@ def test_the_config_and_its_changes_are_shown(program: Program, tmp_path: pathli
     assert not (tmp_path / 'new').exists()
 
 
+def test_phases_of_the_command_line_get_their_other_keys(program: Program):
+    phases = "--config.phases=({'steps': '50%', 'seq_len': 32, 'max_predictions': 5}, {'steps': '50%'})"
+    keys, _ = parts(program.run(phases, '--config.run=show').stdout)
+    assert (keys['phases[0].seq_len'], keys['phases[1].seq_len'], keys['phases[1].reset_optimizer']) == (
+        '32',
+        '0',
+        'False',
+    )
+    line = program.error("--config.phases=({'steps': '100%', 'seq_len': 'x'},)", '--config.run=show')
+    assert line.startswith("error: config.phases: found ({'steps': '100%', 'seq_len': 'x'},), expected values of")
+    line = program.error(
+        phases, '--config.phases[1].batch_size=8', '--config.run=show', recipe='configs/pretrain_base.py'
+    )
+    assert 'batch_size is not a valid key' in line
+
+
 def test_shown_values_are_valid_flags(program: Program):
     arguments = ['--config.sweep.learning_rate=(0.001, 1e-05)', '--config.steps=2epochs', '--config.run=show']
     keys, compared = parts(program.run(*arguments, **GLUE).stdout)
