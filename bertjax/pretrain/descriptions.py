@@ -1,6 +1,7 @@
 """The lines about phases, masks and pairs that a pre-training run prints at its start, with warnings."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,11 +40,11 @@ def describe_masks(
         lines.append(f'masked positions: {each} in training, {masking.eval_rate:.0%} in evaluation')
     for phase in phases:
         rate, length, limit = max(phase.mask_rate, phase.final_mask_rate), phase.seq_len, phase.max_predictions
-        if limit < (minimum := int(rate * length)):
+        if limit < int(rate * length):
             key = phase.keys['max_predictions']
             warning = (
                 f'warning: config.{key}={limit} limits the masks of full rows to {limit / length:.0%} of '
-                f'{length} positions, not {rate:.0%}: set --config.{key}={minimum}'
+                f'{length} positions, not {rate:.0%}: set --config.{key}={math.ceil(rate * length)}'
             )
             lines += [warning] if warning not in lines else []
     if masking.unit != 'token' and pieces_per_word > settings.max_predictions:
