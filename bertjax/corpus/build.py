@@ -116,7 +116,7 @@ def _identity(text_sources: list[TextSource], tokenizer: Tokenizer, options: Cor
             'vocab_size': tokenizer.vocab_size,
         },
         'settings': options.settings(),
-        # Other rules of a later version lead to a warning. A finished store is kept.
+        # A finished store that other rules have split is kept, with a warning.
         'splitter': splitter_version(options.sentences) if options.split_sentences else '',
         'inputs': {
             'count': len(text_sources),

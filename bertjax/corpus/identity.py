@@ -14,7 +14,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bertjax.corpus.sources import TextPart, TextSource
+from bertjax.corpus.sources import UNREADABLE, TextPart, TextSource
 from bertjax.corpus.store import TokenStore, hash_json
 from bertjax.errors import UserError
 from bertjax.files import disk, streams
@@ -142,15 +142,25 @@ def is_same_text(known: KnownText | TextSource, source: TextSource) -> bool:
     """Whether two files of the same size have the same content, or two datasets have the same name and facts."""
     if source.kind != 'file':
         return (known.name, known.facts) == (source.name, source.facts)
+    if UNREADABLE in (known.facts[1], source.facts[1]):
+        return False
     if known.facts == source.facts:
         return True
-    if isinstance(known, KnownText):
-        digests = known.digests
-    elif known.kind == 'file':
-        digests = [(0, known.size, digest_range(known.path, known.facts, 0, known.size))]
-    else:
-        return False
-    return all(digest_range(source.path, source.facts, begin, end) == digest for begin, end, digest in digests)
+    if isinstance(known, TextSource):
+        return known.kind == 'file' and _equal_bytes(known.path, source.path)
+    return all(digest_range(source.path, source.facts, begin, end) == digest for begin, end, digest in known.digests)
+
+
+def _equal_bytes(a: str, b: str) -> bool:
+    """Whether two files have the same bytes. Reading stops at the first difference. An unreadable file equals none."""
+    try:
+        with open_file(a) as file, open_file(b) as other:
+            while (block := file.read(streams.CHUNK)) == other.read(streams.CHUNK):
+                if not block:
+                    return True
+    except OSError as error:
+        disk.reraise_machine_errors(error, a)
+    return False
 
 
 def hash_content(shards: Shards, digests: Mapping[tuple[str, ByteRange], str]) -> str:

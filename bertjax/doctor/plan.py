@@ -74,7 +74,7 @@ def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator
 
 @check('config')
 def config(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
-    """Checks the config values that can be checked without reading the corpus."""
+    """Checks the config values that can be checked without building a store."""
     settings.check()
     check_workdir_kind(folder, 'a pre-training')
     check_push_to(settings.push_to, settings.formats)

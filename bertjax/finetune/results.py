@@ -223,9 +223,8 @@ def write_predictions(
     official = {} if split.population else task.official_files(name, split.records, predictions)
     skipped = sum(isinstance(item, Blank) and item.fields is not None for item in items or ())  # no blank lines
     if official and skipped and not task.partial_files:
-        files = ', '.join(str(folder / name / file) for file in official)
         reason = f"a benchmark's server or scorer needs a prediction for every record, and {skipped:,} have no text"
-        print(f'not written, and removed if it exists: {files}; {reason}')
+        print(f'no {folder / name}/ and {name}.zip are written, and earlier ones are removed: {reason}')
         official = {}
     for file, text in official.items():
         written.append(folder / name / file)

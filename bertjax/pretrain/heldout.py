@@ -73,7 +73,7 @@ def parse_texts(spec: str) -> list[tuple[str, str]]:
 
 
 def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
-    """Checks config.heldout_texts before any text is read. `folder` is the workdir.
+    """Checks config.heldout_texts. Files of the same size as a file of the corpus are read. `folder` is the workdir.
 
     Raises:
       UserError: The syntax is wrong; a text does not exist, is also trained on or contains files of the workdir; 'each'
@@ -170,16 +170,20 @@ def _check_not_trained_on(settings: PretrainingSettings, name: str, path: str, f
                 raise UserError(_KEY, found, 'text that is not trained on', fix)
 
 
-def _trained_texts(settings: PretrainingSettings, folder: pathlib.Path) -> list[KnownText] | list[TextSource]:
+def _trained_texts(settings: PretrainingSettings, folder: pathlib.Path) -> list[KnownText | TextSource]:
     """Returns the files and datasets of the corpus, or of the token store in config.data."""
     if settings.data:
-        store = user_path(settings.data, 'config.data')
-        record = read_record(store, read_manifest(store)['inputs']['content'])
-        return record['files'] if record else []
-    options = settings.corpus_options
-    corpora = zip(parse_mixture(settings.corpus), store_directories(settings, folder), strict=True)
-    specs = [spec for (spec, _), store in corpora if not find_missing_text(spec, options, store, folder)]
-    return [source for spec in specs for source in resolve_sources(spec, options)]
+        return _recorded_texts(user_path(settings.data, 'config.data'))
+    options, texts = settings.corpus_options, []
+    for (spec, _), store in zip(parse_mixture(settings.corpus), store_directories(settings, folder), strict=True):
+        is_missing = find_missing_text(spec, options, store, folder)
+        texts += _recorded_texts(store) if is_missing else resolve_sources(spec, options)
+    return texts
+
+
+def _recorded_texts(store: pathlib.Path) -> list[KnownText]:
+    record = read_record(store, read_manifest(store)['inputs']['content'])
+    return record['files'] if record else []
 
 
 def read_heldout_pairs(settings: PretrainingSettings, folder: pathlib.Path) -> list[MinimalPair]:

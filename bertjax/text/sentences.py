@@ -40,8 +40,8 @@ _SPACED = re.compile(r'\b[^\W\d_]\.\s[^\W\d_]$')
 _SECOND_PART = re.compile(r'[^\W\d_]|Allg|Br|Chr|Hd|Rh|Zt')
 # Such an abbreviation that has another meaning without its first part: i. Br., z. Hd., a. Rh.
 _SPACED_PLACE = re.compile(r'\b[^\W\d_]\.\s(?:Br|Hd|Rh)$')
-# The word before a part of a book in German: s. Abb. 3, u. Kap. 4, but not `30 s. Abb. 3`, which is a time in seconds.
-_BEFORE_PART = re.compile(r'(?<!\d\s)\bs$|\bu$')
+# The word before one of _PARTS: s. Abb. 3, u. Kap. 4.
+_BEFORE_PART = re.compile(r'\b[su]$')
 # The number of a list item at the start of a sentence, such as 1. or 2.3. or (a. or IV.
 _ENUMERATOR = re.compile(r'[(\[]?(?:\d+(?:\.\d+)*|[A-Za-z]|[IVXLCDM]+)')
 
@@ -65,6 +65,7 @@ _BEFORE_NUMBERS = _words(
     'lem cor prop def alg max avg tel ext apt rm pat rs abb anm bd kap env jan feb mar apr jun jul aug sep sept oct '
     'nov dec'
 )
+# Parts of a book in German.
 _PARTS = _words('Abb Anm Art Bd Kap Nr Tab')
 # Abbreviations that end a sentence only if a word in _STARTERS follows.
 _EITHER = _words(

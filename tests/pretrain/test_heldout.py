@@ -55,6 +55,16 @@ def test_a_copy_of_the_training_text_is_refused(tmp_path):
                 check_texts(settings, tmp_path / 'run')
 
 
+def test_unreadable_files_are_not_copies(tmp_path):
+    for name in ('train', 'heldout'):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / 'a.txt').write_text(f'{name}\n')
+        (tmp_path / name / 'gone.txt').symlink_to('/nowhere')
+    corpus, texts = str(tmp_path / 'train'), f'x={tmp_path}/heldout'
+    settings = types.SimpleNamespace(heldout_texts=texts, data='', corpus=corpus, corpus_options=CorpusOptions())
+    check_texts(settings, tmp_path / 'run')
+
+
 def test_a_text_can_be_plain_if_the_corpus_is_rows(tmp_path):
     (tmp_path / 'other.txt').write_text('It rains.\n\nIt pours.\n')
     recipe = bertjax.recipe('pretrain_tiny', corpus=['it rains'], heldout_texts=f'other={tmp_path}/other.txt')

@@ -31,7 +31,7 @@ CASES = [
     'Dies zeigt s. Anm. 3, s. Bd. 2, s. Nr. 5, s. Art. 6 und vgl. s. Tab. 4.| It was plan b.| Abb. 3 shows it.',
     'The film is available in HD.| Critics liked it.| The film is in HD.| The next is not.| He is Rh.| Mothers are.',
     'Es lag in Ludwigshafen a. Rh. Herr Meier sah Abb. 2 u. Abb. 3 im Anhang, Kap. 2 u. Kap. 3 im Text.| Er ging.',
-    'It ran for 30 s.| Fig. 3 shows it.| The time is 5\u00a0s.| No. 3 is s.| Eq. 3 defines it.| Es lief 5 s.| Abb. 3.',
+    'It took 30 s.| Fig. 3 shows it.| The time is 5\u00a0s.| No. 3 is s.| Eq. 3 defines it.| Er las Kap. 3 s. Abb. 4.',
     'Das ist z. Zt. Mode und i. Allg. Geschmackssache.| Er ging.',
     'Solve for x.| 2. Find y.| The answer was b.| Yes.| The point is x.| Fig. 3 shows it.| Let y = x.| Dr. Lee came.',
     'Martin Luther King Jr. Day is a holiday.| So is the day of Sammy Davis Jr.| They were friends.',

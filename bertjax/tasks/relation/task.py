@@ -112,9 +112,9 @@ class RelationTask(TextTask):
     def _parse(self, record: Record, label: str | None, *, keep_fields: bool) -> Relation:
         relation = parse_relation(record, self.text_a, label, keep_fields=keep_fields)
         for name, entity in zip(('subj_type', 'obj_type'), relation.entities, strict=True):
-            if self.markers in TYPED and not entity.type.strip():
+            if self.markers in TYPED and not entity.type.replace('_', ' ').strip():
                 expected = f'a row with the types of both entities for config.task.markers={self.markers}'
-                fix = 'add the types, or train with config.task.markers=entity'
+                fix = 'use a file of rows with types, or train with config.task.markers=entity'
                 raise UserError(record.where, f'no {name}', expected, fix)
         return relation
 
