@@ -11,7 +11,7 @@ from bertjax.files.paths import display_path
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer
 from bertjax.pretrain.vocabulary import check_lowercase
-from bertjax.workdir.lock import lock_workdir
+from bertjax.workdir.lock import has_checkpoints, lock_workdir
 
 VERB = Verb(needs='corpus', teacher=False, devices=False)
 
@@ -27,7 +27,8 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
     settings.check_new_vocabulary()
-    check_lowercase(settings, flag_keys)
+    if not has_checkpoints(folder):
+        check_lowercase(settings, flag_keys)
     with lock_workdir(folder):
         tokenizer = prepare_tokenizer(settings, folder)
         stores = prepare_stores(settings, folder, tokenizer)

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from ml_collections import ConfigDict
 
 from bertjax.config.verb import Verb
+from bertjax.data.features import describe_unknown_pieces
 from bertjax.errors import UserError
 from bertjax.finetune.ensemble import EnsembleRequest, load_models, member_folders
 from bertjax.finetune.restore import evaluation_settings
@@ -113,7 +114,10 @@ def _split(data: TaskData, items: Sequence[Any], *, is_stream: bool = False) -> 
     if not records:
         raise UserError('config.input', 'no record', 'at least one record', 'give some input')
     split = data.tokenize(records, cache=False)  # a user's texts are not cached on disk
-    for note in split.features.notes:
+    notes = split.features.notes
+    if not is_stream:
+        notes += tuple(describe_unknown_pieces(split.features.unknown_counts(data.tokenizer), data.tokenizer))
+    for note in notes:
         print(note)
     return dataclasses.replace(split, is_stream=is_stream)
 

@@ -45,10 +45,11 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     settings = with_architecture(pretraining_settings(config), folder, flag_keys)
     settings.check()
     check_push_to(settings.push_to, settings.formats)
-    if not has_checkpoints(folder):
-        if settings.init:
-            huggingface_directory(settings.init)  # raises if there is no such model
-        check_lowercase(settings, flag_keys)
+    if settings.init and not has_checkpoints(folder):
+        huggingface_directory(settings.init)  # raises if there is no such model
+    with primary_first():
+        if is_primary() and not has_checkpoints(folder):  # the others read the tokenizer of the workdir
+            check_lowercase(settings, flag_keys)
     mesh = make_mesh(settings.mesh_axes, training_devices())
     settings.check_memory(mesh)
     if not settings.budget:  # a budget chooses the batch

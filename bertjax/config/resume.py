@@ -33,7 +33,9 @@ def changed_keys(saved: Mapping[str, Any], current: Mapping[str, Any]) -> dict[s
     come after the keys from which the run computes them.
     """
     known, old, new = config_keys(current), flatten(saved), flatten(current)
-    changes, old_weights, weights = {}, _mixture_weights(old), _mixture_weights(new)
+    # The text of a single corpus may be gone, and then the end of a path such as year=2023 looks like a weight.
+    was_single = '+' not in old.get('fingerprints.store', '+')
+    changes, old_weights, weights = {}, [] if was_single else _mixture_weights(old), _mixture_weights(new)
     for name in sorted({*old, *new}, key=lambda name: (name.startswith(COMPUTED_KEYS), name)):
         if old.get(name) != new.get(name):
             default = Change.STATE if name.startswith(COMPUTED_KEYS) else Change.RUN

@@ -50,8 +50,8 @@ class CorpusOptions:
       heldout: The share of documents that training never sees, chosen by the hash of their text.
       split_sentences: Whether to split text into sentences; False if each line is a sentence.
       sentences: The splitter: 'rules', or 'pysbd' with an optional language, such as 'pysbd:de' (text/splitters.py).
-      drop_duplicates: Whether to drop copies of earlier training documents, ignoring case. This is always done for
-        held-out documents.
+      drop_duplicates: Whether to drop copies of earlier training documents, ignoring case and white space. This is
+        always done for held-out documents.
       smoothing: The exponent of `=auto` weights, for examples and for a WordPiece or SentencePiece vocabulary. The
         share of a corpus of size n is proportional to n^smoothing: 1 gives shares by size, 0 gives equal shares.
       workers: The number of processes; 0 uses up to one for each core. It does not change the result.

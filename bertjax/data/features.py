@@ -81,10 +81,11 @@ class Features:
 
     def unknown_counts(self, tokenizer: Tokenizer) -> np.ndarray:
         """Counts records, pieces, [UNK], and records with no other piece, int64 [4]. [CLS] and [SEP] do not count."""
-        is_piece = ~np.isin(self.tokens, (tokenizer.cls_id, tokenizer.sep_id))
-        is_unknown = is_piece & (self.tokens == tokenizer.unk_id)
-        record = np.repeat(np.repeat(self.record, self.choices), self.sequence_lengths)  # [T]
-        pieces, unknown = np.bincount(record, is_piece), np.bincount(record, is_unknown)
+        is_piece = (self.tokens != tokenizer.cls_id) & (self.tokens != tokenizer.sep_id)
+        flags = is_piece, is_piece & (self.tokens == tokenizer.unk_id)
+        sums = (np.add.reduceat(flag, self.offsets[:-1], dtype=np.int64) for flag in flags)  # of each sequence
+        record = np.repeat(self.record, self.choices)
+        pieces, unknown = (np.bincount(record, x) for x in sums)
         only = (pieces == unknown) & (unknown > 0)
         return np.array([len(np.unique(self.record)), pieces.sum(), unknown.sum(), only.sum()], np.int64)
 
@@ -209,7 +210,7 @@ class FeatureBuilder:
         )
 
 
-def describe_unknown(counts: np.ndarray, tokenizer: Tokenizer) -> list[str]:
+def describe_unknown_pieces(counts: np.ndarray, tokenizer: Tokenizer) -> list[str]:
     """Returns [note] if the share of [UNK] in a sum of `Features.unknown_counts` is above UNKNOWN, else []."""
     records, pieces, unknown, only = counts.tolist()
     if unknown <= UNKNOWN * pieces:

@@ -1,8 +1,8 @@
 """Chooses the positions to predict and replaces their ids, for all rows of a batch together.
 
 All positions except padding and special tokens other than [UNK] are maskable. The budget of a row is `rate` times the
-number of its maskable positions, at least 1 and at most P, the maximum number of predictions. The unit of masking is
-one of:
+number of its maskable positions, at least 1 if it has any, and at most P, the maximum number of predictions. The unit
+of masking is one of:
 
 * token: positions drawn uniformly (google-research/bert, `create_masked_lm_predictions`).
 * word: whole words in random order, as in the same function with `do_whole_word_mask`. A word longer than the remaining

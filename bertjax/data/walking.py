@@ -122,10 +122,10 @@ def _walk_sentences(
 ) -> Iterator[np.ndarray]:
     """Yields chunks of contiguous sentences for each block of documents. Each chunk is for one row [CLS] ... [SEP].
 
-    A sentence that is longer than a row is cut into full rows and a shorter first and last piece, so no token is lost.
-    The length of the first piece is random. So is the capacity of the first row of the corpus ('full_sentences') or of
-    each document longer than a row ('doc_sentences'). So rows break at different tokens in each plan. In mode
-    'sentences', each sentence is one row, or several rows, of which the first is full.
+    In mode 'sentences', each sentence is one row, or is cut into full rows and a shorter last row. In the other modes,
+    a sentence that is longer than a row is cut into full pieces and a first and a last piece, which share the free
+    positions at random. The first row of the corpus ('full_sentences') or of each document longer than a row
+    ('doc_sentences') has a random capacity. Therefore rows break at different tokens in each plan. No token is lost.
     """
     capacity, crossing = seq_len - 2, options.mode == 'full_sentences'
     carried = 0  # the first token of the previous block's last row, which continues in this block
@@ -134,7 +134,9 @@ def _walk_sentences(
             sentence = np.searchsorted(split.sentence_offsets, carried, 'right') - 1
             first_document = int(np.searchsorted(split.document_offsets, sentence, 'right')) - 1
         sentences = np.arange(*split.document_offsets[[first_document, end_document]])
-        skip = 0 if options.mode == 'sentences' else randint(capacity, seed, Stream.PIECE, plan, sentences)
+        # At most the free positions of the last piece, so that the number of pieces does not rise.
+        slack = -np.diff(split.sentence_offsets[sentences[0] : sentences[-1] + 2]) % capacity
+        skip = 0 if options.mode == 'sentences' else randint(1 + slack, seed, Stream.PIECE, plan, sentences)
         begin, stop, bounds = _pieces(split, first_document, end_document, capacity, skip)
         numbers = np.arange(first_document, end_document)
         document = np.repeat(numbers, np.diff(bounds))
@@ -189,7 +191,7 @@ def _pieces(
     """Cuts the sentences of documents first..end-1 into pieces of at most `capacity` tokens.
 
     The first piece of a sentence that is longer than `capacity` has `capacity` - `skip` tokens. `skip` is a number or
-    an array with a number for each sentence, from 0 to `capacity` - 1.
+    an array with a number for each sentence, at most the free positions of its last piece.
 
     Returns:
       begin, stop: The index of each piece's first token, and of the token after the piece.

@@ -15,6 +15,7 @@ from bertjax.config.resume import BATCH_KEYS, check_resume
 from bertjax.config.schema import Change
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.doctor.text import learning_obstacles
+from bertjax.files.paths import display_path
 from bertjax.finetune.advice import advise
 from bertjax.finetune.results import RESULTS, STOPPED
 from bertjax.pretrain.chance_baselines import read_chance_baselines
@@ -114,7 +115,7 @@ def resume(run: Run, done: int, config: Mapping[str, Any]) -> Iterator[Check]:
     # Where config.patience ended a run, only a higher limit or none continues it.
     stopped = done == (run.results() or {}).get(STOPPED) and 0 < config['patience'] <= run.config['patience']
     finished = stopped or done == config['steps']
-    changes = check_resume(run.config, config, str(run.folder), finished=finished)
+    changes = check_resume(run.config, config, display_path(run.folder), finished=finished)
     if not changes:
         return
     status, fix = OK, ''
@@ -212,7 +213,8 @@ def collapsed(run: Run) -> Iterator[Check]:
         status = FAIL if len(names) == len(results) else WARN
         fix = '' if status == FAIL else 'use the best run on dev; or '
         fix += 'a lower learning rate and more epochs; or a larger config.warmup_fraction'
-        yield Check('seeds', status, f'{len(names)} of {len(results)} runs give nearly equal answers: {listed}', fix)
+        found = f'{len(names)} of {len(results)} runs failed or give nearly the same answer to every record: {listed}'
+        yield Check('seeds', status, found, fix)
 
 
 @check('input')

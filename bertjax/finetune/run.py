@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -160,7 +161,8 @@ class Finetuning(Experiment):
             self._describe_rows(),
         ]
         # The export that gives the weights may be in a workdir of a pre-training.
-        pretrained = read_json_or_none(pathlib.Path(data.source).parent.parent / 'config.json', _pretrained_length)
+        workdir = pathlib.Path(data.source or os.devnull).resolve().parent.parent
+        pretrained = read_json_or_none(workdir / 'config.json', _pretrained_length)
         longest = int(self._train.features.lengths.max())
         if encoder.position == 'learned' and pretrained and longest > pretrained:
             lines.append(
@@ -195,9 +197,9 @@ class Finetuning(Experiment):
 
 
 def _pretrained_length(facts: Mapping[str, Any]) -> int:
-    """Returns the longest row of a pre-training in tokens, from its config; 0 if it continues another model."""
+    """Returns the longest row of a pre-training in tokens, from its config; 0 if it has weights of another model."""
     lengths = [phase['seq_len'] or facts['seq_len'] for phase in facts['phases']]
-    return 0 if facts['init'] else max(lengths, default=facts['seq_len'])
+    return 0 if facts['init'] or 'distill' in facts else max(lengths, default=facts['seq_len'])
 
 
 def _recorded_rows(folder: pathlib.Path) -> tuple[int, str]:

@@ -14,7 +14,7 @@ import numpy as np
 from bertjax.config.plain import to_plain
 from bertjax.convert.load import read_config
 from bertjax.data.batch import count_batches
-from bertjax.data.features import Features, describe_unknown, load_or_build
+from bertjax.data.features import Features, describe_unknown_pieces, load_or_build
 from bertjax.data.hashing import Stream, hash_bits
 from bertjax.data.length_buckets import MAX_LENGTHS, best_length_count, choose_lengths
 from bertjax.errors import UserError
@@ -142,7 +142,8 @@ class TaskData:
                 split = dataclasses.replace(split, population=len(records))
                 print(f'{name}: {len(part):,} of {len(records):,} records, a fixed random sample (config.{key})')
             self._splits[name] = split
-            for note in split.features.notes:
+            counts = split.features.unknown_counts(self.tokenizer)
+            for note in (*split.features.notes, *describe_unknown_pieces(counts, self.tokenizer)):
                 print(f'{name}: {note}')
         return self._splits[name]
 
@@ -165,9 +166,7 @@ class TaskData:
             options += (form,)
         key = (self.tokenizer.fingerprint, *options, list(records))
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
-        features = load_or_build(self._cache, key, make) if cache else make()
-        notes = *features.notes, *describe_unknown(features.unknown_counts(self.tokenizer), self.tokenizer)
-        return TaskSplit(records, dataclasses.replace(features, notes=notes))
+        return TaskSplit(records, load_or_build(self._cache, key, make) if cache else make())
 
     def padded_lengths(self, splits: Sequence[TaskSplit], count: int) -> tuple[int, ...]:
         """Returns at most `count` padded lengths for the batches of these splits."""
@@ -240,10 +239,15 @@ def make_task_json(
     *,
     finished: bool = True,
     tuned: bool = True,
+    from_head: bool = False,
 ) -> str:
-    """Returns the text of task.json, which says if the training is not `finished` or its thresholds are not `tuned`."""
+    """Returns the text of task.json, which says if the training is not `finished` or its thresholds are not `tuned`.
+
+    `from_head` tells that the kind of the task only follows from the head of another program's model.
+    """
     facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned_state()}
     facts |= {'encoder': dataclasses.asdict(encoder), 'seq_len': seq_len}
+    facts |= {'from_head': True} if from_head else {}
     if not finished:
         facts['finished'] = False
     elif not tuned and not facts['learned'].keys().isdisjoint(task.thresholds):

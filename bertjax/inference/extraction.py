@@ -15,7 +15,7 @@ import numpy as np
 
 from bertjax.config.inference import FEATURE_FORMATS, ExtractKeys
 from bertjax.config.ranges import format_value
-from bertjax.data.features import describe_unknown
+from bertjax.data.features import describe_unknown_pieces
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none
@@ -283,7 +283,7 @@ class Extraction:
             yield f'{self._blank:,} of {self._rows:,} texts are blank: they have rows, but no features'
         if full:
             yield describe_full(full, longest)
-        yield from describe_unknown(unknown, self.extractor.runner.model.tokenizer)
+        yield from describe_unknown_pieces(unknown, self.extractor.runner.model.tokenizer)
         yield f'features of {self._rows:,} texts, width {self.extractor.width}, {tokens:,} tokens read'
         yield ', '.join(map(str, [*self._files, self._metadata_path]))
 

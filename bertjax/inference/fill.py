@@ -48,9 +48,14 @@ class MaskedText:
         encoded = tokenizer.encode([*(part.rstrip() for part in before), last])
         ids = [tokenizer.cls_id, *encoded[0].tolist()]
         self.positions: list[int] = []
+        self._attached: list[bool] = []  # whether the model reads the text after each mask without a space
+        space = _SPACES.get(tokenizer.family)
         for part_ids, part in zip(encoded[1:], self._parts[1:], strict=True):
             self.positions.append(len(ids))
-            ids += [tokenizer.mask_id, *_strip_added_space(tokenizer, part, part_ids.tolist())]
+            stripped = _strip_added_space(tokenizer, part, part_ids.tolist())
+            first = tokenizer.pieces[stripped[0]] if stripped else ''
+            self._attached.append(space is not None and not first.startswith(space))
+            ids += [tokenizer.mask_id, *stripped]
         self.ids = np.array([*ids[: max_length - 1], tokenizer.sep_id], np.int32)
         if self.positions[-1] >= max_length - 1:
             expected = f'all masks among the first {max_length - 1} tokens, which the model reads'
@@ -69,9 +74,8 @@ class MaskedText:
                 text, word = text.rstrip(), word.removeprefix('##')
             elif _needs_space(text, word):
                 text += ' '
-            # In families that mark spaces, the model has read `after` without a space; see `_strip_added_space`.
-            is_attached = self._tokenizer.family in _SPACES or not _needs_space(word, after)
-            text += word + ('' if is_attached else ' ') + after
+            has_space = _needs_space(word, after) and not self._attached[number]
+            text += word + (' ' if has_space else '') + after
         return text
 
 

@@ -261,7 +261,7 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
         stated = {'kind', *(ADOPTED_OPTIONS if recorded['kind'] == 'late_interaction' else ())}
         defaults = {name: to_plain(option.default) for name, option in options(recorded['kind']).items()}
         changed = {name: value for name, value in recorded.items() if name in stated or value != defaults[name]}
-        return task, make_task_json(changed, task, config, task.seq_len, finished=False)
+        return task, make_task_json(changed, task, config, task.seq_len, finished=False, from_head=True)
     facts = read_json_object(path, _RESTORE)
     seq_len = facts.get('seq_len')  # the length in tokens during the fine-tuning
     if type(seq_len) is not int or seq_len > longest:

@@ -50,8 +50,7 @@ class PretrainingPhase(PhaseSettings):
 
     def examples_until(self, step: int) -> int:
         """Returns the number of examples (rows if packed) of the phase in the first `step` steps of the run."""
-        steps = [min(max(step, part.first_step), part.last_step) - part.first_step for part in self.split()]
-        return sum(count * part.batch_size for count, part in zip(steps, self.split(), strict=True))
+        return sum((min(max(step, x.first_step), x.last_step) - x.first_step) * x.batch_size for x in self.split())
 
     def split(self) -> list['PretrainingPhase']:
         """Splits the phase into parts with one batch size each. The schedule and the numbering of examples continue.

@@ -196,9 +196,10 @@ def _check_same_mixture(settings: PretrainingSettings, workdir: pathlib.Path) ->
     """Refuses another mixture than that of the checkpoints, before the stores of its new parts are built."""
     if has_checkpoints(workdir):
         current = {name: value for name, value in to_plain(settings).items() if name in MIXTURE_KEYS}
-        recorded = read_json_or_none(workdir / 'config.json', lambda facts: {name: facts[name] for name in current})
+        names = (*current, 'fingerprints')
+        recorded = read_json_or_none(workdir / 'config.json', lambda facts: {name: facts[name] for name in names})
         if recorded:
-            check_resume(recorded, current, str(workdir))
+            check_resume(recorded, {**current, 'fingerprints': recorded['fingerprints']}, display_path(workdir))
 
 
 def _print_shares(specs: Sequence[str], weights: Sequence[float]) -> None:

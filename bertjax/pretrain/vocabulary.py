@@ -137,8 +137,9 @@ def check_lowercase(settings: PretrainingSettings, flag_keys: Collection[str]) -
         directory = settings.tokenizer or huggingface_directory(settings.init)
         lowercase = load_configured_tokenizer(settings, directory).lowercase
         if lowercase != settings.vocab.lowercase:
+            found, expected = str(settings.vocab.lowercase), f'{lowercase}, as in {source}'
             fix = 'leave it out, or set do_lower_case in the tokenizer_config.json beside a vocab.txt'
-            raise UserError('config.vocab.lowercase', str(not lowercase), f'{lowercase}, as in {source}', fix)
+            raise UserError('config.vocab.lowercase', found, expected, fix)
 
 
 def add_words(tokenizer: Tokenizer, path: str) -> Tokenizer:

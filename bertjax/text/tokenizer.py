@@ -1,7 +1,6 @@
 """Loads a tokenizer of any family from a file or directory."""
 
 import itertools
-import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -107,7 +106,7 @@ def _from_vocab(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
     # As in transformers, only \n, \r\n and \r end a line, and white space after a piece, also U+0085 and U+2028, is not
     # part of it. A piece of white space alone, which no text contains, stays, because the ids count the lines.
     lines = _read_text(file).replace('\r\n', '\n').replace('\r', '\n').split('\n')
-    pieces = [_FINAL_SPACE.sub('', line) or line for line in (lines[:-1] if lines[-1] == '' else lines)]
+    pieces = [line.rstrip(_WHITE_SPACE) or line for line in (lines[:-1] if lines[-1] == '' else lines)]
     names = _special_names(config, pieces)
     check_pieces(pieces, str(file), names)  # checked before bert_settings, whose dictionary removes repetitions
     lowercase = config.get('do_lower_case')
@@ -267,7 +266,8 @@ def _read_bytes(file: epath.Path) -> bytes:
     return read_bytes(file, 'a vocabulary', _FIX, max_bytes=MAX_SETTINGS_BYTES)
 
 
-_FINAL_SPACE = re.compile(r'[^\S\x1c-\x1f]+$')  # the white space of Unicode, to which Python adds four controls
+# The white space of Unicode; Python's `str.rstrip` also removes U+001C to U+001F.
+_WHITE_SPACE = '\t\n\v\f\r \x85\xa0\u1680' + ''.join(map(chr, range(0x2000, 0x200B))) + '\u2028\u2029\u202f\u205f\u3000'
 _ADDED = 'added_tokens.json'  # {token: id}
 # The default flags of an added token.
 _FLAGS = dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'special'), False) | {'normalized': True}

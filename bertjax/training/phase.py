@@ -135,7 +135,7 @@ class Experiment(abc.ABC):
       folders: The folder of each run, for its rows and its ledger.
       values: A function from sums of training batches to the values of a row.
       files: {name in the workdir: text} of further files to write before the first step.
-      position: The position from which the run continues. `fit` sets it.
+      position: The position from which the run continues. `resume_or_start` sets it.
       evaluate_first: Whether to evaluate before the first step. `init_state` sets it to False if the head is random.
     """
 

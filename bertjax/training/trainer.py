@@ -15,6 +15,7 @@ from bertjax.config.resume import START_WEIGHTS, check_processes, check_resume
 from bertjax.config.run import RunKeys
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
+from bertjax.files.paths import display_path
 from bertjax.parallel.distributed import gather_texts, is_multiprocess, is_primary
 from bertjax.parallel.partition import mesh_context
 from bertjax.training.early_stopping import STATE_KEY, EarlyStopping
@@ -101,7 +102,7 @@ def _check_same_run(
         expected = f'at least {step}, because {folder} has a checkpoint of that step'
         raise UserError('config.steps', str(total), expected, fix)
     finished = step == total or EarlyStopping(settings.patience, saved.config).should_stop
-    for line in check_resume(saved_config, resolved, str(folder), finished=finished):
+    for line in check_resume(saved_config, resolved, display_path(folder), finished=finished):
         if not (timed and line.startswith(('steps: ', 'phases'))):
             print(f'changed since the checkpoint: {line}')
     return finished

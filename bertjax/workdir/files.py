@@ -72,13 +72,13 @@ def check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
 def has_task_file(path: pathlib.Path, kind: str) -> bool:
     """Returns whether there is a task.json, except in a copy of another program's model for another kind of task.
 
-    The kind in such a copy, which is unfinished, only follows from the head, and several kinds have the same head. As
-    with the original, the head must then fit the task. Raises the error of `check_kind` for other models.
+    The kind in such a copy only follows from the head, and several kinds have the same head. As with the original, the
+    head must then fit the task. Raises the error of `check_kind` for other models.
     """
-    facts = read_json_or_none(path, lambda facts: {**facts['task'], 'finished': facts.get('finished', True)})
+    facts = read_json_or_none(path, lambda facts: {**facts['task'], 'from_head': facts.get('from_head', False)})
     if facts is None:  # `read_recorded_task` reports a damaged file
         return path.is_file()
-    if facts.get('kind') != kind and not facts['finished']:
+    if facts.get('kind') != kind and facts['from_head']:
         return False
     check_kind(facts, kind, path)
     return True

@@ -82,6 +82,14 @@ def test_a_mixture_keeps_its_parts_and_weights(saved, corpus, other, is_refused,
         check_resume(changed(saved, 'corpus', corpus), changed(saved, 'corpus', other), 'out', finished=finished)
 
 
+def test_the_end_of_a_path_that_is_gone_is_no_weight(saved, tmp_path):
+    (tmp_path / 'year=2023').write_text('a\n')
+    (tmp_path / 'year=2024').write_text('a\n')
+    old = changed(changed(saved, 'corpus', 'gone/year=2023,gone/year=2024'), 'fingerprints.store', 'a' * 16)
+    new = changed(old, 'corpus', f'{tmp_path}/year=2023,{tmp_path}/year=2024')
+    assert len(check_resume(old, new, 'out')) == 1
+
+
 def test_the_smoothing_of_a_mixture_by_size_is_kept(saved):
     for corpus, lines in (('a=1,b=1', ['corpus_options.smoothing: 0.7 -> 0.1']), ('a=auto,b=auto', None)):
         config = changed(saved, 'corpus', corpus)

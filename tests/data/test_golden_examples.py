@@ -19,8 +19,8 @@ DIGESTS = {
     ('nsp', 'span', True): '93e449be04e87026',
     ('sop', 'word', False): 'f7e544c0dacad733',
     ('sop', 'span', False): '998cd19b5d56a2fb',
-    ('full_sentences', 'word', False): '7f4302d14c098bd2',
-    ('full_sentences', 'span', False): 'ebce5664b0ed98f0',
+    ('full_sentences', 'word', False): '503461aebbee1f24',
+    ('full_sentences', 'span', False): 'b21fa2e6cbba9f05',
     ('full_rows', 'token', False): '6987a1b6646bc7d7',
 }
 

@@ -150,11 +150,13 @@ def test_rows_of_one_sentence(split, seq_len, monkeypatch):
     assert blocks.chunks.tolist() == expected
 
 
-@pytest.mark.parametrize('mode', ['full_sentences', 'doc_sentences', 'full_rows'])
+@pytest.mark.parametrize('mode', ['full_sentences', 'doc_sentences'])
 def test_plans_cut_a_long_sentence_at_different_tokens(mode):
     split = MemorySplit([[[10] * 1000], [[11] * 1000]])
     starts = [walk(split, PairOptions(mode=mode), 64, 0, plan).chunks['start'] for plan in range(2)]
     assert np.intersect1d(*starts).tolist() in ([0], [0, 1000])
+    full = MemorySplit([[[10] * 2 * 62]] * 20)  # sentences of two full rows
+    assert len(walk(full, PairOptions(mode='doc_sentences'), 64, 0, 0).chunks) == 40
 
 
 def test_documents_that_fit_in_one_row_are_not_split():

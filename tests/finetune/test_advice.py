@@ -1,4 +1,4 @@
-"""Tests the advice for a fine-tuning that learned nothing."""
+"""Tests the advice for a fine-tuning with the same answer to every record."""
 
 import pytest
 

@@ -1,5 +1,7 @@
 """Tests that no space is added after a mask in a text, and that pieces are shown as readable text."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -41,6 +43,14 @@ def test_a_filled_mask_adds_no_space_to_a_sequence(family):
     tokenizer = TRAINERS[family](texts, vocab_size=size, lowercase=False)
     masked = MaskedText('ACGTTGA<mask>TTTACG', 'texts[0]', tokenizer, 512)
     assert masked.fill({0: tokenizer.pieces.index('A')}) == 'ACGTTGAATTTACG'
+
+
+def test_a_filled_mask_adds_the_space_that_the_model_has_read():
+    texts = map(' '.join, itertools.permutations(['the', 'model', 'for', 'sea', 'old']))
+    tokenizer = train_sentencepiece(texts, vocab_size=22, lowercase=False)
+    masked = MaskedText('the [MASK]for', 'texts[0]', tokenizer, 512)
+    assert [tokenizer.pieces[id] for id in masked.ids[-2:-1]] == ['▁for']  # there is no piece without a space
+    assert masked.fill({0: tokenizer.pieces.index('▁model')}) == 'the model for'
 
 
 def test_the_tables_of_answers_decode_bytes(capsys: pytest.CaptureFixture):

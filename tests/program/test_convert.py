@@ -71,6 +71,12 @@ def test_a_copy_of_a_foreign_classifier_is_evaluated_as_the_original(
         figures.append(results(tmp_path / str(i))['splits'])
     assert figures == figures[:1] * 4
     assert figures[0]['dev']['accuracy'] != pytest.approx(results(tuned)['splits']['dev']['accuracy'])  # reversed
+    task = json.loads((tuned / 'export' / 'hf' / 'task.json').read_text())
+    (source / 'task.json').write_text(json.dumps({**task, 'finished': False}))  # an early export of our own run
+    line = program.error(
+        f'--workdir={tmp_path / "own"}', f'--config.init={source}', *flags, recipe='configs/multi_label.py', small=False
+    )
+    assert "config.task.kind: found 'multi_label', expected 'glue', as in " in line
 
 
 @pytest.mark.slow
