@@ -83,9 +83,9 @@ class Features:
         """Counts records, pieces, [UNK], and records with no other piece, int64 [4]. [CLS] and [SEP] do not count."""
         is_piece = (self.tokens != tokenizer.cls_id) & (self.tokens != tokenizer.sep_id)
         flags = is_piece, is_piece & (self.tokens == tokenizer.unk_id)
-        sums = (np.add.reduceat(flag, self.offsets[:-1], dtype=np.int64) for flag in flags)  # of each sequence
+        totals = (np.concatenate([[0], np.cumsum(flag)]) for flag in flags)
         record = np.repeat(self.record, self.choices)
-        pieces, unknown = (np.bincount(record, x) for x in sums)
+        pieces, unknown = (np.bincount(record, np.diff(total[self.offsets])) for total in totals)
         only = (pieces == unknown) & (unknown > 0)
         return np.array([len(np.unique(self.record)), pieces.sum(), unknown.sum(), only.sum()], np.int64)
 

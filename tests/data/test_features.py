@@ -1,11 +1,12 @@
 """Tests ragged features: batches, the cache, and damaged files."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
 
-from bertjax.data.features import FeatureBuilder, Features, load_or_build
+from bertjax.data.features import FeatureBuilder, Features, describe_unknown_pieces, load_or_build
 
 PAD = 7
 
@@ -41,6 +42,23 @@ def test_the_sequences_of_choices_stay_together():
     np.testing.assert_array_equal(batch['input_ids'][0], [[20, 21, 22, 23], [21, 22, 23, 24], [22, 23, 24, 25]])
     assert (batch['input_ids'][1] == PAD).all() and batch['labels'].tolist() == [2, 0]
     np.testing.assert_array_equal(features.lengths, [2, 3, 4, 5])
+
+
+def test_unknown_pieces_are_counted_by_record():
+    builder = FeatureBuilder(choices=2)
+    for record, sequences in ((0, ([2, 1, 1, 3], [])), (0, ([2, 1, 3], [2, 7, 3])), (1, ([2, 1, 3], [2, 1, 1, 3]))):
+        for tokens in sequences:
+            builder.add_sequence(tokens)
+        builder.add_row(record)
+    builder.add_sequence([2, 7, 3])
+    builder.add_sequence([])  # a missing text of a smaller group
+    builder.add_row(2)
+    tokenizer = types.SimpleNamespace(cls_id=2, sep_id=3, unk_id=1, family='wordpiece')
+    counts = builder.build().unknown_counts(tokenizer)
+    assert counts.tolist() == [3, 8, 6, 1]
+    (note,) = describe_unknown_pieces(counts, tokenizer)
+    assert note.startswith('75.0% of the pieces are [UNK], and 1 of 3 records are only [UNK]: ')
+    assert not describe_unknown_pieces(np.array([3, 800, 8, 1]), tokenizer)
 
 
 def test_a_row_with_too_few_sequences_is_refused():
