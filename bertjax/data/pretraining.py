@@ -157,10 +157,11 @@ class PretrainingExamples:
         if self.pairs.mode == 'nsp':
             is_next = sum(int(np.count_nonzero(plan.chunks['b'])) for plan in self._plans) / total
         sample = np.linspace(0, total - 1, min(total, _SAMPLE)).astype(np.int64)
-        real, maskable = self.lengths(sample)
+        slots = self._locate(sample)
+        ranges = self._ranges(slots)
         if paired:
-            drawn = self._draw(self._locate(sample))
-            kept = float(maskable.sum() / (drawn.a_length.sum() + drawn.b_length.sum()))
+            drawn = self._draw(slots)
+            kept = float(ranges.length.sum() / (drawn.a_length.sum() + drawn.b_length.sum()))
         return {
             'mode': self.pairs.mode,
             'plans': self.pairs.distinct_plans,
@@ -168,7 +169,7 @@ class PretrainingExamples:
             'one_sentence': sum(plan.one_sentence for plan in self._plans) / total if paired else None,
             'is_next': is_next,
             'kept_tokens': kept,
-            'real_positions': float(real.mean() / self.seq_len),
+            'real_positions': float(ranges.row_lengths().mean() / self.seq_len),
         }
 
     def lengths(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from bertjax.corpus.quality import warn_long_documents
 from bertjax.corpus.report import report_counts, sentence_lengths
 from bertjax.corpus.sources import parse_mixture
 from bertjax.corpus.store import TokenStore
+from bertjax.data.loader import Examples
 from bertjax.errors import UserError
 from bertjax.finetune.task_data import TASK_FILE
 from bertjax.finetune.trials import dev_score
@@ -90,8 +91,10 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         untrained = 'This distillation trains only hidden states, so the MLM head still has its initial weights.'
         note = 'No document is held out.' if run.trains_outputs else untrained
         filled = Section('fillings', 'Held-out masks', note=note)
-    first_phase = lambda: settings.resolve_phases(examples.total_steps)[0]  # noqa: E731
-    training = lambda: examples.get_training(first_phase(), Position())  # noqa: E731
+
+    def training() -> Examples:
+        return examples.get_training(settings.resolve_phases(examples.total_steps)[0], Position())
+
     rows = _or_note('examples', 'Examples', lambda: pretraining_examples(training(), examples.tokenizer, mode))
     corpus = _corpus_section(examples.stores, names)
     return [overview_section(run, baselines), curves_section(run, baselines), filled, rows, corpus]
