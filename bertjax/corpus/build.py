@@ -98,6 +98,25 @@ def build_store(
     return manifest['report']
 
 
+def check_store(
+    spec: str | Sequence[str],
+    directory: pathlib.Path,
+    tokenizer: Tokenizer,
+    options: CorpusOptions,
+    *,
+    other_fix: str = '',
+    log: LogFunction = logging.info,
+) -> None:
+    """Raises the UserError of `build_store` with replace=False if it would refuse a finished store. Writes nothing."""
+    sources = resolve_sources(spec, options)
+    expected = _identity(sources, tokenizer, options)
+    finished = build_dir.find_finished_store(
+        directory, expected, sources, replace=False, other_fix=other_fix, log=log, write=False
+    )
+    if finished and options.strict and finished['report']['problems']:
+        raise _broken_store_error(finished['report']['problems'])
+
+
 def _broken_store_error(problems: dict[str, list[str]]) -> UserError:
     kind, lines = next(iter(problems.items()))
     fix = 'correct the input, or set config.corpus_options.strict=False'

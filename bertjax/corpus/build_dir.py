@@ -79,11 +79,12 @@ def find_finished_store(
     replace: bool,
     other_fix: str,
     log: LogFunction,
+    write: bool = True,
 ) -> dict | None:
     """Returns the manifest of a finished store of the same text, tokenizer and settings; None if there is none.
 
     `expected` is the identity of the store that is needed, and `sources` are its sources. For `replace`, `other_fix`
-    and `log`, see `build.build_store`.
+    and `log`, see `build.build_store`. If `write` is False, no file is changed.
 
     Raises:
       UserError: The manifest is invalid. Or the store has other text or settings, and `replace` is False.
@@ -94,7 +95,7 @@ def find_finished_store(
     changed = [key for key in ('tokenizer', 'settings') if manifest[key] != expected[key]]
     words = {'tokenizer': 'another tokenizer', 'settings': 'other settings'}
     reason = ' and '.join(words[key] for key in changed)
-    reason = reason or _describe_other_text(directory, manifest['inputs']['content'], sources, log)
+    reason = reason or _describe_other_text(directory, manifest['inputs']['content'], sources, log, write)
     if reason is None:
         splitter = manifest['splitter']
         if replace and expected['splitter'] not in (splitter, UNKNOWN):
@@ -102,7 +103,8 @@ def find_finished_store(
                 'Using the token store in %s, whose sentences were split by %s. A new store would use %s. Remove the '
                 'store to build it again.', directory, splitter, expected['splitter'],
             )  # fmt: skip
-        remove_partial_files(directory, manifest)
+        if write:
+            remove_partial_files(directory, manifest)
         return manifest
     if not replace:
         keys = {'tokenizer': 'config.tokenizer', 'settings': 'config.corpus_options'}
@@ -118,12 +120,12 @@ def find_finished_store(
 
 
 def _describe_other_text(
-    directory: pathlib.Path, content: str, sources: Sequence[TextSource], log: LogFunction
+    directory: pathlib.Path, content: str, sources: Sequence[TextSource], log: LogFunction, write: bool
 ) -> str | None:
     """Describes how the text differs from the text of a finished store; returns None if the texts are equal.
 
-    `content` is the content hash in the manifest. If only the dates or paths of the files have changed, the record of
-    the store is updated.
+    `content` is the content hash in the manifest. If only the dates or paths of the files have changed, and `write` is
+    True, the record of the store is updated.
     """
     record = identity.read_record(directory, content)
     if record is None:
@@ -131,7 +133,7 @@ def _describe_other_text(
     if reason := identity.describe_difference(record['files'], sources, log):
         return f'other text ({reason})'
     known = identity.with_current_files(record['files'], sources)
-    if known != record['files']:
+    if write and known != record['files']:
         try:
             identity.write_record(directory, content, known, record['readings'])
         except OSError as error:  # the store is read-only: the next start reads the files again

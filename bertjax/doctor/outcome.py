@@ -19,9 +19,10 @@ from bertjax.files.paths import display_path
 from bertjax.finetune.advice import advise
 from bertjax.finetune.results import RESULTS, STOPPED
 from bertjax.pretrain.chance_baselines import read_chance_baselines
-from bertjax.pretrain.settings import pretraining_settings
-from bertjax.pretrain.text_data import open_stores
-from bertjax.report.run_record import Run
+from bertjax.pretrain.heldout import check_same_texts
+from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
+from bertjax.pretrain.text_data import check_same_text, joined_fingerprint, open_stores
+from bertjax.report.run_record import Run, quiet
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.training.health.goodput import read_goodput
 from bertjax.training.health.goodput_clock import COMPILE, DATA, EVALUATION, RESTORE, SAVE, START
@@ -111,17 +112,33 @@ def with_set_keys(
 
 @check('resume')
 def resume(run: Run, done: int, config: Mapping[str, Any]) -> Iterator[Check]:
-    """Fails if the run cannot continue after the step `done` with `config`, the result of `with_set_keys`."""
+    """Fails if the run cannot continue after the step `done` with `config`, the result of `with_set_keys`.
+
+    The text of an unfinished pre-training is compared with the text of its token stores.
+    """
     # Where config.patience ended a run, only a higher limit or none continues it.
     stopped = done == (run.results() or {}).get(STOPPED) and 0 < config['patience'] <= run.config['patience']
     finished = stopped or done == config['steps']
     changes = check_resume(run.config, config, display_path(run.folder), finished=finished)
+    if not (finished or run.is_task):
+        _check_same_inputs(run, pretraining_settings(from_plain(config)))
     if not changes:
         return
     status, fix = OK, ''
     if run.is_task and any(line.startswith(BATCH_KEYS) for line in changes):
         status, fix = WARN, 'keep the old values, unless the training rows stay the same'
     yield Check('resume', status, 'changed keys: ' + ', '.join(changes), fix)
+
+
+def _check_same_inputs(run: Run, settings: PretrainingSettings) -> None:
+    """Raises the UserError with which the run refuses another tokenizer, text or token store."""
+    with quiet():
+        tokenizer = check_same_text(settings, run.folder)
+        stores = open_stores(settings, run.folder, tokenizer, verify=False)
+        check_same_texts(settings, run.folder, tokenizer, stores)
+    recorded, current = run.config['fingerprints']['store'], joined_fingerprint(stores)
+    configs = ({'fingerprints': {'store': value}} for value in (recorded, current))
+    check_resume(*configs, display_path(run.folder))
 
 
 @check('numbers')

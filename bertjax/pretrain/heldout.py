@@ -5,7 +5,7 @@ import dataclasses
 import filecmp
 import pathlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ from flax import linen as nn
 from jax.sharding import Mesh
 
 from bertjax.corpus import sequences
-from bertjax.corpus.build import build_store
+from bertjax.corpus.build import build_store, check_store
 from bertjax.corpus.identity import KnownText, is_same_text, read_record
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
-from bertjax.corpus.sources import TextSource, parse_mixture, resolve_sources
+from bertjax.corpus.sources import CorpusOptions, TextSource, parse_mixture, resolve_sources
 from bertjax.corpus.store import StoreSplit, TokenStore, open_store, read_manifest
 from bertjax.data.features import masked_copies
 from bertjax.data.length_buckets import choose_lengths
@@ -104,9 +104,7 @@ def prepare_texts(
         documents.
     """
     texts: dict[str, StoreSplit] = {}
-    options = dataclasses.replace(settings.corpus_options, heldout=0.0, drop_duplicates=False)
-    if settings.data and options.format in sequences.FORMATS:  # the config lacks the number of segments
-        options = dataclasses.replace(options, segments=stores[0].segments)
+    options = _text_options(settings, stores)
     for name, path in parse_texts(settings.heldout_texts):
         if not path:
             for corpus, store in zip(corpus_names(settings.corpus), stores, strict=True):
@@ -116,21 +114,47 @@ def prepare_texts(
                     raise UserError(_KEY, f'no held-out document in {corpus}', 'held-out documents in each corpus', fix)
             continue
         directory = folder / FOLDER / name
-        try:
+        with _errors_of_text(name, directory):
             if is_primary() and (reason := find_missing_text(path, options, directory, folder)):
                 print_line(f'{reason} in {_KEY}, {name}: the run continues on the token store in {directory}')
             elif is_primary():
                 build_store(path, directory, tokenizer, options, replace=not has_checkpoints(folder), log=print_line)
-        except UserError as error:
-            if error.where == str(directory):  # the folder has the store of another text
-                fix = f'restore the text, or give the new text another name in {_KEY}'
-                raise UserError(error.where, error.found, error.expected, fix) from None
-            raise _name_text(error, name) from None
         texts[name] = open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint).split('train')
         if settings.pair_options.mode == 'nsp' and texts[name].num_documents < 2:
             expected = 'two or more, because next-sentence pairs take B from another document'
             raise UserError(_KEY, f'only one document in {name}', expected, 'separate documents by blank lines')
     return texts
+
+
+def check_same_texts(
+    settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer, stores: Sequence[TokenStore]
+) -> None:
+    """Raises the UserError with which `prepare_texts` refuses another text in a resumed run. Writes nothing."""
+    options = _text_options(settings, stores)
+    for name, path in parse_texts(settings.heldout_texts):
+        directory = folder / FOLDER / name
+        if path and not find_missing_text(path, options, directory, folder):
+            with _errors_of_text(name, directory):
+                check_store(path, directory, tokenizer, options, log=print_line)
+
+
+def _text_options(settings: PretrainingSettings, stores: Sequence[TokenStore]) -> CorpusOptions:
+    options = dataclasses.replace(settings.corpus_options, heldout=0.0, drop_duplicates=False)
+    if settings.data and options.format in sequences.FORMATS:  # the config lacks the number of segments
+        options = dataclasses.replace(options, segments=stores[0].segments)
+    return options
+
+
+@contextlib.contextmanager
+def _errors_of_text(name: str, directory: pathlib.Path) -> Iterator[None]:
+    """Adds the name of the text to a UserError, or the fix if `directory` has the store of another text."""
+    try:
+        yield
+    except UserError as error:
+        if error.where == str(directory):
+            fix = f'restore the text, or give the new text another name in {_KEY}'
+            raise UserError(error.where, error.found, error.expected, fix) from None
+        raise _name_text(error, name) from None
 
 
 def corpus_names(spec: str) -> list[str]:

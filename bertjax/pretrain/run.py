@@ -27,7 +27,7 @@ from bertjax.pretrain.examples import PhaseExamples, StoreExamples
 from bertjax.pretrain.heldout import PairsEvaluator, check_texts, prepare_texts, read_heldout_pairs, split_name
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer
+from bertjax.pretrain.text_data import joined_fingerprint, prepare_stores, prepare_tokenizer
 from bertjax.pretrain.warm_start import embedding_rows, initial_params, read_embeddings
 from bertjax.tasks.minimal_pairs import MinimalPair, encode_pairs
 from bertjax.text.tokenizer import Tokenizer
@@ -108,8 +108,8 @@ class Pretraining(Experiment):
         self._phases = settings.resolve_phases(total)
         self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
         # A resumed run must have the same fingerprints.
-        store = '+'.join(store.fingerprint for store in stores)
-        fingerprints = {'tokenizer': self.tokenizer.fingerprint, 'store': store, **self._distillation.fingerprints}
+        fingerprints = {'tokenizer': self.tokenizer.fingerprint, 'store': joined_fingerprint(stores)}
+        fingerprints |= self._distillation.fingerprints
         self.resolved = {**to_plain(self.settings), 'fingerprints': fingerprints}
         self.resolved['model']['vocab_size'] = self.model_config.vocab_size
 

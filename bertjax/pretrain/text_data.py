@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from bertjax.config.plain import to_plain
 from bertjax.config.resume import MIXTURE_KEYS, check_resume
 from bertjax.corpus.beam import check_beam
-from bertjax.corpus.build import build_store
+from bertjax.corpus.build import build_store, check_store
 from bertjax.corpus.identity import describe_difference, read_readings, with_current_files
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
 from bertjax.corpus.quality import warn_long_documents
@@ -58,18 +58,11 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
         check_outside(settings.corpus, workdir, WORKDIR_FILES)
         if settings.beam:
             check_beam(settings.beam)
-    saved = workdir / FOLDER
-    # display_path returns the address if the workdir is the mirror of a bucket.
-    is_saved = real_path(settings.tokenizer) in (real_path(str(saved)), display_path(saved))
-    if has_run(workdir) and (is_saved or (saved.exists() and not _vocabulary_sources_exist(settings))):
-        if is_saved and settings.vocab.add:
-            print_line(f'the run keeps {display_path(saved)}: config.vocab.add adds no words')
+    if _keeps_tokenizer(settings, workdir):
         return load_workdir_tokenizer(workdir)
     source = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
     if source:
-        tokenizer = load_configured_tokenizer(settings, source)
-        if settings.vocab.add:
-            tokenizer = add_words(tokenizer, str(user_path(settings.vocab.add, 'config.vocab.add')))
+        tokenizer = _load_source(settings, source)
         set_workdir_tokenizer(tokenizer, workdir, source)
         return tokenizer
     reason = _reason_to_train(settings, workdir)
@@ -83,6 +76,45 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
     if reason:
         print_line(f'the vocabulary in {workdir / FOLDER} was trained with {reason}: it is trained again')
     return train_vocabulary(settings, workdir)
+
+
+def _keeps_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> bool:
+    """Returns whether a resumed run keeps the tokenizer of its workdir without a comparison."""
+    saved = workdir / FOLDER
+    # display_path returns the address if the workdir is the mirror of a bucket.
+    is_saved = real_path(settings.tokenizer) in (real_path(str(saved)), display_path(saved))
+    keeps = has_run(workdir) and (is_saved or (saved.exists() and not _vocabulary_sources_exist(settings)))
+    if keeps and is_saved and settings.vocab.add:
+        print_line(f'the run keeps {display_path(saved)}: config.vocab.add adds no words')
+    return keeps
+
+
+def _load_source(settings: PretrainingSettings, source: str) -> Tokenizer:
+    tokenizer = load_configured_tokenizer(settings, source)
+    words = settings.vocab.add
+    return add_words(tokenizer, str(user_path(words, 'config.vocab.add'))) if words else tokenizer
+
+
+def check_same_text(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
+    """Returns the tokenizer of a run. Writes nothing.
+
+    Raises:
+      UserError: A resumed run would refuse the tokenizer, the text or its options, because they have changed.
+    """
+    tokenizer = load_workdir_tokenizer(workdir)
+    if not _keeps_tokenizer(settings, workdir):
+        source = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
+        other = _load_source(settings, source).fingerprint != tokenizer.fingerprint if source else None
+        if other or (not source and _reason_to_train(settings, workdir)):
+            check_replaceable(workdir)
+    if not settings.data:
+        _check_same_mixture(settings, workdir)
+        parts, options = parse_mixture(settings.corpus), settings.corpus_options
+        for (spec, _), directory in zip(parts, store_directories(settings, workdir), strict=True):
+            if not find_missing_text(spec, options, directory, workdir):
+                fix = _data_fix(directory) if len(parts) == 1 else ''
+                check_store(spec, directory, tokenizer, options, other_fix=fix, log=print_line)
+    return tokenizer
 
 
 def tokenizer_flag(store: str) -> str:
@@ -150,6 +182,11 @@ def open_stores(
     return [store if weight is None else dataclasses.replace(store, weight=weight) for store, weight in pairs]
 
 
+def joined_fingerprint(stores: Sequence[TokenStore]) -> str:
+    """Returns the fingerprint of all token stores of a run."""
+    return '+'.join(store.fingerprint for store in stores)
+
+
 def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer) -> list[TokenStore]:
     """Opens the token store in config.data, or builds the stores in WORKDIR/store if needed and opens them.
 
@@ -169,14 +206,13 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
             print_line(f'{reason} in config.corpus: the run continues on the token store in {directory}')
             continue
         old_manifest = _read_manifest(directory)
-        advice = f', or continue on this store with --config.data={shlex.quote(str(directory))}'
         report = build_store(
             spec,
             directory,
             tokenizer,
             settings.corpus_options,
             replace=not has_checkpoints(workdir),
-            other_fix=advice if len(specs) == 1 else '',
+            other_fix=_data_fix(directory) if len(specs) == 1 else '',
             log=print_line,
             beam=settings.beam,
         )
@@ -190,6 +226,10 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
     if AUTO in weights:
         _print_shares(specs, [store.weight for store in stores])
     return stores
+
+
+def _data_fix(directory: pathlib.Path) -> str:
+    return f', or continue on this store with --config.data={shlex.quote(str(directory))}'
 
 
 def _check_same_mixture(settings: PretrainingSettings, workdir: pathlib.Path) -> None:

@@ -58,6 +58,31 @@ def test_a_finished_run_is_checked(program: Program, trained: pathlib.Path, tmp_
     assert 'changed keys: steps: 24 -> 30' in longer and {'config', 'corpus', 'hours'} <= set(statuses(longer))
 
 
+def test_text_that_a_resumed_run_refuses_is_a_failure(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    longer, before = (*RUN, '--config.steps=30'), {path: path.stat().st_mtime_ns for path in trained.rglob('*')}
+    corpus = json.loads((trained / 'config.json').read_text())['corpus']
+    copy, grown = tmp_path / pathlib.Path(corpus).name, tmp_path / 'grown.txt'
+    copy.write_text(pathlib.Path(corpus).read_text())
+    grown.write_text(f'{copy.read_text()}\nOne more sentence.\n')
+    vocabulary = tmp_path / 'vocab.txt'
+    vocabulary.write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdefghijkl']))
+
+    def resume(flag: str) -> str:
+        out = program.run(f'--workdir={trained}', *longer, flag, DOCTOR, status=None).stdout
+        return next(line for line in out.splitlines() if line.startswith(('  FAIL  resume', '  ok    resume')))
+
+    assert resume(f'--config.corpus={copy}').startswith('  ok ')  # another date and folder
+    for flag, found in (
+        (f'--config.corpus={grown}', 'a token store of other text (grown.txt has changed'),
+        ('--config.corpus_options.heldout=0.4', 'a token store of other settings'),
+        (f'--config.tokenizer={vocabulary}', 'a tokenizer other than'),
+        (f'--config.heldout_texts=grown={grown}', ''),
+    ):
+        line = resume(flag)
+        assert (line.startswith('  FAIL') and found in line) if found else line.startswith('  ok '), line
+    assert {path: path.stat().st_mtime_ns for path in trained.rglob('*')} == before
+
+
 def test_sizes_are_computed_with_the_vocabulary_of_the_initial_model(trained: pathlib.Path, tmp_path: pathlib.Path):
     settings = pretraining_settings(pretraining_config('tiny', init=str(trained / 'export' / 'hf')))
     pieces = (trained / 'tokenizer' / 'vocab.txt').read_text(encoding='utf-8').splitlines()
