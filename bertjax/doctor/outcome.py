@@ -21,7 +21,7 @@ from bertjax.finetune.results import RESULTS, STOPPED
 from bertjax.pretrain.chance_baselines import read_chance_baselines
 from bertjax.pretrain.heldout import check_same_texts
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
-from bertjax.pretrain.text_data import check_same_text, joined_fingerprint, open_stores
+from bertjax.pretrain.text_data import check_same_text, has_stores, joined_fingerprint, open_stores
 from bertjax.report.run_record import Run, quiet
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.training.health.goodput import read_goodput
@@ -31,6 +31,7 @@ from bertjax.training.record import STOP_AFTER_SKIPPED
 from bertjax.workdir.differences import resolve_like
 from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
+from bertjax.workdir.tokenizer import FOLDER
 
 STUCK_SHARE = 0.98  # a loss above this share of the unigram entropy shows that the model does not use any context
 MIN_EXAMPLES = 50_000  # after fewer examples, most new models have learned only the frequencies of the pieces
@@ -131,7 +132,12 @@ def resume(run: Run, done: int, config: Mapping[str, Any]) -> Iterator[Check]:
 
 
 def _check_same_inputs(run: Run, settings: PretrainingSettings) -> None:
-    """Raises the UserError with which the run refuses another tokenizer, text or token store."""
+    """Raises the UserError with which the run refuses another tokenizer, text or token store.
+
+    A tokenizer or a store that was removed is made again by the run, and is not checked here.
+    """
+    if not ((run.folder / FOLDER).exists() and has_stores(settings, run.folder)):
+        return
     with quiet():
         tokenizer = check_same_text(settings, run.folder)
         stores = open_stores(settings, run.folder, tokenizer, verify=False)
@@ -208,7 +214,7 @@ def mlm_loss(run: Run) -> Iterator[Check]:
 
 def _obstacles(run: Run) -> dict[str, str]:
     """Returns the obstacles to learning in the run's text, as {obstacle: next step}."""
-    tokenizer, obstacles = load_tokenizer(str(run.folder / 'tokenizer')), {}
+    tokenizer, obstacles = load_tokenizer(str(run.folder / FOLDER)), {}
     for store in open_stores(run.pretraining_settings(), run.folder, tokenizer, verify=False):
         obstacles |= learning_obstacles(store.report)
     return obstacles

@@ -14,7 +14,7 @@ from bertjax.corpus.store import read_manifest
 from bertjax.corpus.workers import text_bytes
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.text_data import open_stores, store_directories, tokenizer_flag
+from bertjax.pretrain.text_data import has_stores, open_stores, store_directories, tokenizer_flag
 from bertjax.pretrain.warm_start import embedding_rows, load_existing_tokenizer
 from bertjax.report.run_record import quiet
 from bertjax.text.tokenizer import Tokenizer
@@ -53,7 +53,7 @@ def corpus(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Chec
     existing = load_existing_tokenizer(settings, folder)
     if settings.data and existing is None:  # the check of the tokenizer reports this
         return
-    if existing is None or not _has_stores(settings, folder, existing):
+    if existing is None or not _reads_stores(settings, folder, existing):
         for spec, _ in parse_mixture(settings.corpus):
             yield from _check_sample(spec, settings, existing)
         return
@@ -65,13 +65,13 @@ def corpus(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Chec
         yield from _warnings_or(message, [*report['warnings'], *quality.warn_long_documents(store)])
 
 
-def _has_stores(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> bool:
+def _reads_stores(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> bool:
     """Whether the run reads existing stores. Before its first checkpoint, it replaces those of another tokenizer."""
     if settings.data:
         return True
-    directories = store_directories(settings, folder)
-    if not all((path / 'manifest.json').exists() for path in directories):
+    if not has_stores(settings, folder):
         return False
+    directories = store_directories(settings, folder)
     fingerprints = {read_manifest(path)['tokenizer']['fingerprint'] for path in directories}
     return has_checkpoints(folder) or fingerprints == {tokenizer.fingerprint}
 

@@ -161,6 +161,11 @@ def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> l
     return [top] if count == 1 else [top / str(number) for number in range(count)]
 
 
+def has_stores(settings: PretrainingSettings, workdir: pathlib.Path) -> bool:
+    """Returns whether config.data is set, or all token stores in the workdir are finished."""
+    return bool(settings.data) or all(map(_read_manifest, store_directories(settings, workdir)))
+
+
 def open_stores(
     settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer, *, verify: bool = True
 ) -> list[TokenStore]:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import shutil
 import time
 
 import pytest
@@ -81,6 +82,10 @@ def test_text_that_a_resumed_run_refuses_is_a_failure(program: Program, trained:
         line = resume(flag)
         assert (line.startswith('  FAIL') and found in line) if found else line.startswith('  ok '), line
     assert {path: path.stat().st_mtime_ns for path in trained.rglob('*')} == before
+    # A store that was removed is built again.
+    shutil.rmtree(copy_workdir(trained, tmp_path / 'removed') / 'store')
+    out = program.run(f'--workdir={tmp_path / "removed"}', *longer, DOCTOR, status=None).stdout
+    assert statuses(out)['resume'] == 'ok'
 
 
 def test_sizes_are_computed_with_the_vocabulary_of_the_initial_model(trained: pathlib.Path, tmp_path: pathlib.Path):
