@@ -1,5 +1,7 @@
 """Tests layers with custom gradients against automatic differentiation of plain formulas."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,52 +24,59 @@ def _plain_norm(x, scale, bias):
     return y * scale + bias
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _value_and_gradients(function, arrays, cotangent):
+    """Returns the value of the function, and the gradients of its product with `cotangent` after a cast."""
+    value, pull = jax.vjp(function, *arrays)
+    return value, *pull(cotangent.astype(value.dtype))
+
+
 def _random(*shape, seed=0, mean=0.0):
-    return jnp.asarray(np.random.default_rng(seed).normal(mean, 1.0, shape), jnp.float32)
+    return np.random.default_rng(seed).normal(mean, 1.0, shape).astype(np.float32)
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 def test_layer_norm_and_its_gradients_equal_the_formula(dtype):
     x, scale, bias = _random(3, 5, 24, mean=2.0).astype(dtype), _random(24, seed=1), _random(24, seed=2)
     weights = _random(3, 5, 24, seed=3)
-    actual, pull = jax.vjp(lambda *a: layer_norm(*a, EPSILON), x, scale, bias)
-    expected, plain = jax.vjp(_plain_norm, x, scale, bias)
+    cotangent = weights.astype(dtype)
+    actual, *ours = _value_and_gradients(lambda *a: layer_norm(*a, EPSILON), (x, scale, bias), cotangent)
+    expected, *theirs = _value_and_gradients(_plain_norm, (x, scale, bias), cotangent)
     assert actual.dtype == dtype
     tolerance = 2.0**-8 if dtype == 'bfloat16' else 2e-6  # The rounding error of the dtype for values up to 1.
-    np.testing.assert_allclose(actual.astype(jnp.float32), expected, rtol=tolerance, atol=tolerance)
-    cotangent = weights.astype(dtype)
-    for ours, theirs in zip(pull(cotangent), plain(cotangent.astype(jnp.float32)), strict=True):
-        assert ours.dtype == theirs.dtype
-        ours, theirs = ours.astype(jnp.float32), theirs.astype(jnp.float32)
-        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=2 * tolerance)
+    np.testing.assert_allclose(np.asarray(actual, np.float32), expected, rtol=tolerance, atol=tolerance)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.dtype == b.dtype
+        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=2 * tolerance)
 
 
 @pytest.mark.parametrize('mean', [0.0, 30.0, 3000.0])
 def test_one_pass_statistics_of_bfloat16_are_more_accurate_than_its_rounding(mean):
     """Even for means that are farther from 0 than those of hidden states, the rounding of x causes a larger error."""
     float32 = _random(400, 768, mean=mean)
-    x, ones, zeros = float32.astype(jnp.bfloat16), jnp.ones(768), jnp.zeros(768)
+    x, ones, zeros = float32.astype(jnp.bfloat16), np.ones(768, np.float32), np.zeros(768, np.float32)
     rounded = np.asarray(x, np.float64)
     exact = (rounded - rounded.mean(-1, keepdims=True)) / np.sqrt(rounded.var(-1, keepdims=True) + EPSILON)
     before = np.asarray(float32, np.float64)
     unrounded = (before - before.mean(-1, keepdims=True)) / before.std(-1, keepdims=True)
-    error = np.abs(np.asarray(layer_norm(x, ones, zeros, EPSILON), np.float64) - exact).max()
+    normalized = jax.jit(lambda *a: layer_norm(*a, EPSILON))(x, ones, zeros)
+    error = np.abs(np.asarray(normalized, np.float64) - exact).max()
     assert error < max(np.abs(unrounded - exact).max(), 2.0**-7)
 
 
 def test_layer_norm_of_equal_values_is_its_bias():
     for dtype in ('float32', 'bfloat16'):
-        x = jnp.full((2, 48), 3.0, dtype)
-        y = layer_norm(x, jnp.ones(48), jnp.full(48, 0.5), EPSILON)
+        x, scale = np.full((2, 48), 3.0, dtype), np.ones(48, np.float32)
+        y = jax.jit(lambda *a: layer_norm(*a, EPSILON))(x, scale, scale / 2)
         np.testing.assert_array_equal(np.asarray(y, np.float32), 0.5)
 
 
 @pytest.mark.parametrize('sum_by_matmul', [False, True], ids=['sum', 'product'])
 def test_the_gradient_of_a_bias_is_summed_in_float32(sum_by_matmul):
-    x, bias = jnp.zeros((64, 128, 8), jnp.bfloat16), jnp.arange(8.0)
+    x, bias = np.zeros((64, 128, 8), jnp.bfloat16), np.arange(8, dtype=np.float32)
     cotangent = _random(64, 128, 8, mean=1.0).astype(jnp.bfloat16)
-    y, pull = jax.vjp(lambda x, b: add_bias(x, b, sum_by_matmul), x, bias)
-    d_x, d_bias = pull(cotangent)
+    y, d_x, d_bias = _value_and_gradients(lambda x, b: add_bias(x, b, sum_by_matmul), (x, bias), cotangent)
     np.testing.assert_array_equal(y, x + bias.astype(jnp.bfloat16))
     np.testing.assert_array_equal(d_x, cotangent)
     exact = np.asarray(cotangent, np.float64).sum((0, 1))
@@ -90,8 +99,9 @@ def test_the_output_of_a_kernel_is_saved_without_a_rounded_copy():
     ours, theirs = (str(jax.make_jaxpr(gradients(function))(x, kernel)) for function in (custom, plain))
     assert ours.count('sin ') == theirs.count('sin ') == 1  # Neither recomputes the sine.
     assert 'reduce_precision' in theirs and 'reduce_precision' not in ours
-    expected = jax.grad(lambda *a: total(jnp.matmul, *a), (0, 1))(x, kernel)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), gradients(custom)(x, kernel), expected)
+    expected = jax.jit(jax.grad(lambda *a: total(jnp.matmul, *a), (0, 1)))(x, kernel)
+    actual = jax.jit(gradients(custom))(x, kernel)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), actual, expected)
 
 
 @pytest.mark.parametrize('dtype', ['float32', *slow('bfloat16')])
@@ -108,14 +118,13 @@ def test_the_output_of_a_kernel_is_saved_without_a_rounded_copy():
 )
 def test_products_for_cpus_equal_plain_products(ours, plain, shapes, dtype):
     arrays = [_random(*shape, seed=i).astype(dtype) for i, shape in enumerate(shapes)]
-    actual, pull = jax.vjp(ours, *arrays)
-    expected, reference = jax.vjp(plain, *(x.astype(jnp.float32) for x in arrays))
-    cotangent = _random(*expected.shape, seed=3).astype(actual.dtype)
+    cotangent = _random(*jax.eval_shape(plain, *arrays).shape, seed=3).astype(dtype)
+    actual = _value_and_gradients(ours, arrays, cotangent)
+    expected = _value_and_gradients(plain, [x.astype(np.float32) for x in arrays], cotangent)
     bound = 2.0**-6 if dtype == 'bfloat16' else 1e-5
-    gradients = pull(cotangent), reference(cotangent.astype(jnp.float32))
-    for a, b in zip((actual, *gradients[0]), (expected, *gradients[1]), strict=True):
-        np.testing.assert_allclose(a.astype(jnp.float32), b, rtol=bound, atol=bound)
-    assert [a.dtype for a in gradients[0]] == [x.dtype for x in arrays]
+    for a, b in zip(actual, expected, strict=True):
+        np.testing.assert_allclose(np.asarray(a, np.float32), b, rtol=bound, atol=bound)
+    assert [a.dtype for a in actual[1:]] == [x.dtype for x in arrays]
 
 
 def test_remat_auto_depends_on_the_platform():

@@ -32,7 +32,7 @@ def test_pretraining_losses_equal_the_formula_in_float64():
     rng = np.random.default_rng(0)
     batch = _batch(rng)
     outputs = {'mlm_logits': 3 * rng.standard_normal((4, 3, 11)), 'nsp_logits': rng.standard_normal((4, 2))}
-    losses = pretraining_losses({name: jnp.asarray(x, jnp.float32) for name, x in outputs.items()}, batch)
+    losses = jax.jit(pretraining_losses)({name: x.astype(np.float32) for name, x in outputs.items()}, batch)
     for name, logits, labels, weights in (
         ('mlm', outputs['mlm_logits'], batch['masked_ids'], batch['masked_weights']),
         ('nsp', outputs['nsp_logits'], batch['nsp_labels'], batch['nsp_weights']),
@@ -49,7 +49,7 @@ def test_the_z_loss_is_the_mean_squared_log_of_the_normalizer():
     batch, logits = _batch(rng), 3 * rng.standard_normal((4, 3, 11))
     objective = with_z_loss(PRETRAINING, 1e-4)
     assert objective.factors == {'z_loss': 1e-4} and with_z_loss(PRETRAINING, 0.0) is PRETRAINING
-    total, weight = objective.losses({'mlm_logits': jnp.asarray(logits, jnp.float32)}, batch)['z_loss']
+    total, weight = jax.jit(objective.losses)({'mlm_logits': logits.astype(np.float32)}, batch)['z_loss']
     expected = (np.log(np.exp(logits).sum(-1)) ** 2 * batch['masked_weights']).sum()
     assert float(total) == pytest.approx(expected, rel=1e-5)
     assert float(weight) == objective.weights(batch)['z_loss'] == batch['masked_weights'].sum()
@@ -70,17 +70,17 @@ def test_losses_of_parts_of_a_batch_add_up():
 
 def test_losses_are_zero_without_weights_and_there_may_be_no_pair_head():
     batch = {name: np.zeros_like(x) for name, x in _batch(np.random.default_rng(0)).items()}
-    losses = pretraining_losses({'mlm_logits': jnp.ones((4, 3, 11))}, batch)
+    losses = jax.jit(pretraining_losses)({'mlm_logits': np.ones((4, 3, 11), np.float32)}, batch)
     assert {name: tuple(map(float, pair)) for name, pair in losses.items()} == dict.fromkeys(
         ('mlm_loss', 'mlm_accuracy'), (0.0, 0.0)
     )
 
 
 def test_losses_of_large_logits_are_finite_and_those_of_bfloat16_are_float32():
-    logits = jnp.array([[1e4, -1e4, -1e9]])
-    assert float(cross_entropy(logits, jnp.array([1]))[0]) == pytest.approx(2e4)
-    outputs = {'mlm_logits': jnp.ones((4, 3, 11), jnp.bfloat16)}
-    losses = pretraining_losses(outputs, _batch(np.random.default_rng(0)))
+    logits = np.array([[1e4, -1e4, -1e9]], np.float32)
+    assert float(jax.jit(cross_entropy)(logits, np.array([1]))[0]) == pytest.approx(2e4)
+    outputs = {'mlm_logits': np.ones((4, 3, 11), jnp.bfloat16)}
+    losses = jax.jit(pretraining_losses)(outputs, _batch(np.random.default_rng(0)))
     assert all(x.dtype == jnp.float32 for pair in losses.values() for x in pair)
     assert float(losses['mlm_loss'][0]) == pytest.approx(6 * np.log(11), rel=1e-6)
 
@@ -134,7 +134,7 @@ TASKS = {
 def test_task_losses_equal_the_formula_in_float64(task):
     objective, formula, weight = TASKS[task]
     batch, outputs = _task_batch(np.random.default_rng(3))
-    losses = objective.losses({name: jnp.asarray(x, jnp.float32) for name, x in outputs.items()}, batch)
+    losses = jax.jit(objective.losses)({name: x.astype(np.float32) for name, x in outputs.items()}, batch)
     assert float(losses['loss'][0]) == pytest.approx(formula(outputs, batch), rel=1e-5)
     assert float(losses['loss'][1]) == float(objective.weights(batch)['loss']) == weight
     assert all(x.dtype == jnp.float32 for pair in losses.values() for x in pair)
@@ -142,11 +142,12 @@ def test_task_losses_equal_the_formula_in_float64(task):
 
 def test_accuracies_of_tasks_are_weighted_hits():
     batch, outputs = _task_batch(np.random.default_rng(4))
+    spans = jax.jit(SPANS.losses)(outputs, batch)
     accuracies = {
-        'classification': CLASSIFICATION.losses(outputs, batch)['accuracy'],
-        'tokens': TOKENS.losses(outputs, batch)['accuracy'],
-        'start': SPANS.losses(outputs, batch)['start_accuracy'],
-        'end': SPANS.losses(outputs, batch)['end_accuracy'],
+        'classification': jax.jit(CLASSIFICATION.losses)(outputs, batch)['accuracy'],
+        'tokens': jax.jit(TOKENS.losses)(outputs, batch)['accuracy'],
+        'start': spans['start_accuracy'],
+        'end': spans['end_accuracy'],
     }
     spans = {name: np.where(batch['attention_mask'] > 0, outputs[f'{name}_logits'], -1e9) for name in ('start', 'end')}
     expected = {
@@ -160,7 +161,7 @@ def test_accuracies_of_tasks_are_weighted_hits():
 
 def test_regression_is_the_squared_error():
     batch = {'labels': np.array([1.0, 4.0, 0.5], np.float32), 'weights': np.array([1, 0.5, 0], np.float32)}
-    losses = REGRESSION.losses({'logits': jnp.array([[3.0], [1.0], [100.0]])}, batch)
+    losses = jax.jit(REGRESSION.losses)({'logits': np.array([[3.0], [1.0], [100.0]], np.float32)}, batch)
     assert {name: tuple(map(float, pair)) for name, pair in losses.items()} == {'loss': (4 + 0.5 * 9, 1.5)}
     assert float(REGRESSION.weights(batch)['loss']) == 1.5
 
@@ -175,7 +176,8 @@ def test_the_padded_length_does_not_change_the_loss(task):
 
     wide_batch = {name: widen(x, 0) if x.ndim == 2 else x for name, x in batch.items()}
     wide_outputs = {name: widen(x, 50.0) if name != 'logits' else x for name, x in outputs.items()}
-    one, two = objective.losses(outputs, batch), objective.losses(wide_outputs, wide_batch)
+    losses = jax.jit(objective.losses)
+    one, two = losses(outputs, batch), losses(wide_outputs, wide_batch)
     for name, (total, weight) in one.items():
         assert float(two[name][0]) == pytest.approx(float(total), rel=1e-6) and float(two[name][1]) == float(weight)
 
@@ -183,16 +185,22 @@ def test_the_padded_length_does_not_change_the_loss(task):
 @pytest.mark.parametrize('classes', [384, *slow(7)])  # On CPUs, 384 classes are three blocks.
 def test_cross_entropy_and_its_gradient_equal_the_plain_formula(classes):
     rng = np.random.default_rng(0)
-    logits = jnp.asarray(rng.normal(0, 20, (3, 4, classes)), jnp.float32).at[..., -1].set(-1e9)
-    labels = jnp.asarray(rng.integers(0, classes - 1, (3, 4)))
+    logits = rng.normal(0, 20, (3, 4, classes)).astype(np.float32)
+    logits[..., -1] = -1e9
+    labels = rng.integers(0, classes - 1, (3, 4))
 
     def plain(logits):
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)[..., 0]
 
-    actual, pull = jax.vjp(lambda logits: cross_entropy(logits, labels), logits)
-    expected, reference = jax.vjp(plain, logits)
+    @jax.jit
+    def values_and_gradients(logits):
+        actual, pull = jax.vjp(lambda logits: cross_entropy(logits, labels), logits)
+        expected, reference = jax.vjp(plain, logits)
+        return (actual, pull(actual)[0]), (expected, reference(actual)[0])
+
+    (actual, gradient), (expected, plain_gradient) = values_and_gradients(logits)
     np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-5)
-    np.testing.assert_allclose(pull(actual)[0], reference(actual)[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(gradient, plain_gradient, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize('classes', [384, *slow(7)])
@@ -201,7 +209,7 @@ def test_the_first_of_equal_logits_is_the_prediction(classes):
     logits = rng.integers(0, 4, (500, classes)).astype(np.float32)  # Most rows have several largest logits.
     logits[0] = 0.0
     labels = np.where(rng.random(500) < 0.5, logits.argmax(-1), rng.integers(0, classes, 500))
-    accuracy, _ = classification_sums(logits, labels, np.ones(500))['accuracy']
+    accuracy, _ = jax.jit(classification_sums)(logits, labels, np.ones(500))['accuracy']
     assert float(accuracy) == (logits.argmax(-1) == labels).sum()
 
 
@@ -209,8 +217,9 @@ def test_the_first_of_equal_logits_is_the_prediction(classes):
 def test_unused_rows_may_have_labels_that_are_no_classes(classes):
     logits = np.random.default_rng(0).normal(size=(5, classes)).astype(np.float32)
     labels, weights = np.array([3, -100, -1, classes, 1000]), np.array([1.0, 0.0, 0.0, 0.0, 0.0])
-    sums, gradient = jax.value_and_grad(lambda x: classification_sums(x, labels, weights)['loss'][0])(logits)
-    assert float(sums) == pytest.approx(float(cross_entropy(logits[:1], labels[:1])[0]))
+    loss = lambda x: classification_sums(x, labels, weights)['loss'][0]  # noqa: E731
+    total, gradient = map(np.asarray, jax.jit(jax.value_and_grad(loss))(logits))
+    assert float(total) == pytest.approx(float(jax.jit(cross_entropy)(logits[:1], labels[:1])[0]))
     assert not gradient[1:].any() and gradient[0].any()
-    empty = classification_sums(logits[:0], labels[:0], weights[:0])
+    empty = jax.jit(classification_sums)(logits[:0], labels[:0], weights[:0])
     assert [float(x) for pair in empty.values() for x in pair] == [0.0] * 4
