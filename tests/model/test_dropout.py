@@ -1,5 +1,7 @@
 """Tests that dropout is as random as that of a generator, and depends on (seed, site, example, position) alone."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,18 +10,20 @@ import pytest
 from bertjax.model.dropout import Dropout, Site, attention_words, drop, drop_weights, hash_words
 
 RATE = 0.1
+compiled_drop = jax.jit(drop, static_argnums=(1, 3))
 
 
 def dropout_of(seed, numbers):
-    return Dropout(jnp.uint32(seed), jnp.asarray(numbers, jnp.uint32))
+    return Dropout(np.uint32(seed), np.asarray(numbers, np.uint32))
 
 
 def dropped_mask(shape, seed=0, first=0, site=Site.MLP_OUTPUT, rate=RATE):
     """Returns bool [*shape]: whether a value is dropped, for the example numbers from `first` on."""
     rows = dropout_of(seed, np.arange(shape[0]) + first)
-    return np.asarray(drop(jnp.ones(shape), rate, rows, site) == 0)
+    return np.asarray(compiled_drop(np.ones(shape, np.float32), rate, rows, site)) == 0
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def drop_attention(weights, rate, dropout):
     return drop_weights(weights, rate, attention_words(dropout, weights.shape[1]))
 
@@ -32,12 +36,13 @@ def correlation(a, b):
 
 @pytest.mark.parametrize('rate', [0.1, 0.5])
 def test_a_share_of_the_values_is_dropped_and_the_others_are_rescaled(rate):
-    x = np.asarray(drop(jnp.ones((64, 128, 64)), rate, dropout_of(3, np.arange(64)), Site.HEAD))
+    x = np.asarray(compiled_drop(np.ones((64, 128, 64), np.float32), rate, dropout_of(3, np.arange(64)), Site.HEAD))
     np.testing.assert_allclose(np.unique(x), [0.0, 1 / (1 - rate)], rtol=1e-6)
     assert abs((x == 0).mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / x.size)
     row_shares = (x == 0).mean((1, 2))  # The share is the same for all rows and positions.
     assert abs(row_shares - rate).max() < 5 * np.sqrt(rate * (1 - rate) / (128 * 64))
-    halves = np.unique(drop(jnp.ones((4, 8, 64), jnp.bfloat16), rate, dropout_of(3, np.arange(4)), Site.HEAD))
+    ones = np.ones((4, 8, 64), jnp.bfloat16)
+    halves = np.unique(compiled_drop(ones, rate, dropout_of(3, np.arange(4)), Site.HEAD))
     assert halves.astype(np.float32).tolist() == [0, float(jnp.bfloat16(1 / (1 - rate)))]
     position_shares = (x == 0).mean(0)
     assert position_shares.std() == pytest.approx(np.sqrt(rate * (1 - rate) / 64), rel=0.03)
@@ -45,7 +50,8 @@ def test_a_share_of_the_values_is_dropped_and_the_others_are_rescaled(rate):
 
 def test_a_key_gives_the_same_mask_with_64_bit_types():
     def dropped():
-        return np.asarray(drop(jnp.ones((4, 64), jnp.float32), 0.5, Dropout.from_key(jax.random.key(0), 4), Site.HEAD))
+        draw = lambda x: drop(x, 0.5, Dropout.from_key(jax.random.key(0), 4), Site.HEAD)  # noqa: E731
+        return np.asarray(jax.jit(draw)(np.ones((4, 64), np.float32)))
 
     expected = dropped()
     with jax.enable_x64(True):
@@ -79,8 +85,11 @@ def test_no_row_is_a_shifted_copy_of_another():
 
 
 def test_each_bit_is_set_half_of_the_time():
-    words = dropout_of(5, np.arange(256)).words()
-    bits = np.asarray(hash_words(words[:, :1], words[:, 1:], jnp.arange(4096, dtype=jnp.uint32)))
+    def hashed(dropout):
+        words = dropout.words()
+        return hash_words(words[:, :1], words[:, 1:], jnp.arange(4096, dtype=jnp.uint32))
+
+    bits = np.asarray(jax.jit(hashed)(dropout_of(5, np.arange(256))))
     shares = [((bits >> i) & 1).mean() for i in range(8, 32)]
     assert max(abs(share - 0.5) for share in shares) < 5 * 0.5 / 1024
 
@@ -88,7 +97,7 @@ def test_each_bit_is_set_half_of_the_time():
 @pytest.mark.slow
 def test_heads_and_queries_are_independent():
     weights = jnp.ones((8, 12, 64, 64))
-    mask = np.asarray(drop_attention(weights, RATE, dropout_of(0, np.arange(8))) == 0)
+    mask = np.asarray(drop_attention(weights, RATE, dropout_of(0, np.arange(8)))) == 0
     assert abs(mask.mean() - RATE) < 4 * np.sqrt(RATE * (1 - RATE) / mask.size)
     for axis in range(4):
         moved = np.moveaxis(mask, axis, 0)
