@@ -4,7 +4,6 @@ import math
 
 import flax
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import optax.contrib
@@ -45,14 +44,25 @@ def gradients(step, like):
 
 
 def train(optimizer, params, rate, steps=STEPS):
-    params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
-    state = optimizer.init(params)
-    update = jax.jit(optimizer.update)
+    @jax.jit
+    def update(grads, state, params):
+        direction, state = optimizer.update(grads, state, params)
+        return jax.tree.map(lambda p, u: p - rate * u, params, direction), state
+
+    params = float32(params)
+    state = jax.jit(optimizer.init)(params)
     for step in range(steps):
-        grads = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), gradients(step, params))
-        direction, state = update(grads, state, params)
-        params = jax.tree.map(lambda p, u: p - rate * u, params, direction)
+        params, state = update(float32(gradients(step, params)), state, params)
     return params, state
+
+
+def float32(tree):
+    return jax.tree.map(lambda x: np.asarray(x, np.float32), tree)
+
+
+def first_update(optimizer, grads, params):
+    """Returns the update and the state after the first step."""
+    return jax.jit(lambda grads, params: optimizer.update(grads, optimizer.init(params), params))(grads, params)
 
 
 def assert_trees_close(ours, theirs, **tolerance):
@@ -85,11 +95,10 @@ def test_bert_adam_equals_numpy():
 
 def test_bert_adam_has_no_bias_correction():
     """The first update is (1 - b1) g / (sqrt(1 - b2) |g| + eps) = 3.16 sign(g). With correction, it is sign(g)."""
-    g = jnp.array([-2.0, 1e-3, 5.0])
-    params = {'bias': jnp.zeros(3)}
+    g = np.array([-2.0, 1e-3, 5.0], np.float32)
+    params = {'bias': np.zeros(3, np.float32)}
     for name, size in (('bert_adam', 0.1 / np.sqrt(0.001)), ('adamw', 1.0)):
-        optimizer = optimizer_of(name, eps=1e-12)
-        direction, _ = optimizer.update({'bias': g}, optimizer.init(params), params)
+        direction, _ = first_update(optimizer_of(name, eps=1e-12), {'bias': g}, params)
         np.testing.assert_allclose(direction['bias'], size * np.sign(g), rtol=1e-4)
 
 
@@ -97,13 +106,9 @@ def test_bert_adam_has_no_bias_correction():
 def test_adamw_equals_optax():
     rate = 0.05
     ours, _ = train(optimizer_of('adamw'), simple_params(), rate)
+    # The optimizers of optax return the negative update, with the learning rate.
     theirs = optax.adamw(rate, b1=B1, b2=B2, eps=EPS, weight_decay=DECAY, mask=decay_mask)
-    params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), simple_params())
-    state = theirs.init(params)
-    for step in range(STEPS):
-        grads = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), gradients(step, params))
-        updates, state = theirs.update(grads, state, params)
-        params = optax.apply_updates(params, updates)
+    params, _ = train(theirs, simple_params(), -1)
     assert_trees_close(ours, params, rtol=1e-6, atol=1e-7)
 
 
@@ -181,23 +186,22 @@ def test_lamb_stacked_equals_lamb_layer_by_layer(scanned):
     stacked, _ = train(optimizer_of('lamb'), scanned, 0.1, steps=1)
     # `gradients` depends on the shapes, so the gradients of the stacked tree are unstacked.
     params = unstack_layers(scanned)
-    grads = unstack_layers(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), gradients(0, scanned)))
-    optimizer = optimizer_of('lamb')
-    direction, _ = jax.jit(optimizer.update)(grads, optimizer.init(params), params)
+    grads = unstack_layers(float32(gradients(0, scanned)))
+    direction, _ = first_update(optimizer_of('lamb'), grads, params)
     unrolled = jax.tree.map(lambda p, u: p - 0.1 * u, params, direction)
     assert_trees_close(unstack_layers(stacked), unrolled, rtol=1e-5, atol=1e-6)
     # The equality would prove nothing if all layers had the same trust ratio.
-    norm = lambda i: float(jnp.linalg.norm(direction['encoder'][f'layers_{i}']['mlp']['up']['kernel']))  # noqa: E731
+    norm = lambda i: float(np.linalg.norm(direction['encoder'][f'layers_{i}']['mlp']['up']['kernel']))  # noqa: E731
     assert abs(norm(0) - norm(1)) > 1e-3
 
 
 def test_lamb_has_a_trust_ratio_for_each_layer_of_a_stack():
     """The kernels of the layers are scaled by 0.1, 1 and 10, and the norm of each update is the norm of its kernel."""
-    kernel = jax.random.normal(jax.random.key(0), (16, 16))
-    params = {'layers': {'kernel': jnp.stack([0.1 * kernel, kernel, 10 * kernel]), 'bias': jnp.zeros((3, 16))}}
-    grads = jax.tree.map(lambda x: jax.random.normal(jax.random.key(1), x.shape), params)
-    optimizer = optimizer_of('lamb')
-    direction, _ = jax.jit(optimizer.update)(grads, optimizer.init(params), params)
+    rng = np.random.default_rng(0)
+    kernel = rng.normal(size=(16, 16))
+    params = {'layers': {'kernel': np.stack([0.1 * kernel, kernel, 10 * kernel]), 'bias': np.zeros((3, 16))}}
+    grads = jax.tree.map(lambda x: rng.normal(size=x.shape), params)
+    direction, _ = first_update(optimizer_of('lamb'), float32(grads), float32(params))
     norms = np.linalg.norm(np.asarray(direction['layers']['kernel']).reshape(3, -1), axis=1)
     np.testing.assert_allclose(norms, np.linalg.norm(kernel) * np.array([0.1, 1, 10]), rtol=1e-5)
     # Biases have the plain Adam update, without a trust ratio. Each element has size 1 at the first step.
@@ -205,10 +209,9 @@ def test_lamb_has_a_trust_ratio_for_each_layer_of_a_stack():
 
 
 def test_the_trust_ratio_of_a_zero_norm_is_one():
-    params = {'a': {'kernel': jnp.zeros((2, 2))}, 'b': {'kernel': jnp.ones((2, 2))}}
-    grads = {'a': {'kernel': jnp.ones((2, 2))}, 'b': {'kernel': jnp.zeros((2, 2))}}
-    optimizer = optimizer_of('lamb', weight_decay=0.0)
-    direction, _ = optimizer.update(grads, optimizer.init(params), params)
+    zeros, ones = np.zeros((2, 2), np.float32), np.ones((2, 2), np.float32)
+    params, grads = ({'a': {'kernel': a}, 'b': {'kernel': b}} for a, b in ((zeros, ones), (ones, zeros)))
+    direction, _ = first_update(optimizer_of('lamb', weight_decay=0.0), grads, params)
     np.testing.assert_allclose(direction['a']['kernel'], 1.0, rtol=1e-4)
     np.testing.assert_array_equal(direction['b']['kernel'], 0.0)
 
@@ -278,22 +281,21 @@ def test_the_first_update_of_muon_equals_optax(scanned):
     shapes = {'query': ((0,), (1, 2)), 'output': ((0, 1), (2,)), 'up': ((0,), (1,)), 'down': ((0,), (1,))}
     layer = unstack_layers(scanned)['encoder']['layers_0']
     kernels = {names: x for names, x in flat(layer).items() if names[-2] in shapes and names[-1] == 'kernel'}
-    grads = {names: jnp.asarray(x, jnp.float32) for names, x in gradients(0, kernels).items()}
+    grads = float32(gradients(0, kernels))
     axes = {names: optax.contrib.MuonDimensionNumbers(*shapes[names[-2]]) for names in kernels}
     theirs = optax.contrib.muon(1.0, muon_weight_dimension_numbers=axes)
-    expected, _ = theirs.update(grads, theirs.init(grads), grads)
-    ours = orthogonalize_kernels({'encoder': {'layers_0': unflat(grads)}})['encoder']['layers_0']
+    expected, _ = first_update(theirs, grads, grads)
+    ours = jax.jit(orthogonalize_kernels)({'encoder': {'layers_0': unflat(grads)}})['encoder']['layers_0']
     assert_trees_close(ours, unflat({names: -x for names, x in expected.items()}), rtol=0, atol=1e-4)
 
 
 @pytest.mark.slow
 def test_muon_in_bfloat16_is_close_to_float32(gated):
     params = unstack_layers(gated)
-    grads = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), gradients(0, params))
-    updates = {}
+    grads, updates = float32(gradients(0, params)), {}
     for dtype in ('float32', 'bfloat16'):
         optimizer = make_optimizer(**vars(Optimizer('muon', clip_norm=0.0)), dtype=dtype)
-        updates[dtype] = flat(optimizer.update(grads, optimizer.init(params), params)[0])
+        updates[dtype] = flat(first_update(optimizer, grads, params)[0])
     for names, expected in updates['float32'].items():
         error = np.linalg.norm(updates['bfloat16'][names] - expected) / np.linalg.norm(expected)
         assert 1e-3 < error < 0.05 if is_block_kernel(names) else error == 0, names
@@ -304,19 +306,18 @@ def test_muon_in_bfloat16_is_close_to_float32(gated):
 def test_muon_stacked_equals_muon_layer_by_layer(model, request):
     """Query, key, value, gate and up of each layer are separate matrices."""
     scanned = request.getfixturevalue(model)
-    optimizer, grads = optimizer_of('muon'), jax.tree.map(jnp.asarray, gradients(0, scanned))
-    stacked, _ = optimizer.update(grads, optimizer.init(scanned), scanned)
-    unrolled = unstack_layers(scanned)
-    expected, _ = optimizer.update(unstack_layers(grads), optimizer.init(unrolled), unrolled)
+    optimizer, grads = optimizer_of('muon'), float32(gradients(0, scanned))
+    stacked, _ = first_update(optimizer, grads, scanned)
+    expected, _ = first_update(optimizer, unstack_layers(grads), unstack_layers(scanned))
     assert_trees_close(unstack_layers(stacked), expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(('clip', 'factor'), [(1.0, 1 / 13), (100.0, 1.0), (0.0, 1.0)])
 def test_gradients_are_clipped_by_their_global_norm(clip, factor):
-    params = {'a': {'bias': jnp.zeros(2)}, 'b': {'bias': jnp.zeros(1)}}
-    grads = {'a': {'bias': jnp.array([3.0, 4.0])}, 'b': {'bias': jnp.array([12.0])}}  # The norm is 13.
-    optimizer = optimizer_of('bert_adam', clip_norm=clip)
-    _, state = optimizer.update(grads, optimizer.init(params), params)
+    grads = {'a': np.array([3.0, 4.0], np.float32), 'b': np.array([12.0], np.float32)}  # The norm is 13.
+    grads = {name: {'bias': x} for name, x in grads.items()}
+    params = jax.tree.map(np.zeros_like, grads)
+    _, state = first_update(optimizer_of('bert_adam', clip_norm=clip), grads, params)
     mu = np.concatenate([state[1].mu['a']['bias'], state[1].mu['b']['bias']])
     np.testing.assert_allclose(mu, (1 - B1) * factor * np.array([3.0, 4.0, 12.0]), rtol=1e-5)
 
