@@ -10,7 +10,7 @@ from bertjax.config.verb import Verb
 from bertjax.files.paths import display_path
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer
-from bertjax.pretrain.vocabulary import check_lowercase
+from bertjax.pretrain.vocabulary import check_existing_vocabulary
 from bertjax.workdir.lock import has_checkpoints, lock_workdir
 
 VERB = Verb(needs='corpus', teacher=False, devices=False)
@@ -28,7 +28,7 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
     settings.check_new_vocabulary()
     if not has_checkpoints(folder):
-        check_lowercase(settings, flag_keys)
+        check_existing_vocabulary(settings, flag_keys)
     with lock_workdir(folder):
         tokenizer = prepare_tokenizer(settings, folder)
         stores = prepare_stores(settings, folder, tokenizer)

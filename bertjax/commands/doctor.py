@@ -85,14 +85,20 @@ def _config_checks(
             settings = with_existing_vocabulary(settings, folder)
         if settings.distill:
             yield plan.teacher(settings, folder, flag_keys)
-        yield from _pretraining_checks(settings, folder, done, total, at_work=at_work)
+        yield from _pretraining_checks(settings, folder, flag_keys, done, total, at_work=at_work)
 
 
 def _pretraining_checks(
-    settings: PretrainingSettings, folder: pathlib.Path, done: int, total: int | None, *, at_work: bool
+    settings: PretrainingSettings,
+    folder: pathlib.Path,
+    flag_keys: Collection[str],
+    done: int,
+    total: int | None,
+    *,
+    at_work: bool,
 ) -> Iterator[Iterable[Check]]:
     yield plan.config(settings, folder)
-    yield text.tokenizer(settings, folder)
+    yield text.tokenizer(settings, folder, flag_keys)
     yield text.corpus(settings, folder)
     try:
         total, model = total or plan.steps_of(settings), settings.model_config(settings.vocab.size)

@@ -17,7 +17,7 @@ from bertjax.pretrain.budget_choice import split_batch
 from bertjax.pretrain.run import Pretraining, prepare_inputs
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining
-from bertjax.pretrain.vocabulary import check_lowercase
+from bertjax.pretrain.vocabulary import check_existing_vocabulary
 from bertjax.pretrain.warm_start import with_architecture, with_existing_vocabulary
 from bertjax.training.distillation import NO_TEACHER
 from bertjax.training.health.gradient_check import training_devices
@@ -49,7 +49,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
         huggingface_directory(settings.init)  # raises if there is no such model
     with primary_first():
         if is_primary() and not has_checkpoints(folder):  # the others read the tokenizer of the workdir
-            check_lowercase(settings, flag_keys)
+            check_existing_vocabulary(settings, flag_keys)
     mesh = make_mesh(settings.mesh_axes, training_devices())
     settings.check_memory(mesh)
     if not settings.budget:  # a budget chooses the batch

@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from bertjax.corpus import quality, reading, sequences
@@ -15,6 +15,7 @@ from bertjax.corpus.workers import text_bytes
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import has_stores, open_stores, store_directories, tokenizer_flag
+from bertjax.pretrain.vocabulary import check_existing_vocabulary
 from bertjax.pretrain.warm_start import embedding_rows, load_existing_tokenizer
 from bertjax.report.run_record import quiet
 from bertjax.text.tokenizer import Tokenizer
@@ -30,8 +31,10 @@ _ENOUGH = 10**6  # a number of held-out tokens that causes no warning
 
 
 @check('tokenizer')
-def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
+def tokenizer(settings: PretrainingSettings, folder: pathlib.Path, flag_keys: Collection[str] = ()) -> Iterator[Check]:
     """Loads the vocabulary, or says that the run will train one. Fails if config.data is set without a vocabulary."""
+    if not has_checkpoints(folder):
+        check_existing_vocabulary(settings, flag_keys)
     existing = load_existing_tokenizer(settings, folder)
     if existing is not None:
         embedding_rows(settings, folder, existing)  # raises if the number of pieces does not match the model

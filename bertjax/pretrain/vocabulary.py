@@ -127,19 +127,24 @@ def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tok
     return load_tokenizer(source)
 
 
-def check_lowercase(settings: PretrainingSettings, flag_keys: Collection[str]) -> None:
-    """Raises a UserError if the user sets config.vocab.lowercase, but an existing vocabulary contradicts it.
+def check_existing_vocabulary(settings: PretrainingSettings, flag_keys: Collection[str]) -> None:
+    """Raises a UserError if the user sets the family or the case of config.vocab, but an existing vocabulary differs.
 
-    The value of a recipe is for a new vocabulary. `flag_keys` are the config keys that the user set.
+    The values of a recipe are for a new vocabulary. `flag_keys` are the config keys that the user set.
     """
     source = settings.tokenizer or settings.init
-    if source and 'vocab.lowercase' in flag_keys:
+    fixes = {
+        'family': 'leave it out, or leave out config.tokenizer and config.init, and a vocabulary is trained',
+        'lowercase': 'leave it out, or set do_lower_case in the tokenizer_config.json beside a vocab.txt',
+    }
+    names = [name for name in fixes if f'vocab.{name}' in flag_keys]
+    if source and names:
         directory = settings.tokenizer or huggingface_directory(settings.init)
-        lowercase = load_configured_tokenizer(settings, directory).lowercase
-        if lowercase != settings.vocab.lowercase:
-            found, expected = str(settings.vocab.lowercase), f'{lowercase}, as in {source}'
-            fix = 'leave it out, or set do_lower_case in the tokenizer_config.json beside a vocab.txt'
-            raise UserError('config.vocab.lowercase', found, expected, fix)
+        tokenizer = load_configured_tokenizer(settings, directory)
+        for name in names:
+            found, existing = getattr(settings.vocab, name), getattr(tokenizer, name)
+            if found != existing:
+                raise UserError(f'config.vocab.{name}', str(found), f'{existing}, as in {source}', fixes[name])
 
 
 def add_words(tokenizer: Tokenizer, path: str) -> Tokenizer:

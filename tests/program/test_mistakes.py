@@ -272,14 +272,22 @@ def test_strict_corpus_names_file_and_line(program: Program, corpus: pathlib.Pat
     assert 'broken.txt:2' in error and 'UTF-8' in error
 
 
-def test_a_case_that_an_existing_vocabulary_does_not_have_is_an_error(
+def test_keys_that_an_existing_vocabulary_contradicts_are_errors(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
 ):
-    workdir, cased = f'--workdir={tmp_path / "run"}', '--config.vocab.lowercase=False'
+    workdir, cased, family = (
+        f'--workdir={tmp_path / "run"}',
+        '--config.vocab.lowercase=False',
+        '--config.vocab.family=bpe',
+    )
     for key, path in (('init', trained), ('tokenizer', trained / 'tokenizer')):
         for verb in ('pretrain', 'corpus'):
             line = program.error(workdir, f'--config.{key}={path}', f'--config.run={verb}', cased)
             assert f'config.vocab.lowercase: found False, expected True, as in {path}; leave it out' in line
+        line = program.error(workdir, f'--config.{key}={path}', family)
+        assert f'config.vocab.family: found bpe, expected wordpiece, as in {path}; leave it out' in line
+    doctor = program.run(workdir, f'--config.tokenizer={path}', family, '--config.run=doctor', status=2).stdout
+    assert 'FAIL  tokenizer    config.vocab.family: found bpe, expected wordpiece' in doctor
     tokenizer = shutil.copytree(trained / 'tokenizer', tmp_path / 'cased')
     (tokenizer / 'tokenizer_config.json').write_text('{"do_lower_case": false}')
     program.run(workdir, f'--config.tokenizer={tokenizer}', '--config.run=corpus', cased)
