@@ -15,7 +15,7 @@ PEAK, STEPS, WARMUP = 3e-4, 200, 0.1  # 20 steps of warm-up and 180 of decay.
 
 def rates(name, steps=STEPS, **options):
     schedule = make_schedule(name, **{'peak': PEAK, 'steps': steps, 'warmup_fraction': WARMUP, **options})
-    return np.asarray(jax.vmap(schedule)(jnp.arange(steps + 1)), np.float64)
+    return np.asarray(jax.jit(jax.vmap(schedule))(np.arange(steps + 1)), np.float64)
 
 
 # The fraction of the peak at step 110, in the middle of the decay.

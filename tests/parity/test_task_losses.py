@@ -13,12 +13,13 @@ LOGITS = 3 * np.random.default_rng(0).standard_normal((B, C)).astype(np.float32)
 def check(objective, batch, theirs, logits):
     """Compares the loss and the gradient of the batch, and the sum of the losses of its parts, with PyTorch."""
     mean = lambda x: objective.losses({'logits': x}, batch)['loss'][0] / objective.weights(batch)['loss']  # noqa: E731
+    losses = jax.jit(objective.losses)
     ours, gradient = jax.jit(jax.value_and_grad(mean))(LOGITS)
     theirs.backward()
     assert float(ours) == pytest.approx(theirs.item(), rel=1e-5)
     np.testing.assert_allclose(gradient, logits.grad, rtol=1e-5, atol=1e-7)
     parts = [slice(0, 3), slice(3, B)]
-    cut = [objective.losses({'logits': LOGITS[p]}, {k: x[p] for k, x in batch.items()})['loss'] for p in parts]
+    cut = [losses({'logits': LOGITS[p]}, {k: x[p] for k, x in batch.items()})['loss'] for p in parts]
     (a, n), (b, m) = cut
     assert float(a + b) / float(n + m) == pytest.approx(theirs.item(), rel=1e-5)
 
@@ -35,7 +36,7 @@ def test_class_weights_equal_torch(torch, logits, weights):
     theirs = torch.nn.CrossEntropyLoss(weight=torch.tensor(weights))(logits, torch.tensor(labels).long())
     batch = {'labels': labels, 'weights': np.ones(B, np.float32)}
     check(build_class_weighted(weights), batch, theirs, logits)
-    accuracy = build_class_weighted(weights).losses({'logits': LOGITS}, batch)['accuracy']
+    accuracy = jax.jit(build_class_weighted(weights).losses)({'logits': LOGITS}, batch)['accuracy']
     assert [float(x) for x in accuracy] == [(LOGITS.argmax(1) == labels).sum(), B]  # Not weighted by class.
     # A train step divides by at least 1, as a guard against empty batches, so small weights are scaled up.
     assert float(build_class_weighted(weights).weights({k: x[2:3] for k, x in batch.items()})['loss']) >= 1
@@ -49,13 +50,13 @@ def test_multi_label_losses_equal_torch(torch, logits, positive):
     batch = {'labels': labels, 'weights': np.ones(B, np.float32)}
     objective = MULTI_LABEL if positive is None else build_label_weighted(positive)
     check(objective, batch, theirs, logits)
-    total, weight = objective.losses({'logits': LOGITS}, batch)['accuracy']
+    total, weight = jax.jit(objective.losses)({'logits': LOGITS}, batch)['accuracy']
     assert float(total) == pytest.approx(((LOGITS > 0) == labels).mean(1).sum()) and float(weight) == B
 
 
 def test_multi_label_losses_of_large_logits_are_finite():
     batch = {'labels': np.array([[1.0, 0.0]], np.float32), 'weights': np.ones(1, np.float32)}
-    total, _ = MULTI_LABEL.losses({'logits': np.array([[-1e4, 1e4]], np.float32)}, batch)['loss']
+    total, _ = jax.jit(MULTI_LABEL.losses)({'logits': np.array([[-1e4, 1e4]], np.float32)}, batch)['loss']
     assert float(total) == pytest.approx(1e4)
 
 

@@ -2,6 +2,7 @@
 
 import types
 
+import jax
 import numpy as np
 import pytest
 from marks import slow
@@ -28,7 +29,7 @@ def distill_losses(base, outputs, teacher, batch, *, temperature=1.0, projection
         dict.fromkeys((*HIDDEN_LOSSES, *OUTPUT_LOSSES), 0.0) | factors, temperature, tuple(range(L)), projection
     )
     objective = distill_objective(base, spec, types.SimpleNamespace(config=width), student)
-    sums = objective.losses(outputs, {**batch, 'teacher': teacher})
+    sums = jax.jit(objective.losses)(outputs, {**batch, 'teacher': teacher})
     weights = objective.weights(batch)
     assert weights.keys() == {name for name in sums if name.endswith('_loss')} <= objective.factors.keys()
     for name, weight in weights.items():

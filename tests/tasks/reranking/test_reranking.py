@@ -52,20 +52,21 @@ def test_value_and_gradient(loss: str, pairs: bool):
         else:
             total = total + F.mse_loss(x[0] - x[1:], y[0] - y[1:])
     (total / 3).backward()
-    mask = jnp.asarray(PRESENT[:, 0] if pairs else PRESENT)[..., None]
-    batch = {'labels': labels, 'weights': jnp.array([1.0, 1, 1, 0]), 'attention_mask': mask}
+    mask = (PRESENT[:, 0] if pairs else PRESENT)[..., None]
+    batch = {'labels': labels, 'weights': np.float32([1, 1, 1, 0]), 'attention_mask': mask}
     objective = RerankTask('', 32, loss=loss).objective
 
     def mean(x: jax.Array) -> jax.Array:
         value, weight = objective.losses({'logits': x}, batch)['loss']
         return value / weight
 
-    value, gradient = jax.value_and_grad(mean)(jnp.asarray(logits))
+    value, gradient = jax.jit(jax.value_and_grad(mean))(logits)
     assert float(value) == pytest.approx(float(total.detach()) / 3, rel=2e-6)
     np.testing.assert_allclose(gradient, logits_of_theirs.grad, atol=1e-6)
     assert objective.weights(batch) == {'loss': 3}
-    distilled = objective.distill_loss.elements({'logits': logits}, {'logits': labels}, batch, 1.0)
-    np.testing.assert_allclose(distilled, LOSSES['mse'].rows(logits, batch))
+    distill = jax.jit(objective.distill_loss.elements)
+    distilled = distill({'logits': logits}, {'logits': labels}, batch, 1.0)
+    np.testing.assert_allclose(distilled, jax.jit(LOSSES['mse'].rows)(logits, batch))
 
 
 def test_pairs_of_a_list_are_sequences_of_a_row(tmp_path: pathlib.Path, tokenizer: Tokenizer):
