@@ -136,10 +136,12 @@ def _check_same_inputs(run: Run, settings: PretrainingSettings) -> None:
 
     A tokenizer or a store that was removed is made again by the run, and is not checked here.
     """
-    if not ((run.folder / FOLDER).exists() and has_stores(settings, run.folder)):
+    if not (run.folder / FOLDER).exists():
         return
     with quiet():
         tokenizer = check_same_text(settings, run.folder)
+        if not has_stores(settings, run.folder):
+            return
         stores = open_stores(settings, run.folder, tokenizer, verify=False)
         check_same_texts(settings, run.folder, tokenizer, stores)
     recorded, current = run.config['fingerprints']['store'], joined_fingerprint(stores)

@@ -105,7 +105,7 @@ def check_same_text(settings: PretrainingSettings, workdir: pathlib.Path) -> Tok
     if not _keeps_tokenizer(settings, workdir):
         source = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
         other = _load_source(settings, source).fingerprint != tokenizer.fingerprint if source else None
-        if other or (not source and _reason_to_train(settings, workdir)):
+        if other or (not source and _reason_to_train(settings, workdir) is not None):
             check_replaceable(workdir)
     if not settings.data:
         _check_same_mixture(settings, workdir)

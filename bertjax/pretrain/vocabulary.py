@@ -134,7 +134,7 @@ def check_existing_vocabulary(settings: PretrainingSettings, flag_keys: Collecti
     """
     source = settings.tokenizer or settings.init
     fixes = {
-        'family': 'leave it out, or leave out config.tokenizer and config.init, and a vocabulary is trained',
+        'family': 'leave it out: the vocabulary exists',
         'lowercase': 'leave it out, or set do_lower_case in the tokenizer_config.json beside a vocab.txt',
     }
     names = [name for name in fixes if f'vocab.{name}' in flag_keys]

@@ -86,6 +86,9 @@ def test_text_that_a_resumed_run_refuses_is_a_failure(program: Program, trained:
     shutil.rmtree(copy_workdir(trained, tmp_path / 'removed') / 'store')
     out = program.run(f'--workdir={tmp_path / "removed"}', *longer, DOCTOR, status=None).stdout
     assert statuses(out)['resume'] == 'ok'
+    other = f'--config.tokenizer={vocabulary}'
+    out = program.run(f'--workdir={tmp_path / "removed"}', *longer, other, DOCTOR, status=2).stdout
+    assert statuses(out)['resume'] == 'FAIL'
 
 
 def test_sizes_are_computed_with_the_vocabulary_of_the_initial_model(trained: pathlib.Path, tmp_path: pathlib.Path):
