@@ -81,11 +81,15 @@ class Features:
 
     def unknown_counts(self, tokenizer: Tokenizer) -> np.ndarray:
         """Counts records, pieces, [UNK], and records with no other piece, int64 [4]. [CLS] and [SEP] do not count."""
-        is_piece = (self.tokens != tokenizer.cls_id) & (self.tokens != tokenizer.sep_id)
-        flags = is_piece, is_piece & (self.tokens == tokenizer.unk_id)
-        totals = (np.concatenate([[0], np.cumsum(flag)]) for flag in flags)
         record = np.repeat(self.record, self.choices)
-        pieces, unknown = (np.bincount(record, np.diff(total[self.offsets])) for total in totals)
+
+        def count(*ids: int) -> np.ndarray:  # in each record
+            at = np.flatnonzero(np.isin(self.tokens, ids))
+            sequences = np.searchsorted(self.offsets, at, 'right') - 1
+            return np.bincount(record[sequences], minlength=record.max(initial=-1) + 1)
+
+        lengths = np.bincount(record, self.sequence_lengths)
+        pieces, unknown = lengths - count(tokenizer.cls_id, tokenizer.sep_id), count(tokenizer.unk_id)
         only = (pieces == unknown) & (unknown > 0)
         return np.array([len(np.unique(self.record)), pieces.sum(), unknown.sum(), only.sum()], np.int64)
 
