@@ -81,8 +81,7 @@ def build_store(
             directory, store_identity, text_sources, replace=replace, other_fix=other_fix, log=log
         )
         if finished:
-            if options.strict and finished['report']['problems']:
-                raise _broken_store_error(finished['report']['problems'])
+            _check_strict(finished, options)
             logging.info('The token store in %s is up to date.', directory)
             return finished['report']
         if options.split_sentences:
@@ -113,15 +112,18 @@ def check_store(
     finished = build_dir.find_finished_store(
         directory, expected, sources, replace=False, other_fix=other_fix, log=log, write=False
     )
-    if finished and options.strict and finished['report']['problems']:
-        raise _broken_store_error(finished['report']['problems'])
+    if finished:
+        _check_strict(finished, options)
 
 
-def _broken_store_error(problems: dict[str, list[str]]) -> UserError:
-    kind, lines = next(iter(problems.items()))
-    fix = 'correct the input, or set config.corpus_options.strict=False'
-    found = f'a store from which broken input was dropped ({kind}: {lines[0]})'
-    return UserError('config.corpus', found, 'text without broken input', fix)
+def _check_strict(manifest: dict, options: CorpusOptions) -> None:
+    """Raises a UserError if `options` is strict, but broken input was dropped from the store of the manifest."""
+    problems: dict[str, list[str]] = manifest['report']['problems']
+    if options.strict and problems:
+        kind, lines = next(iter(problems.items()))
+        fix = 'correct the input, or set config.corpus_options.strict=False'
+        found = f'a store from which broken input was dropped ({kind}: {lines[0]})'
+        raise UserError('config.corpus', found, 'text without broken input', fix)
 
 
 def _identity(text_sources: list[TextSource], tokenizer: Tokenizer, options: CorpusOptions) -> dict:

@@ -19,9 +19,9 @@ from bertjax.files.paths import display_path
 from bertjax.finetune.advice import advise
 from bertjax.finetune.results import RESULTS, STOPPED
 from bertjax.pretrain.chance_baselines import read_chance_baselines
-from bertjax.pretrain.heldout import check_same_texts
+from bertjax.pretrain.heldout import check_resumed_heldout_texts
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
-from bertjax.pretrain.text_data import check_same_text, has_stores, joined_fingerprint, open_stores
+from bertjax.pretrain.text_data import check_resumed_text, has_stores, joined_fingerprint, open_stores
 from bertjax.report.run_record import Run, quiet
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.training.health.goodput import read_goodput
@@ -31,7 +31,7 @@ from bertjax.training.record import STOP_AFTER_SKIPPED
 from bertjax.workdir.differences import resolve_like
 from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
-from bertjax.workdir.tokenizer import FOLDER
+from bertjax.workdir.tokenizer import FOLDER, load_workdir_tokenizer
 
 STUCK_SHARE = 0.98  # a loss above this share of the unigram entropy shows that the model does not use any context
 MIN_EXAMPLES = 50_000  # after fewer examples, most new models have learned only the frequencies of the pieces
@@ -122,7 +122,7 @@ def resume(run: Run, done: int, config: Mapping[str, Any]) -> Iterator[Check]:
     finished = stopped or done == config['steps']
     changes = check_resume(run.config, config, display_path(run.folder), finished=finished)
     if not (finished or run.is_task):
-        _check_same_inputs(run, pretraining_settings(from_plain(config)))
+        _check_inputs(run, pretraining_settings(from_plain(config)))
     if not changes:
         return
     status, fix = OK, ''
@@ -131,19 +131,20 @@ def resume(run: Run, done: int, config: Mapping[str, Any]) -> Iterator[Check]:
     yield Check('resume', status, 'changed keys: ' + ', '.join(changes), fix)
 
 
-def _check_same_inputs(run: Run, settings: PretrainingSettings) -> None:
-    """Raises the UserError with which the run refuses another tokenizer, text or token store.
+def _check_inputs(run: Run, settings: PretrainingSettings) -> None:
+    """Raises the UserError with which the resumed run would refuse its tokenizer, text or token stores.
 
-    A tokenizer or a store that was removed is made again by the run, and is not checked here.
+    The run makes a missing tokenizer or store again, so what depends on it is not checked.
     """
     if not (run.folder / FOLDER).exists():
         return
     with quiet():
-        tokenizer = check_same_text(settings, run.folder)
+        tokenizer = load_workdir_tokenizer(run.folder)
+        check_resumed_text(settings, run.folder, tokenizer)
         if not has_stores(settings, run.folder):
             return
         stores = open_stores(settings, run.folder, tokenizer, verify=False)
-        check_same_texts(settings, run.folder, tokenizer, stores)
+        check_resumed_heldout_texts(settings, run.folder, tokenizer, stores)
     recorded, current = run.config['fingerprints']['store'], joined_fingerprint(stores)
     configs = ({'fingerprints': {'store': value}} for value in (recorded, current))
     check_resume(*configs, display_path(run.folder))

@@ -126,7 +126,7 @@ def prepare_texts(
     return texts
 
 
-def check_same_texts(
+def check_resumed_heldout_texts(
     settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer, stores: Sequence[TokenStore]
 ) -> None:
     """Raises the UserError with which `prepare_texts` refuses another text in a resumed run. Writes nothing."""

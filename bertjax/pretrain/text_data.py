@@ -60,8 +60,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
             check_beam(settings.beam)
     if _keeps_tokenizer(settings, workdir):
         return load_workdir_tokenizer(workdir)
-    source = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
-    if source:
+    if source := _tokenizer_source(settings):
         tokenizer = _load_source(settings, source)
         set_workdir_tokenizer(tokenizer, workdir, source)
         return tokenizer
@@ -89,32 +88,40 @@ def _keeps_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> bo
     return keeps
 
 
+def _tokenizer_source(settings: PretrainingSettings) -> str:
+    """Returns the path of the tokenizer in config.tokenizer or config.init; '' if both are empty."""
+    return settings.tokenizer or (settings.init and huggingface_directory(settings.init))
+
+
 def _load_source(settings: PretrainingSettings, source: str) -> Tokenizer:
+    """Loads the tokenizer `source`, with the words of config.vocab.add."""
     tokenizer = load_configured_tokenizer(settings, source)
     words = settings.vocab.add
     return add_words(tokenizer, str(user_path(words, 'config.vocab.add'))) if words else tokenizer
 
 
-def check_same_text(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
-    """Returns the tokenizer of a run. Writes nothing.
+def check_resumed_text(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer) -> None:
+    """Checks that a resumed run accepts the tokenizer and the text of its settings. Writes nothing.
+
+    `tokenizer` is the tokenizer of the workdir. The mixture must be that of the checkpoints; see `check_resume`.
 
     Raises:
-      UserError: A resumed run would refuse the tokenizer, the text or its options, because they have changed.
+      UserError: The run would refuse the tokenizer, the text or its options, because they have changed.
     """
-    tokenizer = load_workdir_tokenizer(workdir)
     if not _keeps_tokenizer(settings, workdir):
-        source = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
-        other = _load_source(settings, source).fingerprint != tokenizer.fingerprint if source else None
-        if other or (not source and _reason_to_train(settings, workdir) is not None):
+        if source := _tokenizer_source(settings):
+            differs = _load_source(settings, source).fingerprint != tokenizer.fingerprint
+        else:
+            differs = _reason_to_train(settings, workdir) is not None
+        if differs:
             check_replaceable(workdir)
-    if not settings.data:
-        _check_same_mixture(settings, workdir)
-        parts, options = parse_mixture(settings.corpus), settings.corpus_options
-        for (spec, _), directory in zip(parts, store_directories(settings, workdir), strict=True):
-            if not find_missing_text(spec, options, directory, workdir):
-                fix = _data_fix(directory) if len(parts) == 1 else ''
-                check_store(spec, directory, tokenizer, options, other_fix=fix, log=print_line)
-    return tokenizer
+    if settings.data:
+        return
+    parts, options = parse_mixture(settings.corpus), settings.corpus_options
+    for (spec, _), directory in zip(parts, store_directories(settings, workdir), strict=True):
+        if not find_missing_text(spec, options, directory, workdir):
+            fix = _data_fix(directory) if len(parts) == 1 else ''
+            check_store(spec, directory, tokenizer, options, other_fix=fix, log=print_line)
 
 
 def tokenizer_flag(store: str) -> str:

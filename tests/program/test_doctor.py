@@ -82,8 +82,19 @@ def test_text_that_a_resumed_run_refuses_is_a_failure(program: Program, trained:
         line = resume(flag)
         assert (line.startswith('  FAIL') and found in line) if found else line.startswith('  ok '), line
     assert {path: path.stat().st_mtime_ns for path in trained.rglob('*')} == before
+    # Another store in config.data, and a held-out text whose store has another text.
+    data = copy_workdir(trained, tmp_path / 'removed')
+    program.run(f'--workdir={tmp_path / "other"}', f'--config.tokenizer={trained / "tokenizer"}',
+                '--config.corpus_options.heldout=0.4', '--config.run=corpus')  # fmt: skip
+    shutil.copytree(data / 'store', data / 'heldout' / 'grown')
+    for flag, found in (
+        (f'--config.data={tmp_path / "other" / "store"}', 'the store: found'),
+        (f'--config.heldout_texts=grown={grown}', f'{data / "heldout" / "grown"}: found a token store of other'),
+    ):
+        out = program.run(f'--workdir={data}', *longer, flag, DOCTOR, status=2).stdout
+        assert f'FAIL  resume       {found}' in out
     # A store that was removed is built again.
-    shutil.rmtree(copy_workdir(trained, tmp_path / 'removed') / 'store')
+    shutil.rmtree(data / 'store')
     out = program.run(f'--workdir={tmp_path / "removed"}', *longer, DOCTOR, status=None).stdout
     assert statuses(out)['resume'] == 'ok'
     other = f'--config.tokenizer={vocabulary}'
