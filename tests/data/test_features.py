@@ -59,6 +59,8 @@ def test_unknown_pieces_are_counted_by_record():
     (note,) = describe_unknown_pieces(counts, tokenizer)
     assert note.startswith('75.0% of the pieces are [UNK], and 1 of 3 records are only [UNK]: ')
     assert not describe_unknown_pieces(np.array([3, 800, 8, 1]), tokenizer)
+    tokenizer.unk_id = tokenizer.sep_id
+    assert builder.build().unknown_counts(tokenizer).tolist() == [3, 8, 0, 0]
 
 
 def test_a_row_with_too_few_sequences_is_refused():
