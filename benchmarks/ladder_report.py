@@ -1,24 +1,24 @@
-"""Prints the table of the runs of benchmarks/ladder.py and a fit of their losses, and draws their bits per byte.
+"""Prints the table of the runs of benchmarks/ladder.py and the scaling law, and draws the bits per byte of the runs.
 
     python benchmarks/ladder_report.py --picture=docs/budget.png
 
-The fit is the loss as a function of size and tokens, for config.budget (bertjax/pretrain/budget_choice.py). The picture
-shows the bits per byte over the processor time.
+The scaling law (bertjax/pretrain/scaling_law.py) is fitted to docs/results/scaling.json. The picture shows the bits per
+byte over the processor time.
 """
 
 import json
-import math
 import pathlib
 from typing import Any
 
 import numpy as np
-import scipy.optimize
 from absl import app, flags
 from ladder_rungs import LADDER, Keys, rung_keys, size_keys
 
-from bertjax.pretrain.budget_choice import PARAMETERS_EXPONENT, SIZES, inner_parameters
+from bertjax.pretrain.budget_choice import SIZES, gated_width
+from bertjax.pretrain.scaling_law import PARAMETERS_EXPONENT, TOKENS_EXPONENT
 
 _RESULTS = flags.DEFINE_string('results', 'docs/results/ladder', 'The folder of the results, see ladder.py --kept.')
+_SCALING = flags.DEFINE_string('scaling', 'docs/results/scaling.json', 'The runs of the scaling law.')
 _PICTURE = flags.DEFINE_string('picture', '', 'The picture; empty: none.')
 
 
@@ -47,7 +47,7 @@ def main(_: Any) -> None:
         )
         figures = f'{result["mlm_loss"]:.3f} | {result["bits_per_byte"]:.3f}'
         print(f'| {name} | {result["minutes"]:g} | {result["seed"]} | {result["steps"]:,} | {figures} | {right} |')
-    print(f'\n{fit(results)}')
+    print(f'\n{fit(json.loads(pathlib.Path(_SCALING.value).read_text())["runs"])}')
     if _PICTURE.value:
         draw(results, _PICTURE.value)
 
@@ -78,34 +78,19 @@ def draw(results: list[Keys], path: str) -> None:
     figure.savefig(path, dpi=144)
 
 
-def fit(results: list[Keys]) -> str:
-    """Fits the form of `bertjax.pretrain.budget_choice.expected_loss` to the runs of all sizes, and describes it.
+def fit(runs: list[dict[str, Any]]) -> str:
+    """Fits `bertjax.pretrain.scaling_law.bits_per_byte` to runs, and describes the result.
 
-    The exponent of the parameters is not fitted, because these runs hardly determine it: values from 0.34 to 0.73 have
-    nearly equal errors. Runs of fewer than 500 steps are left out, because they have learned little more than the
-    frequencies of pieces.
+    The exponents are not fitted, because these runs hardly determine them.
     """
-    points = [
-        (inner_parameters(keys['model.num_layers'], keys['model.width']),
-         each['steps'] * keys['batch_size'] * keys['seq_len'], each['mlm_loss'])
-        for each in results
-        if _has_any_size(keys := each['keys']) and each['steps'] >= 500
-    ]  # fmt: skip
-    if len(points) < 6:
-        return 'at least six runs of several sizes are needed for the fit'
-    parameters, tokens, losses = np.asarray(points, np.float64).T
-
-    def form(x: tuple[np.ndarray, np.ndarray], floor: float, a: float, b: float, beta: float) -> np.ndarray:
-        return floor + np.exp(a) / x[0] ** PARAMETERS_EXPONENT + np.exp(b) / x[1] ** beta
-
-    bounds = ([0.5, 0, 0, 0.2], [3, 12, 14, 0.8])
-    start = (1.5, 4, 5, 0.3)
-    values, _ = scipy.optimize.curve_fit(form, (parameters, tokens), losses, start, sigma=losses, bounds=bounds)
-    error = np.abs(form((parameters, tokens), *values) - losses)
-    floor, a, b, beta = values
-    constants = f'{floor:.3f}, {math.exp(a):.3g}, {PARAMETERS_EXPONENT}, {math.exp(b):.3g}, {beta:.3f}'
-    errors = f'mean error {error.mean():.3f}, largest {error.max():.3f}'
-    return f'constants of expected_loss: {constants}; {len(points)} runs, {errors}'
+    names = ('layers', 'width', 'positions', 'bits_per_byte')
+    layers, width, tokens, bits = (np.array([run[name] for run in runs]) for name in names)
+    parameters = layers * width * (4 * width + 3 * np.vectorize(gated_width)(width))
+    terms = np.stack([np.ones(len(runs)), parameters**-PARAMETERS_EXPONENT, tokens**-TOKENS_EXPONENT], 1)
+    (floor, a, b), *_ = np.linalg.lstsq(terms, bits)
+    errors = np.abs(terms @ (floor, a, b) - bits)
+    constants = f'FLOOR {floor:.3f}, PARAMETERS_FACTOR {a:.3g}, TOKENS_FACTOR {b:.3g}'
+    return f'{constants}; {len(runs)} runs, mean error {errors.mean():.3f} bits per byte, largest {errors.max():.3f}'
 
 
 if __name__ == '__main__':

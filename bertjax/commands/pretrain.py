@@ -77,12 +77,13 @@ def _train(
         find_plan(settings, folder)  # raises before a vocabulary is trained
         # A new plan depends on the size of the vocabulary.
         inputs = None if has_checkpoints(folder) else prepare_inputs(settings, folder)
-        plan = make_plan(with_existing_vocabulary(settings, folder), folder, mesh, flag_keys)
+        sized = with_existing_vocabulary(settings, folder)
+        plan = make_plan(sized, folder, mesh, flag_keys)
     config = folder / 'config.json'
     recorded = read_json_or_none(config, lambda facts: facts['grad_accum_steps']) if has_checkpoints(folder) else None
     settings = split_batch(settings, plan, mesh, flag_keys, recorded)
     plan.apply(settings).check_devices(mesh)
-    print(plan.describe(settings))
+    print(plan.describe(sized))
     with primary_first():
         training = Pretraining(plan.apply(settings), folder, mesh, inputs=inputs)
     with Interrupt() as interrupt:  # a signal between two calls of `fit` stops the second one

@@ -264,6 +264,12 @@ def parameter_count(config: BertConfig) -> int:
     return embeddings + L * block + ends + mlm + pair
 
 
+def inner_parameters(config: BertConfig) -> int:
+    """Returns the number of parameters in the matrices of all blocks: L·(4·D² + 2·D·F), or 3·D·F for a gated MLP."""
+    D, matrices = config.width, 3 if config.mlp in GATED_MLPS else 2
+    return config.num_layers * (4 * D * D + matrices * D * config.mlp_dim)
+
+
 def train_flops_per_sequence(config: BertConfig, seq_len: int, predictions: int) -> float:
     """Counts the floating point operations of a training step, forward and backward, per sequence.
 
@@ -272,8 +278,7 @@ def train_flops_per_sequence(config: BertConfig, seq_len: int, predictions: int)
     window of W < S positions has S·W instead of S². Recomputation and the padding of the vocabulary do not count.
     """
     D, S = config.width, seq_len
-    matrices = 3 if config.mlp in GATED_MLPS else 2
-    projections = 6 * config.num_layers * (4 * D * D + matrices * D * config.mlp_dim) * S
+    projections = 6 * inner_parameters(config) * S
     visible = [S if config.attends_globally(i) else min(S, config.attention_window) for i in range(config.num_layers)]
     attention = 12 * sum(visible) * D * S
     head = 6 * predictions * (D * D + D * config.vocab_size)

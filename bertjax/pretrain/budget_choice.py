@@ -19,11 +19,12 @@ from jax.sharding import Mesh
 from bertjax.config.pretraining import BUDGET_SIZE
 from bertjax.config.ranges import COUNT, parse_budget
 from bertjax.errors import UserError
-from bertjax.model.config import DTYPES, GATED_MLPS, train_flops_per_sequence
+from bertjax.model.config import DTYPES, GATED_MLPS, inner_parameters, train_flops_per_sequence
 from bertjax.model.layers import dot
 from bertjax.parallel.mesh import is_cpu, row_shards
 from bertjax.pretrain.budget_plan import BudgetPlan
 from bertjax.pretrain.run import build_pretraining_setup
+from bertjax.pretrain.scaling_law import bits_per_byte
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.training.step_time import time_phase
 
@@ -35,11 +36,6 @@ SIZES = (
 # {dtype: the minimum speed of its matrix products, relative to float32, at which the dtype is chosen}.
 _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 _EFFICIENCY = 0.4  # the assumed speed of a training step, relative to a large matrix product
-PARAMETERS_EXPONENT = 0.34  # arXiv 2203.15556, equation 10
-# The other constants of `expected_loss`, from a fit to runs with 0.4 to 10.6 million parameters
-# (benchmarks/ladder_report.py). For larger models they are an extrapolation. If a step is timed, they and _EFFICIENCY
-# determine only the size.
-_FLOOR, _PARAMETERS_FACTOR, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.828, 42.3, 4390.0, 0.523
 _MIN_STEP_SECONDS = 2e-3  # the assumed minimum time of a step; without it, tiny models would warm up for too long
 # See `choose_batch_size`. With 2 layers of width 128, the loss after 5 minutes on a busy Intel Xeon is 1.364 with 32
 # rows of 64 positions (4,598 steps), 1.339 with 64 rows (2,600 steps) and 1.309 with 128 rows (1,622 steps)
@@ -52,23 +48,9 @@ _MAX_ESTIMATED_STEPS = 2 * _MAX_STEPS
 _CPU_PART_POSITIONS = 2_048  # see `split_batch`
 
 
-def expected_loss(parameters: float, tokens: float) -> float:
-    """Returns a rough held-out MLM loss in nats per piece, which is used only to compare sizes.
-
-    The formula is equation 2 of arXiv 2203.15556. For `parameters`, see `inner_parameters`; `tokens` is the number of
-    positions in training.
-    """
-    return _FLOOR + _PARAMETERS_FACTOR / parameters**PARAMETERS_EXPONENT + _TOKENS_FACTOR / tokens**_TOKENS_EXPONENT
-
-
 def gated_width(width: int) -> int:
     """Returns the width of a gated MLP: 8/3 of the model's width, rounded up to a multiple of 32."""
     return -(-round(8 / 3 * width) // 32) * 32
-
-
-def inner_parameters(layers: int, width: int) -> int:
-    """Returns the number of parameters in the matrices of all blocks, for gated MLPs."""
-    return layers * (4 * width * width + 3 * width * gated_width(width))
 
 
 def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[str]) -> BudgetPlan:
@@ -97,11 +79,11 @@ def choose_budget_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Col
         return rows, min(sequences / rows, seconds / _MIN_STEP_SECONDS)
 
     def estimate(size: dict[str, int]) -> tuple[float, int, float]:
-        """Returns the expected loss of a size, and the batch size and the number of steps of its run."""
+        """Returns the expected bits per byte of a size, and the batch size and the number of steps of its run."""
         model = dataclasses.replace(settings.model, **size)
         config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
         rows, steps = count_steps(operations / train_flops_per_sequence(config, length, predictions), limit)
-        return expected_loss(inner_parameters(config.num_layers, config.width), steps * rows * length), rows, steps
+        return bits_per_byte(inner_parameters(config), steps * rows * length), rows, steps
 
     def make(size: dict[str, int], rows: int, steps: float) -> BudgetPlan:
         total = max(round(min(steps, COUNT)), 3)

@@ -16,6 +16,8 @@ from bertjax.config.pretraining import PhaseKeys
 from bertjax.config.ranges import COUNT, in_steps, parse_budget
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
+from bertjax.model.config import inner_parameters
+from bertjax.pretrain.scaling_law import mlm_loss
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.training.health.goodput import Goodput, read_goodput
 from bertjax.training.health.goodput_clock import DATA, EVALUATION, SAVE, STEP
@@ -73,15 +75,21 @@ class BudgetPlan:
         return dataclasses.replace(settings, model=dataclasses.replace(settings.model, **model), batch_size=rows)
 
     def describe(self, settings: PretrainingSettings) -> str:
-        """Returns one line about the size, the batch and the steps."""
+        """Returns one line about the size, the batch, the steps and the expected loss.
+
+        config.vocab.size must be the number of token embeddings; see `with_existing_vocabulary`. The line is without a
+        loss if the run is unlike those of the scaling law.
+        """
         applied = self.apply(settings)
-        model = applied.model
+        model, (length, _) = applied.model, applied.first_shape
         size = f'{model.num_layers} layers of width {model.width} in {model.dtype}'
+        parameters = inner_parameters(applied.model_config(settings.vocab.size))
+        loss = mlm_loss(parameters, self.estimate * applied.batch_size * length, settings.vocab.size)
+        is_known = settings.architecture_from == 'budget' and settings.pairs.mode == 'full_rows'
         return (
-            f'budget {self.budget}: {size}, about {self.estimate:,} steps '
-            f'of {applied.batch_size} x {applied.seq_len}: '
+            f'budget {self.budget}: {size}, about {self.estimate:,} steps of {applied.batch_size} x {length}: '
             f'{self.warmup:,} to warm up, the last {settings.schedule.decay_fraction:.0%} to decay'
-        )
+        ) + (f'; expected held-out MLM loss on English text: about {loss:.1f}' if loss and is_known else '')
 
     def time_limit(self, settings: PretrainingSettings) -> TimeLimit | None:
         """Returns the time limit of the run, or None for a budget in FLOPs."""

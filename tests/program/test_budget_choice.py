@@ -48,6 +48,23 @@ def test_the_batch_grows_with_the_budget(monkeypatch):
     assert [choose_batch_size(64, 1e9, 64, mesh, 4_000) for mesh in (one, eight)] == [256, 2048]
 
 
+def test_the_expected_loss_of_a_plan_is_described():
+    settings = pretraining_settings(budget_config('1h'))
+    plan = BudgetPlan('1h', {'num_layers': 3, 'width': 192, 'num_heads': 3, 'mlp_dim': 512}, 2277, 114, batch_size=256)
+    expected = (
+        '; expected held-out MLM loss on English text: about 3.1'  # measured: 3.112, docs/results/budget-60m.json
+    )
+    assert plan.describe(settings).endswith(expected)
+    others = [('1h', True, 8192), ('1h', False, 30_522)]  # another objective, another vocabulary
+    for budget, pairs, pieces in others:
+        other = pretraining_settings(budget_config(budget, pairs))
+        other = dataclasses.replace(other, vocab=dataclasses.replace(other.vocab, size=pieces))
+        assert plan.describe(other).endswith('to decay')
+    short = dataclasses.replace(plan, estimate=900)
+    assert short.describe(settings).endswith('to decay')
+    assert plan.describe(dataclasses.replace(settings, architecture_from='model')).endswith('to decay')
+
+
 def test_a_batch_on_a_cpu_is_split(monkeypatch):
     """A part has at most 2,048 positions per shard, if the rows can be divided so."""
     settings, plan = pretraining_settings(budget_config('1h')), BudgetPlan('1h', {}, 300, 10, batch_size=512)
