@@ -41,6 +41,7 @@ except (ImportError, RuntimeError) as error:  # jaxlib is missing, or does not m
 
 from bertjax.command_line import WORKDIR, parse_flags, read_process_flags, read_recipe
 from bertjax.config.verb import Verb
+from bertjax.files.paths import display_text
 from bertjax.parallel import distributed
 from bertjax.parallel.supervisor import supervise
 from bertjax.run_verb import explain_error, run_verb
@@ -85,7 +86,7 @@ def _report_errors(function: Callable[[list[str]], Any]) -> Callable[[list[str]]
             return function(argv)
         except (UserError, StoppedError) as e:
             sys.stdout.flush()
-            print(f'error: {e}' if isinstance(e, UserError) else str(e), file=sys.stderr)
+            print(display_text(f'error: {e}' if isinstance(e, UserError) else str(e)), file=sys.stderr)
             distributed.leave(e.exit_status)
         except KeyboardInterrupt:
             print('stopped; run the same command again to go on', file=sys.stderr)
@@ -102,17 +103,17 @@ def _report_errors(function: Callable[[list[str]], Any]) -> Callable[[list[str]]
             if user_error is None:
                 traceback.print_exc()  # Raising would wait for the other processes, which continue.
                 distributed.leave(1)
-            print(f'error: {user_error}', file=sys.stderr)
+            print(display_text(f'error: {user_error}'), file=sys.stderr)
             distributed.leave(user_error.exit_status)
 
     return call
 
 
 class _PlainFormatter(std_logging.Formatter):
-    """Formats a record as `warning: …`, without absl's thread numbers and times."""
+    """Formats a record as `warning: …`, without absl's thread numbers and times and the mirrors of buckets."""
 
     def format(self, record: std_logging.LogRecord) -> str:
-        return f'{record.levelname.lower()}: {super().format(record)}'
+        return display_text(f'{record.levelname.lower()}: {super().format(record)}')
 
 
 def _print_unraisable(fault: Any) -> None:

@@ -10,6 +10,7 @@ import jax
 from rich.text import Text
 
 from bertjax.errors import UserError, first_line, printable
+from bertjax.files.paths import display_text
 from bertjax.memory import out_of_memory_error
 from bertjax.terminal import Console
 
@@ -65,6 +66,6 @@ def print_checks(console: Console, title: str, *groups: Iterable[Check]) -> coll
         counts[result.status] += 1
         line = Text(f'  {result.status:4}  ', style=_STYLES[result.status])
         text = f'{result.message}; {result.fix}' if result.fix else result.message
-        line.append(f'{result.about:{_WIDTH}}  {printable(text)}', style='default not bold')
+        line.append(f'{result.about:{_WIDTH}}  {printable(display_text(text))}', style='default not bold')
         console.print(line)
     return counts

@@ -37,7 +37,7 @@ _names: dict[str, str] = {}
 
 
 def register_address(folder: pathlib.Path, address: str) -> None:
-    """Registers the bucket address that a local folder mirrors, for `display_path`."""
+    """Registers the bucket address that a local folder mirrors, for `display_path` and `display_text`."""
     _names[os.fspath(folder)] = address
 
 
@@ -47,6 +47,13 @@ def display_path(path: pathlib.Path) -> str:
         if name := _names.get(os.fspath(folder)):
             return '/'.join([name, *path.relative_to(folder).parts])
     return os.fspath(path)
+
+
+def display_text(text: str) -> str:
+    """Returns a text for the user with the bucket address in place of each path in the mirror of a bucket."""
+    for folder, address in _names.items():
+        text = re.sub(re.escape(folder) + r'(?![\w.-])', lambda _, address=address: address, text)
+    return text
 
 
 def real_path(path: str) -> str:

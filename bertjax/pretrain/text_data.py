@@ -18,7 +18,7 @@ from bertjax.corpus.sources import AUTO, CorpusOptions, parse_mixture, resolve_s
 from bertjax.corpus.store import TokenStore, open_store, read_manifest
 from bertjax.data.mixture import BLOCK, block_counts
 from bertjax.errors import UserError, printable
-from bertjax.files.paths import display_path, real_path
+from bertjax.files.paths import display_path, display_text, real_path
 from bertjax.files.small_files import read_json_or_none
 from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
@@ -84,7 +84,7 @@ def _keeps_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> bo
     is_saved = real_path(settings.tokenizer) in (real_path(str(saved)), display_path(saved))
     keeps = has_run(workdir) and (is_saved or (saved.exists() and not _vocabulary_sources_exist(settings)))
     if keeps and is_saved and settings.vocab.add:
-        print_line(f'the run keeps {display_path(saved)}: config.vocab.add adds no words')
+        print_line(f'the run keeps {saved}: config.vocab.add adds no words')
     return keeps
 
 
@@ -276,5 +276,5 @@ def _read_manifest(directory: pathlib.Path) -> bytes:
 
 
 def print_line(line: str) -> None:
-    """Prints a line. Control characters, which file names may contain, are escaped."""
-    print(printable(line))
+    """Prints a line, with addresses of buckets. Control characters, which file names may contain, are escaped."""
+    print(printable(display_text(line)))

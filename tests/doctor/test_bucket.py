@@ -4,8 +4,10 @@ import pathlib
 
 import pytest
 
-from bertjax.doctor.check import FAIL, OK
+from bertjax.doctor.check import FAIL, OK, Check, print_checks
 from bertjax.doctor.machine import bucket_lease, bucket_rights
+from bertjax.files.paths import display_text
+from bertjax.terminal import Console
 from bertjax.workdir.mirror import mirrored_workdir
 
 WORKDIR = 's3://bucket/run'
@@ -52,3 +54,10 @@ def test_the_tokens_of_a_store_are_not_downloaded(bucket):
         for method, path in bucket.requests
         if method == 'GET' and path.endswith(('tokens', 'sentences', 'segments'))
     ]
+
+
+def test_messages_name_the_bucket_instead_of_its_mirror(bucket, capsys):
+    with mirrored_workdir(WORKDIR, 'inspect') as folder:
+        print_checks(Console(width=200), 'the run', [Check('store', FAIL, f'no manifest in {folder}/store')])
+        assert f'no manifest in {WORKDIR}/store\n' in capsys.readouterr().out
+        assert display_text(f"found nothing in '{folder}', {folder}-2") == f"found nothing in '{WORKDIR}', {folder}-2"
