@@ -52,7 +52,7 @@ def run(
     resume = []
     if done:
         continued = outcome.with_set_keys(record, to_plain(config), command_line_keys, flag_keys)
-        total, resume = total and continued['steps'], [outcome.resume(record, done, continued)]
+        total, resume = total and continued['steps'], [outcome.resume(record, done, continued, at_work=at_work)]
     if not continues or (done != total and not record.is_sweep):
         checks = _config_checks(config, folder, flag_keys, done, total, at_work=at_work)
         counts += print_checks(console, 'this config', *checks)

@@ -10,10 +10,9 @@ from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
 from bertjax.errors import UserError
 from bertjax.files.paths import display_path
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
-from bertjax.pretrain.vocabulary import CANDIDATES, train_vocabulary, write_candidates
+from bertjax.pretrain.vocabulary import CANDIDATES, train_vocabulary, vocabulary_source, write_candidates
 from bertjax.terminal import Console
 from bertjax.workdir.lock import lock_workdir
-from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import check_replaceable
 
 VERB = Verb(needs='corpus', teacher=False, devices=False)
@@ -52,7 +51,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _list_candidates(settings: PretrainingSettings, folder: pathlib.Path) -> None:
-    source = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
+    source = vocabulary_source(settings)
     if not source:
         fix = 'for example --config.init=out/tiny'
         raise UserError('config.vocab.candidates', 'no vocabulary', 'config.init or config.tokenizer', fix)

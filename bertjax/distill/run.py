@@ -19,7 +19,7 @@ from bertjax.finetune.task_data import TASK_FILE, TaskData, data_from_source, lo
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.vocabulary import load_configured_tokenizer
+from bertjax.pretrain.vocabulary import load_configured_tokenizer, vocabulary_source
 from bertjax.pretrain.warm_start import embedding_rows
 from bertjax.remote.paths import user_path
 from bertjax.training.distillation import Distillation, DistillationStage
@@ -141,7 +141,7 @@ def resolve_student(
     directory = huggingface_directory(distill.teacher, f'config.{KEY}')
     if not settings.tokenizer and not settings.init:
         settings = dataclasses.replace(settings, tokenizer=directory)
-    tokenizer = load_configured_tokenizer(settings, settings.tokenizer or huggingface_directory(settings.init))
+    tokenizer = load_configured_tokenizer(settings, vocabulary_source(settings))
     check_vocabulary(directory, tokenizer)
     teacher, student = read_config(directory), settings.model_config(embedding_rows(settings, folder, tokenizer))
     # A teacher with a padded embedding table has more outputs than pieces. Its probabilities include pieces that do not

@@ -21,7 +21,14 @@ from bertjax.finetune.results import RESULTS, STOPPED
 from bertjax.pretrain.chance_baselines import read_chance_baselines
 from bertjax.pretrain.heldout import check_resumed_heldout_texts
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
-from bertjax.pretrain.text_data import check_resumed_text, has_stores, joined_fingerprint, open_stores
+from bertjax.pretrain.text_data import (
+    check_resumed_text,
+    has_stores,
+    joined_fingerprint,
+    load_extended_tokenizer,
+    open_stores,
+)
+from bertjax.pretrain.vocabulary import vocabulary_source
 from bertjax.report.run_record import Run, quiet
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.training.health.goodput import read_goodput
@@ -101,6 +108,7 @@ def with_set_keys(
     fixed = {key for key in command_line_keys if key in known and known[key].change is Change.STATE}
     names = {*flag_keys, *fixed, *(key for key in command_line_keys if key.startswith(BATCH_KEYS))}
     names |= {'steps'} if 'epochs' in names else set()  # the epochs decide the steps
+    names |= {'tokenizer'} if 'distill.teacher' in names else set()  # the teacher decides the vocabulary
     if 'batch_size' not in names:  # the steps of an epoch depend on the batch size
         config = {**config, 'batch_size': run.config['batch_size']}
     resolved, merged = flatten(resolve_like(config, run.config, flag_keys)), copy.deepcopy(dict(run.config))
@@ -112,17 +120,20 @@ def with_set_keys(
 
 
 @check('resume')
-def resume(run: Run, done: int, config: Mapping[str, Any]) -> Iterator[Check]:
+def resume(run: Run, done: int, config: Mapping[str, Any], *, at_work: bool) -> Iterator[Check]:
     """Fails if the run cannot continue after the step `done` with `config`, the result of `with_set_keys`.
 
-    The text of an unfinished pre-training is compared with the text of its token stores.
+    The text of an unfinished pre-training is compared with the text of its token stores, unless the run is at work.
     """
+    settings = None if run.is_task else pretraining_settings(from_plain(config))
+    if settings and settings.distill and not settings.tokenizer:
+        config = {**config, 'tokenizer': vocabulary_source(settings)}
     # Where config.patience ended a run, only a higher limit or none continues it.
     stopped = done == (run.results() or {}).get(STOPPED) and 0 < config['patience'] <= run.config['patience']
     finished = stopped or done == config['steps']
     changes = check_resume(run.config, config, display_path(run.folder), finished=finished)
-    if not (finished or run.is_task):
-        _check_inputs(run, pretraining_settings(from_plain(config)))
+    if settings and not (finished or at_work):
+        _check_inputs(run, settings)
     if not changes:
         return
     status, fix = OK, ''
@@ -134,20 +145,23 @@ def resume(run: Run, done: int, config: Mapping[str, Any]) -> Iterator[Check]:
 def _check_inputs(run: Run, settings: PretrainingSettings) -> None:
     """Raises the UserError with which the resumed run would refuse its tokenizer, text or token stores.
 
-    The run makes a missing tokenizer or store again, so what depends on it is not checked.
+    The run makes a missing tokenizer or store again. A tokenizer that it would have to train is not checked.
     """
-    if not (run.folder / FOLDER).exists():
-        return
     with quiet():
-        tokenizer = load_workdir_tokenizer(run.folder)
-        check_resumed_text(settings, run.folder, tokenizer)
-        if not has_stores(settings, run.folder):
+        if (run.folder / FOLDER).exists():
+            tokenizer = load_workdir_tokenizer(run.folder)
+        elif source := vocabulary_source(settings):
+            tokenizer = load_extended_tokenizer(settings, source)
+        else:
             return
-        stores = open_stores(settings, run.folder, tokenizer, verify=False)
-        check_resumed_heldout_texts(settings, run.folder, tokenizer, stores)
-    recorded, current = run.config['fingerprints']['store'], joined_fingerprint(stores)
-    configs = ({'fingerprints': {'store': value}} for value in (recorded, current))
-    check_resume(*configs, display_path(run.folder))
+        current = {'tokenizer': tokenizer.fingerprint}
+        check_resumed_text(settings, run.folder, tokenizer)
+        if has_stores(settings, run.folder):
+            stores = open_stores(settings, run.folder, tokenizer, verify=False)
+            check_resumed_heldout_texts(settings, run.folder, tokenizer, stores)
+            current['store'] = joined_fingerprint(stores)
+    recorded = {name: run.config['fingerprints'][name] for name in current}
+    check_resume({'fingerprints': recorded}, {'fingerprints': current}, display_path(run.folder))
 
 
 @check('numbers')

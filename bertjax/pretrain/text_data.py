@@ -22,12 +22,11 @@ from bertjax.files.paths import display_path, display_text, real_path
 from bertjax.files.small_files import read_json_or_none
 from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.vocabulary import add_words, load_configured_tokenizer, train_vocabulary
+from bertjax.pretrain.vocabulary import add_words, load_configured_tokenizer, train_vocabulary, vocabulary_source
 from bertjax.remote.paths import user_path
 from bertjax.text.smoothing import smoothed_shares
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.workdir.lock import has_checkpoints, has_run
-from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import (
     FOLDER,
     TRAINED,
@@ -60,15 +59,11 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
             check_beam(settings.beam)
     if _keeps_tokenizer(settings, workdir):
         return load_workdir_tokenizer(workdir)
-    if source := _tokenizer_source(settings):
-        tokenizer = _load_source(settings, source)
+    if source := vocabulary_source(settings):
+        tokenizer = load_extended_tokenizer(settings, source)
         set_workdir_tokenizer(tokenizer, workdir, source)
         return tokenizer
     reason = _reason_to_train(settings, workdir)
-    if settings.data and reason is not None:
-        found = f'a vocabulary in {workdir / FOLDER} with {reason}' if reason else 'nothing, with config.data'
-        fix = f'for example {tokenizer_flag(settings.data)}'
-        raise UserError('config.tokenizer', found, 'the vocabulary of the token store', fix)
     if reason is None:
         return load_workdir_tokenizer(workdir)
     check_replaceable(workdir)
@@ -88,12 +83,7 @@ def _keeps_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> bo
     return keeps
 
 
-def _tokenizer_source(settings: PretrainingSettings) -> str:
-    """Returns the path of the tokenizer in config.tokenizer or config.init; '' if both are empty."""
-    return settings.tokenizer or (settings.init and huggingface_directory(settings.init))
-
-
-def _load_source(settings: PretrainingSettings, source: str) -> Tokenizer:
+def load_extended_tokenizer(settings: PretrainingSettings, source: str) -> Tokenizer:
     """Loads the tokenizer `source`, with the words of config.vocab.add."""
     tokenizer = load_configured_tokenizer(settings, source)
     words = settings.vocab.add
@@ -109,8 +99,8 @@ def check_resumed_text(settings: PretrainingSettings, workdir: pathlib.Path, tok
       UserError: The run would refuse the tokenizer, the text or its options, because they have changed.
     """
     if not _keeps_tokenizer(settings, workdir):
-        if source := _tokenizer_source(settings):
-            differs = _load_source(settings, source).fingerprint != tokenizer.fingerprint
+        if source := vocabulary_source(settings):
+            differs = load_extended_tokenizer(settings, source).fingerprint != tokenizer.fingerprint
         else:
             differs = _reason_to_train(settings, workdir) is not None
         if differs:
@@ -138,8 +128,18 @@ def _vocabulary_sources_exist(settings: PretrainingSettings) -> bool:
 def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> str | None:
     """Returns the reason to train a new vocabulary, or None if the vocabulary of the workdir can be used.
 
-    The reason is '' if the workdir has no vocabulary. Otherwise it is a phrase such as 'other settings'.
+    The reason is '' if the workdir has no vocabulary. Otherwise it is a phrase such as 'other settings'. Raises a
+    UserError if there is a reason, but config.data is set.
     """
+    reason = _find_reason_to_train(settings, workdir)
+    if settings.data and reason is not None:
+        found = f'a vocabulary in {workdir / FOLDER} with {reason}' if reason else 'nothing, with config.data'
+        fix = f'for example {tokenizer_flag(settings.data)}'
+        raise UserError('config.tokenizer', found, 'the vocabulary of the token store', fix)
+    return reason
+
+
+def _find_reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> str | None:
     path = workdir / FOLDER / TRAINED
     if not path.exists():
         return ''

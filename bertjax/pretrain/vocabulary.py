@@ -113,8 +113,20 @@ def _train(settings: PretrainingSettings, statistics: Any) -> tuple[Tokenizer, l
     return build_sentencepiece(sentences, **options, **model, smoothing=smoothing), read
 
 
+def vocabulary_source(settings: PretrainingSettings) -> str:
+    """Returns the path of the existing vocabulary of a run; '' if the run trains a vocabulary.
+
+    The path is that of config.tokenizer, else the directory of config.init, else that of the teacher. Raises a
+    UserError if there is no such directory.
+    """
+    if settings.tokenizer or settings.init:
+        return settings.tokenizer or huggingface_directory(settings.init)
+    teacher = settings.distill and settings.distill.teacher
+    return huggingface_directory(teacher, 'config.distill.teacher') if teacher else ''
+
+
 def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tokenizer:
-    """Loads the tokenizer from `source`: config.tokenizer, or the directory of config.init.
+    """Loads the tokenizer from `source`; see `vocabulary_source`.
 
     If config.vocab.family is 'symbols', `source` can also be a file with one symbol per line. Raises a UserError if the
     tokenizer cannot be read.
@@ -139,8 +151,7 @@ def check_existing_vocabulary(settings: PretrainingSettings, flag_keys: Collecti
     }
     names = [name for name in fixes if f'vocab.{name}' in flag_keys]
     if source and names:
-        directory = settings.tokenizer or huggingface_directory(settings.init)
-        tokenizer = load_configured_tokenizer(settings, directory)
+        tokenizer = load_configured_tokenizer(settings, vocabulary_source(settings))
         for name in names:
             found, existing = getattr(settings.vocab, name), getattr(tokenizer, name)
             if found != existing:

@@ -25,7 +25,7 @@ from bertjax.files.small_files import read_bytes, read_json_or_none
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.vocabulary import load_configured_tokenizer
+from bertjax.pretrain.vocabulary import load_configured_tokenizer, vocabulary_source
 from bertjax.remote.paths import user_path
 from bertjax.text.added_words import find_previous_ids, load_model_tokenizer
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -142,9 +142,7 @@ def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path)
     replaced = (settings.tokenizer or settings.init) and not settings.vocab.add and not has_run(folder)
     if (folder / FOLDER).exists() and not replaced:
         return load_tokenizer(folder / FOLDER)
-    path = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
-    if not path and settings.distill is not None and settings.distill.teacher:
-        path = huggingface_directory(settings.distill.teacher, 'config.distill.teacher')
+    path = vocabulary_source(settings)
     return load_configured_tokenizer(settings, path) if path else None
 
 

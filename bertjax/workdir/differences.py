@@ -91,7 +91,8 @@ def _chosen_in_pretraining(
     if run['architecture_from'] == source:
         names = [name for name in names if name in config['model'] and f'model.{name}' not in set_keys]
         chosen['model'] = config['model'] | {name: run['model'][name] for name in names}
-    if config.get('distill') and not config['tokenizer']:
+    teachers = [(each.get('distill') or {}).get('teacher') for each in (config, run)]
+    if teachers[0] and teachers[0] == teachers[1] and not config['tokenizer']:
         chosen['tokenizer'] = run['tokenizer']
     return chosen
 

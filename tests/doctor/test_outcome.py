@@ -68,7 +68,7 @@ def test_choices_of_a_budget_are_kept_unless_a_flag_sets_them(tmp_path: pathlib.
     keys = ('batch_size', 'budget')
     assert outcome.with_set_keys(run, config, keys, ())['batch_size'] == 32
     assert outcome.with_set_keys(run, config, keys, ('batch_size',))['batch_size'] == config['batch_size'] == 16
-    (check,) = outcome.resume(run, 9, outcome.with_set_keys(run, config | {'budget': '4e12'}, keys, ()))
+    (check,) = outcome.resume(run, 9, outcome.with_set_keys(run, config | {'budget': '4e12'}, keys, ()), at_work=False)
     assert check.status == FAIL and 'config.budget: found 4e12, expected 3e12' in check.message
 
 
@@ -92,7 +92,7 @@ def only(checks) -> Check:
 def test_keys_that_change_the_rows_of_a_fine_tuning(tmp_path, key: str, value: Any, status: str, text: str):
     config = to_plain(finetuning_config('glue', task='rte')) | {'steps': 72, 'max_padded_lengths': 8}
     run = Run(tmp_path, 'configs/glue.py', config, True, [])
-    check = only(outcome.resume(run, 24, config | {key: value}))
+    check = only(outcome.resume(run, 24, config | {key: value}, at_work=False))
     assert check.status == status and text in check.message
 
 
@@ -101,7 +101,7 @@ def test_only_a_higher_patience_continues_a_run_that_patience_ended(tmp_path, pa
     config = to_plain(finetuning_config('glue', task='rte')) | {'steps': 72, 'patience': 3}
     (tmp_path / 'results.json').write_text(json.dumps({'splits': {}, 'steps': 72, 'stopped_at': 24}))
     run = Run(tmp_path, 'configs/glue.py', config, True, [])
-    check = only(outcome.resume(run, 24, config | {'learning_rate': 1e-4, 'patience': patience}))
+    check = only(outcome.resume(run, 24, config | {'learning_rate': 1e-4, 'patience': patience}, at_work=False))
     assert check.status == status and 'learning_rate' in check.message
 
 

@@ -92,6 +92,22 @@ def test_only_the_student_is_saved_and_exported(program: Program, trained: pathl
     assert 'step 4 exported' in out
 
 
+def test_the_doctor_refuses_a_new_teacher_with_another_vocabulary(
+    program: Program, trained: pathlib.Path, general: pathlib.Path, tmp_path: pathlib.Path
+):
+    other, known = tmp_path / 'other', (trained / 'tokenizer' / 'vocab.txt').read_text(encoding='utf-8')
+    shutil.copytree(trained / 'export' / 'hf', other)
+    (other / 'tokenizer.json').unlink(missing_ok=True)
+    pieces = known.splitlines()
+    (other / 'vocab.txt').write_text('\n'.join([*pieces[:-1], 'another']) + '\n', encoding='utf-8')
+    flags = (f'--workdir={general}', f'--config.corpus={program.corpus}', *GENERAL, '--config.steps=12')
+    doctor = '--config.run=doctor'
+    assert 'FAIL  resume' not in program.run(*flags, teacher(trained), doctor, status=None, **TEXT).stdout
+    found = 'the tokenizer: found a tokenizer other than '
+    assert f'FAIL  resume       {found}' in program.run(*flags, teacher(other), doctor, status=2, **TEXT).stdout
+    assert found in program.error(*flags, teacher(other), **TEXT)
+
+
 @pytest.mark.slow
 def test_the_page_shows_the_distillation_losses(
     program: Program, browser: Browser, general: pathlib.Path, tmp_path: pathlib.Path

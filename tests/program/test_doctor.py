@@ -93,7 +93,12 @@ def test_text_that_a_resumed_run_refuses_is_a_failure(program: Program, trained:
     ):
         out = program.run(f'--workdir={data}', *longer, flag, DOCTOR, status=2).stdout
         assert f'FAIL  resume       {found}' in out
-    # A store that was removed is built again.
+    # A tokenizer or a store that was removed is made again.
+    shutil.rmtree(data / 'tokenizer')
+    for source, found in ((trained / 'tokenizer', 'ok'), (vocabulary, 'FAIL')):
+        flags = (f'--workdir={data}', *longer, f'--config.tokenizer={source}', DOCTOR)
+        assert statuses(program.run(*flags, status=None).stdout)['resume'] == found
+    shutil.copytree(trained / 'tokenizer', data / 'tokenizer')
     shutil.rmtree(data / 'store')
     out = program.run(f'--workdir={tmp_path / "removed"}', *longer, DOCTOR, status=None).stdout
     assert statuses(out)['resume'] == 'ok'
@@ -175,6 +180,8 @@ def test_a_running_or_unfinished_run_is_checked(program: Program, trained: pathl
     workdir = copy_workdir(trained, tmp_path / 'run')
     longer = (*RUN, '--config.steps=48')
     with lock_directory(workdir, 'works in this workdir'):
+        out = program.run(f'--workdir={workdir}', *longer, '--config.corpus=other.txt', DOCTOR, status=None).stdout
+        assert statuses(out)['resume'] == 'ok'  # the text is not compared
         out = program.run(f'--workdir={workdir}', *longer, DOCTOR, status=None).stdout
     assert 'at work, step 24' in out and 'devices' not in statuses(out) and 'hours' not in statuses(out)
     out = program.run(f'--workdir={workdir}', *longer, '--config.data=/nowhere', DOCTOR, status=None).stdout
