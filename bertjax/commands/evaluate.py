@@ -80,6 +80,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
                 member_scores[name] = tuned.member_scores(split)
             write_predictions(predictions_folder, task, name, split, predictions)
             if report := task.report(split.records, predictions):
+                if len(tuned.splits) > 1:
+                    console.print(name, style='bold', markup=False)
                 console.print(report, markup=False)
         section['splits'] = {**section.get('splits', {}), **measured}
         old_parts = {name: part for name, part in section.pop('parts', {}).items() if name not in measured}

@@ -18,14 +18,13 @@ from bertjax.files.atomic import write_atomic, write_zip
 from bertjax.files.paths import real_path
 from bertjax.files.small_files import read_json_object, read_json_or_none
 from bertjax.finetune.results import RESULTS, STEP
-from bertjax.finetune.sweep import SWEEP
 from bertjax.metrics import glue
 from bertjax.metrics.glue import Figures
 from bertjax.tasks.sentence.glue import GlueTask
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.terminal import make_table
 from bertjax.workdir.files import read_recorded_results
-from bertjax.workdir.lock import REQUEST, TRIALS
+from bertjax.workdir.lock import REQUEST, SWEEP, TRIALS
 
 ALL = 'all'
 SUBMISSION = 'submission.zip'
@@ -255,8 +254,9 @@ def _row(figures: Figures, task: str, results: Mapping[str, Any]) -> list[str]:
     if task in glue.SPLITS and by_split:
         only = '' if len(by_split) == len(glue.SPLITS[task]) else 'ONLY '
         names += f', {only}{" and ".join(_MNLI_SPLITS[split] for split in by_split)}'
-    part = f', {results["parts"]["dev"]}' if 'dev' in results.get('parts', {}) else ''
-    return [TASKS[task].title, ' and '.join(values) or '-', names + part, _percent(glue.task_score(figures, task))]
+    names += f', {results["parts"]["dev"]}' if 'dev' in results.get('parts', {}) else ''
+    names += ', the best run of a sweep' if 'best_of_sweep' in results else ''
+    return [TASKS[task].title, ' and '.join(values) or '-', names, _percent(glue.task_score(figures, task))]
 
 
 def averages(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

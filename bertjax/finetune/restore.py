@@ -20,7 +20,7 @@ from bertjax.config.schema import Trained
 from bertjax.convert.load import load_task_model, read_source
 from bertjax.errors import UserError
 from bertjax.files.paths import is_remote, real_path
-from bertjax.files.small_files import read_json_or_none
+from bertjax.files.small_files import read_json_object, read_json_or_none
 from bertjax.finetune.results import OTHER_DATA, RESULTS, STEP, is_about
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit, load_task_tokenizer, read_encoder_config
@@ -37,7 +37,7 @@ from bertjax.training.setup import Setup
 from bertjax.training.state import put_params
 from bertjax.workdir.exports import exported_model
 from bertjax.workdir.files import has_task_file, read_recorded_config, read_recorded_results, read_recorded_task
-from bertjax.workdir.lock import exported_trial, has_checkpoints
+from bertjax.workdir.lock import SWEEP, TRIALS, exported_trial, has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import load_workdir_tokenizer
 
@@ -277,6 +277,10 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     """
     exported = exported_model(folder)
     has_model = exported is not None or has_checkpoints(folder)
+    if not has_model and (folder / SWEEP).exists():
+        best = folder / TRIALS / read_json_object(folder / SWEEP, 'start the sweep again')['best']
+        fix = f'remove {best}, and start the sweep again: it trains and exports this run again'
+        raise UserError('--workdir', f'the sweep {folder} without an export', 'the export of its best run', fix)
     if not has_model and (folder / 'config.json').exists():
         fix = 'start the training again, and wait for its first checkpoint'
         raise UserError('--workdir', f'no model in {folder} yet', 'a checkpoint or an export', fix)

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import itertools
 import json
+import operator
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -51,10 +52,9 @@ from bertjax.training.trainer import check_same_data, resume_or_start
 from bertjax.training.vmapped_runs import VmappedRun, select_run, stack_states, stacked_template
 from bertjax.workdir.exports import exported_model, push_export
 from bertjax.workdir.files import read_recorded_config, read_recorded_results
-from bertjax.workdir.lock import EXPORTED, TRIALS, exported_trial
+from bertjax.workdir.lock import EXPORTED, SWEEP, TRIALS, exported_trial
 from bertjax.writers.console import format_value
 
-SWEEP = 'sweep.json'
 _UNFINISHED = '.unfinished'  # the folder in the workdir with the checkpoints of unfinished trials
 
 
@@ -269,9 +269,13 @@ class TrialGroup(Experiment):
             write_atomic(folder / RESULTS, json.dumps(results, indent=2) + '\n')
 
     def _is_best(self, results: dict[str, Any], finished: Sequence[dict[str, Any]]) -> bool:
-        """Returns whether a trial is better than all those with results in the workdir and all those in `finished`."""
+        """Returns whether a trial is better than all those with results in the workdir and all those in `finished`.
+
+        Without an export, the trial may also be as good as others.
+        """
+        better = operator.gt if exported_trial(self._folder) else operator.ge
         recorded = [read_recorded_results(path) for path in self._folder.glob(f'{TRIALS}/*/{RESULTS}')]
-        return all(dev_score(results) > dev_score(other) for other in (*recorded, *finished))
+        return all(better(dev_score(results), dev_score(other)) for other in (*recorded, *finished))
 
 
 def find_group_size(group: TrialGroup, count: int) -> int:

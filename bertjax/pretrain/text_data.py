@@ -109,7 +109,7 @@ def check_resumed_text(settings: PretrainingSettings, workdir: pathlib.Path, tok
         return
     parts, options = parse_mixture(settings.corpus), settings.corpus_options
     for (spec, _), directory in zip(parts, store_directories(settings, workdir), strict=True):
-        if not find_missing_text(spec, options, directory, workdir):
+        if _read_manifest(directory) and not find_missing_text(spec, options, directory, workdir):
             fix = _data_fix(directory) if len(parts) == 1 else ''
             check_store(spec, directory, tokenizer, options, other_fix=fix, log=print_line)
 

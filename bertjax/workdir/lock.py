@@ -12,6 +12,7 @@ from bertjax.files.small_files import read_json_or_none
 from bertjax.parallel.distributed import check_shared_folder, is_primary, primary_first
 
 TRIALS = 'trials'  # the folder with the trials in the workdir of a sweep
+SWEEP = 'sweep.json'  # the file in the workdir of a finished sweep with the summary of its trials
 EXPORTED = 'export/trial.txt'  # the file in the workdir of a sweep that names the exported trial
 REQUEST = 'benchmark.json'  # the file with the config of each task in the workdir of a benchmark
 

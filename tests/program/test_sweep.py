@@ -93,6 +93,19 @@ def test_a_removed_trial_is_run_again(program: Program, tune, swept: pathlib.Pat
     assert trials(tmp_path).keys() == trials(swept).keys()
 
 
+@pytest.mark.slow
+def test_a_removed_export_is_made_again_with_its_trial(program: Program, tune, swept, tmp_path: pathlib.Path):
+    """The trial may be as good as another one."""
+    shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
+    best = json.loads((swept / 'sweep.json').read_text())['best']
+    (other,) = [name for name in trials(swept) if 'lr=0.003' in name and name != best]
+    shutil.copy(tmp_path / 'trials' / best / 'results.json', tmp_path / 'trials' / other / 'results.json')
+    shutil.rmtree(tmp_path / 'trials' / best)
+    shutil.rmtree(tmp_path / 'export')
+    program.run(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.sweep.together=1', **GLUE)
+    assert (tmp_path / 'export' / 'trial.txt').read_text() == f'{best}\n'
+
+
 def test_a_run_and_a_sweep_do_not_share_a_folder(program: Program, tune, swept, tuned, tmp_path: pathlib.Path):
     for folder, changes in ((swept, ()), (tuned, SWEEP)):
         workdir = tmp_path / folder.parent.name
@@ -132,6 +145,9 @@ def test_the_best_model_can_be_evaluated(program: Program, swept: pathlib.Path, 
     summary = json.loads((swept / 'sweep.json').read_text())
     results = json.loads((tmp_path / 'results.json').read_text())['splits']
     assert results == trials(swept)[summary['best']]['splits']
+    shutil.rmtree(tmp_path / 'export')
+    error = program.error(f'--workdir={tmp_path}', '--config.run=evaluate', **GLUE)
+    assert f'remove {tmp_path / "trials" / summary["best"]}, and start the sweep again' in error
 
 
 def test_the_same_trials_are_trained_together_after_a_restart(

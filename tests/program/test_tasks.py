@@ -187,7 +187,8 @@ def test_a_bilstm_tags_with_frozen_features(program: Program, trained: pathlib.P
     before = results(workdir)['splits']
     (workdir / 'results.json').unlink()
     arguments = ('--config.run=evaluate', '--config.split=dev,test')
-    program.run(f'--workdir={workdir}', *arguments, recipe='configs/ner.py', small=False)
+    out = program.run(f'--workdir={workdir}', *arguments, recipe='configs/ner.py', small=False).stdout
+    assert out.index('dev\n') < out.index('test\n')  # a heading for the report of each split
     assert results(workdir)['splits'] == before
 
 
