@@ -26,6 +26,7 @@ from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.doctor.machine import disk_space, gib
 from bertjax.files.paths import display_path, is_remote
 from bertjax.finetune.benchmark import parse_tasks
+from bertjax.finetune.ensemble import member_folders
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, data_from_source
 from bertjax.finetune.task_model import prepare
@@ -167,6 +168,10 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
     """Reads the records, checks the encoder, and times some steps. Estimates the hours of the steps after `done`."""
     if settings.task['kind'] == 'glue' and (settings.benchmark or len(parse_tasks(settings.task['task'])) > 1):
         yield Check('data', OK, 'run=benchmark checks the settings and the data of all tasks before it trains')
+        return
+    if settings.ensemble:
+        members = member_folders(settings.ensemble, folder)
+        yield Check('data', OK, f'an ensemble of {len(members)} workdirs, for run=evaluate and run=predict')
         return
     trials = make_trials(settings)
     check_workdir_kind(folder, 'a sweep' if trials else 'a fine-tuning')

@@ -46,6 +46,8 @@ def test_an_ensemble_answers_with_the_mean_of_the_logits(program: Program, two, 
     assert found['alone']['dev'] == {str(one): results(one)['splits']['dev']['accuracy'] for one in two}
     assert 'together' in facts and str(two[1]) in facts
     assert not any((one / 'predictions' / 'test').exists() for one in two)
+    out = program.run(*arguments, '--config.run=doctor', status=None, **GLUE).stdout
+    assert 'ok    data         an ensemble of 2 workdirs' in out and 'FAIL' not in out
 
     program.run(*arguments, '--config.run=predict', '--config.split=test', **GLUE)
     assert len((tmp_path / 'both' / 'predictions' / 'test' / 'RTE.tsv').read_text().splitlines()) == 21
