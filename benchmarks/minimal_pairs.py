@@ -25,7 +25,7 @@ from absl import app, flags
 
 from bertjax.cores import schedulable_cores
 from bertjax.inference.runner import Runner
-from bertjax.inference.score import choose_score_lengths, score_minimal_pairs
+from bertjax.inference.score import score_minimal_pairs
 from bertjax.loading.load_model import LoadedModel, load_model
 from bertjax.tasks.minimal_pairs import MinimalPair, encode_pairs, read_pairs
 from bertjax.text.vocabulary import train_wordpiece
@@ -56,7 +56,7 @@ def our_scorer(model: LoadedModel, sequences: list[np.ndarray]) -> Scorer:
     runner = Runner(model, batch_size=_BATCH.value)
 
     def score() -> np.ndarray:
-        return score_minimal_pairs(runner, sequences, choose_score_lengths(runner, sequences), no_op)
+        return score_minimal_pairs(runner, sequences, no_op)
 
     return score
 

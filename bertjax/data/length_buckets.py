@@ -19,23 +19,20 @@ def best_length_count(
     *,
     compile_cost: float,
     max_length: int,
-    max_count: int = MAX_LENGTHS,
-    multiple: int = 4,
 ) -> tuple[int, float]:
     """Returns the number of padded lengths that minimizes the cost of computing and compiling, and this cost.
 
     Args:
-      lengths, max_length, multiple: See `choose_lengths`.
+      lengths, max_length: See `choose_lengths`.
       cost: A function from a padded length to the total cost of one row over all epochs.
       compile_cost: The cost of compiling one more length, in the same unit.
-      max_count: The largest number to try.
     """
 
     def total(count: int) -> float:
-        shapes = choose_lengths(lengths, count=count, max_length=max_length, multiple=multiple)
+        shapes = choose_lengths(lengths, count=count, max_length=max_length)
         return padded_cost(lengths, shapes, cost) + len(shapes) * compile_cost
 
-    totals = {count: total(count) for count in range(1, max_count + 1)}
+    totals = {count: total(count) for count in range(1, MAX_LENGTHS + 1)}
     return min(totals.items(), key=lambda item: item[1])
 
 

@@ -17,7 +17,7 @@ from flax import linen as nn
 from bertjax.config.inference import InputKeys
 from bertjax.cores import available_cores
 from bertjax.data.features import INPUTS, Features
-from bertjax.data.length_buckets import best_length_count, choose_lengths, find_buckets, padded_cost
+from bertjax.data.length_buckets import find_buckets
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.data.packing_plan import Cost, PackingPlan, choose_batch_rows, choose_plan, plan_single_rows
 from bertjax.errors import UserError
@@ -31,7 +31,6 @@ from bertjax.training.predict import Forward, Predictor
 # on, each length is a third to a half longer than the one before it. If the lengths of the sequences are uniformly
 # distributed, 10 to 20 % of the positions are padding.
 LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
-_MAX_CHOSEN, _MAX_CHOICES = 16, 32  # `Runner.choose_lengths` chooses up to 16 of at most 32 lengths
 _SMALL_SIZES = (1, 8)  # the batch sizes for small numbers of sequences
 # The maximum number of positions per CPU core. The activations of more positions do not fit in the core's cache.
 _CACHED_POSITIONS = 1536
@@ -76,7 +75,6 @@ class Runner:
         inputs: Collection[str] = INPUTS,
         per_token: Collection[str] = (),
         max_rows: int = 0,
-        lengths: tuple[int, ...] = (),
         title: str = '',
         advance: Advance | None = None,
     ) -> dict[str, list[np.ndarray]]:
@@ -94,14 +92,13 @@ class Runner:
           per_token: The names of the outputs whose second axis indexes the positions. Their padding is removed.
           max_rows: The maximum batch size; 0 for the runner's `batch_size`. If > 0, sequences are not packed. Set it
             for large outputs and for outputs from inside the encoder.
-          lengths: Padded lengths from `choose_lengths`; () for LENGTHS. If set, sequences are not packed.
           title: The title of the progress bar, which appears after two seconds; '' for no bar.
           advance: Called instead of the bar, with the number of newly finished rows.
 
         Returns:
           {output name: a list with one array per row}, in the order of the rows.
         """
-        plan = self._plan(features, max_rows, lengths)
+        plan = self._plan(features, max_rows)
         key, rows = (name, plan.size, plan.count), plan.size * plan.count
         if key not in self._predictors:
             module = self.model.module
@@ -117,23 +114,7 @@ class Runner:
         with ensure_progress(advance, title, len(features)) as report:
             return self._predictors[key].outputs(self.model.params, features, advance=report, batches=plan.batches())
 
-    def choose_lengths(self, lengths: np.ndarray) -> tuple[int, ...]:
-        """Chooses padded lengths for N sequences of lengths [N], if they save more time than their compilation takes.
-
-        Returns the lengths, ascending, or () if LENGTHS is cheaper. The lengths in LENGTHS count as already compiled.
-        """
-        if not len(lengths):
-            return ()
-        cost, unit = self._cost, 1 if self._is_cpu else 8
-        # The time for the choice grows with the square of the number of possible lengths, so this number is limited.
-        multiple = unit * (1 + int(lengths.max()) // (_MAX_CHOICES * unit))
-        options = {'max_length': self.model.config.max_positions, 'multiple': multiple}
-        row_cost = lambda length: length * (1 + cost.attention * length)  # noqa: E731
-        count, best = best_length_count(lengths, row_cost, compile_cost=cost.shape, max_count=_MAX_CHOSEN, **options)
-        is_better = best < padded_cost(lengths, self.lengths, row_cost)
-        return choose_lengths(lengths, count=count, **options) if is_better else ()
-
-    def _plan(self, features: Features, max_rows: int, shapes: tuple[int, ...]) -> PackingPlan:
+    def _plan(self, features: Features, max_rows: int) -> PackingPlan:
         """Plans the batches. Their sizes are multiples of the mesh's row shards."""
         shards = row_shards(self.model.mesh)
 
@@ -145,8 +126,8 @@ class Runner:
         lengths = features.lengths
         mean = features.choices * lengths.sum() / max(1, len(lengths))
         size = round_up(min(choose_batch_rows(len(features), self._sizes), max_rows or self._sizes[-1]), mean)
-        if max_rows or shapes or features.choices > 1:
-            return plan_single_rows(lengths, shapes or self.lengths, size)
+        if max_rows or features.choices > 1:
+            return plan_single_rows(lengths, self.lengths, size)
         # Packed batches get half the rows, so that they contain about as many sequences as other batches.
         half = (*(size for size in _SMALL_SIZES if size < self._sizes[-1] // 2), max(1, self._sizes[-1] // 2))
         sizes = lambda length: tuple(dict.fromkeys(round_up(size, length) for size in half))  # noqa: E731

@@ -21,12 +21,12 @@ from bertjax.training.predict import SCORE_INPUTS, make_token_scores
 
 _CHUNK = 1 << 20  # the approximate number of tokens in the masked copies that are in memory at once
 _MAX_EXPONENT = 709  # the largest integer whose exp does not overflow float64
-_VERSION = 1  # increase this number when a code change alters the scores of the same sentences
+_VERSION = 2  # increase this number when a code change alters the scores of the same sentences
 _PART = 1024  # the number of pairs in a part; a part takes some seconds with a small model
 
 
 def pseudo_log_likelihoods(
-    runner: Runner, sequences: Sequence[np.ndarray], lengths: tuple[int, ...], advance: Advance | None = None
+    runner: Runner, sequences: Sequence[np.ndarray], advance: Advance | None = None
 ) -> list[np.ndarray]:
     """Computes the log-probability of each piece when only this piece is masked: float32 [S - 2] for each sequence.
 
@@ -35,7 +35,6 @@ def pseudo_log_likelihoods(
 
     Args:
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
-      lengths: The result of `choose_score_lengths`; () for `inference.runner.LENGTHS`.
       advance: A function of the approximate number of newly finished sequences; None shows a progress bar.
     """
     results = [np.zeros(0, np.float32)] * len(sequences)
@@ -49,19 +48,11 @@ def pseudo_log_likelihoods(
         step = scale_progress(report, len(order), int(copies.sum()))
         for rows in np.split(order, np.flatnonzero(np.diff(chunk)) + 1) if len(order) else []:
             features = masked_copies([sequences[row] for row in rows], runner.model.tokenizer.mask_id)
-            outputs = runner.run(
-                'score', make_token_scores, features, inputs=SCORE_INPUTS, lengths=lengths, advance=step
-            )
+            outputs = runner.run('score', make_token_scores, features, inputs=SCORE_INPUTS, advance=step)
             scores = np.split(np.concatenate(outputs['log_probabilities']), np.cumsum(copies[rows])[:-1])
             for row, row_scores in zip(rows.tolist(), scores, strict=True):
                 results[row] = row_scores
     return results
-
-
-def choose_score_lengths(runner: Runner, sequences: Sequence[np.ndarray]) -> tuple[int, ...]:
-    """Chooses padded lengths for the masked copies of the sequences; see `Runner.choose_lengths`."""
-    length = np.array([len(ids) for ids in sequences], np.int64)
-    return runner.choose_lengths(np.repeat(length, np.maximum(length - 2, 0)))
 
 
 def score_texts(runner: Runner, texts: Sequence[str], advance: Advance | None = None) -> list[dict[str, Any]]:
@@ -74,7 +65,7 @@ def score_texts(runner: Runner, texts: Sequence[str], advance: Advance | None = 
     tokenizer, results = runner.model.tokenizer, []
     features = build_sequences(tokenizer, texts, None, runner.max_length)
     rows = np.split(features.tokens, features.offsets[1:-1])
-    piece_scores = pseudo_log_likelihoods(runner, rows, choose_score_lengths(runner, rows), advance)
+    piece_scores = pseudo_log_likelihoods(runner, rows, advance)
     for text, ids, scores in zip(texts, rows, piece_scores, strict=True):
         total, tokens = float(scores.sum(dtype=np.float64)), len(scores)
         if len(ids) == runner.max_length:  # the text may have been truncated
@@ -112,7 +103,7 @@ def compute_scores(
     `sequences` is the result of `tasks.minimal_pairs.encode_pairs`. The name of a part in `folder` has a hash of the
     sentences and the model, so a run reuses only identical parts of an earlier run. `advance` counts pairs.
     """
-    scores, lengths = [], choose_score_lengths(runner, sequences)
+    scores = []
     for start in range(0, len(sequences), 2 * _PART):
         part = sequences[start : start + 2 * _PART]
         digest = hashlib.sha256(b'%d' % _VERSION + runner.model.fingerprint)
@@ -123,18 +114,16 @@ def compute_scores(
             advance(len(part) // 2)
         else:
             with AtomicFile(path) as file:
-                np.save(file, score_minimal_pairs(runner, part, lengths, advance))
+                np.save(file, score_minimal_pairs(runner, part, advance))
         scores.append(np.load(path))
     return np.concatenate(scores)
 
 
-def score_minimal_pairs(
-    runner: Runner, sequences: Sequence[np.ndarray], lengths: tuple[int, ...], advance: Advance
-) -> np.ndarray:
+def score_minimal_pairs(runner: Runner, sequences: Sequence[np.ndarray], advance: Advance) -> np.ndarray:
     """Computes the scores of a part of `compute_scores`. Equal sentences are scored only once."""
     distinct, index = deduplicate(sequences)
     step = scale_progress(advance, len(sequences) // 2, len(distinct))
-    scores = pseudo_log_likelihoods(runner, distinct, lengths, step)
+    scores = pseudo_log_likelihoods(runner, distinct, step)
     return np.array([piece_scores.sum(dtype=np.float64) for piece_scores in scores])[index].reshape(-1, 2)
 
 

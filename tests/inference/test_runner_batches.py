@@ -69,17 +69,3 @@ def test_short_sequences_are_not_padded_to_the_longest_length(monkeypatch: pytes
     options = {'inputs': INPUTS, 'max_rows': lambda length: 64, 'params': 2, 'advance': no_op}
     test_runner.sum(count_tokens, rows([5, 7, 3]), **options)
     assert set(padded_lengths) == {16, 8}
-
-
-def test_lengths_are_chosen_for_many_rows_only():
-    """Rows of 9 tokens would be padded to 16. Compiling for another length pays off only if there are many rows."""
-    test_runner = runner()
-    assert test_runner.choose_lengths(np.array([], int)) == test_runner.choose_lengths(np.array([9, 12])) == ()
-    many = np.repeat([9, 12, 16], [3_000_000, 10, 1000])
-    assert test_runner.choose_lengths(many[::256]) == ()
-    lengths = test_runner.choose_lengths(many)
-    assert 9 in lengths and lengths[-1] == 16
-    make_forward = lambda module: lambda params, batch: {'ids': batch['input_ids']}  # noqa: E731
-    features = rows([9, 5, 12, 3, 9, 9, 16])
-    outputs = test_runner.run('ids', make_forward, features, lengths=lengths)['ids']
-    assert [(ids > 0).sum() for ids in outputs] == [9, 5, 12, 3, 9, 9, 16] and len(outputs[0]) <= 16
