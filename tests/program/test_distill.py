@@ -17,6 +17,7 @@ from test_tasks import write_columns, write_squad
 from bertjax.convert.content import ExportContent
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.load import load_task_model, read_config
+from bertjax.doctor import plan
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import load_tokenizer
@@ -93,8 +94,13 @@ def test_only_the_student_is_saved_and_exported(program: Program, trained: pathl
 
 
 def test_the_doctor_refuses_a_new_teacher_with_another_vocabulary(
-    program: Program, trained: pathlib.Path, general: pathlib.Path, tmp_path: pathlib.Path
+    program: Program,
+    trained: pathlib.Path,
+    general: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr(plan, 'on_this_machine', lambda *_: ())  # times no steps
     other, known = tmp_path / 'other', (trained / 'tokenizer' / 'vocab.txt').read_text(encoding='utf-8')
     shutil.copytree(trained / 'export' / 'hf', other)
     (other / 'tokenizer.json').unlink(missing_ok=True)
