@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -42,7 +43,16 @@ def init_params(model: nn.Module, key: jax.Array) -> dict:
     The layers are initialized as a stack. If the config unrolls the layers, the stack is then split, so both layouts
     have the same initial values.
     """
-    scanned = model.clone(config=dataclasses.replace(model.config, scan_layers=True))
-    inputs = [jnp.zeros(shape, jnp.int32) for shape in model.smallest_inputs]
-    params = scanned.init(key, *inputs)['params']
+    params = _init_function(model.clone(config=dataclasses.replace(model.config, scan_layers=True)))(key)
     return params if model.config.scan_layers else unstack_layers(params)
+
+
+@functools.cache
+def _init_function(model: nn.Module) -> Callable[[jax.Array], dict]:
+    """Returns a jitted function, so that equal models are traced only once in a process."""
+
+    def init(key: jax.Array) -> dict:
+        inputs = [jnp.zeros(shape, jnp.int32) for shape in model.smallest_inputs]
+        return model.init(key, *inputs)['params']
+
+    return jax.jit(init, inline=True)
