@@ -125,14 +125,14 @@ def resume(run: Run, done: int, config: Mapping[str, Any], *, at_work: bool) -> 
 
     The text of an unfinished pre-training is compared with the text of its token stores, unless the run is at work.
     """
-    settings = None if run.is_task else pretraining_settings(from_plain(config))
-    if settings and settings.distill and not settings.tokenizer:
-        config = {**config, 'tokenizer': vocabulary_source(settings)}
     # Where config.patience ended a run, only a higher limit or none continues it.
     stopped = done == (run.results() or {}).get(STOPPED) and 0 < config['patience'] <= run.config['patience']
     finished = stopped or done == config['steps']
+    settings = None if finished or run.is_task else pretraining_settings(from_plain(config))
+    if settings and settings.distill and not settings.tokenizer:
+        config = {**config, 'tokenizer': vocabulary_source(settings)}
     changes = check_resume(run.config, config, display_path(run.folder), finished=finished)
-    if settings and not (finished or at_work):
+    if settings and not at_work:
         _check_inputs(run, settings)
     if not changes:
         return

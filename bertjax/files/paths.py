@@ -52,7 +52,7 @@ def display_path(path: pathlib.Path) -> str:
 def display_text(text: str) -> str:
     """Returns a text for the user with the bucket address in place of each path in the mirror of a bucket."""
     for folder, address in _names.items():
-        text = re.sub(re.escape(folder) + r'(?![\w.-])', lambda _, address=address: address, text)
+        text = re.sub(re.escape(folder) + r'(?![.-]?\w)', lambda _, address=address: address, text)
     return text
 
 

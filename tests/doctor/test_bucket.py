@@ -60,4 +60,5 @@ def test_messages_name_the_bucket_instead_of_its_mirror(bucket, capsys):
     with mirrored_workdir(WORKDIR, 'inspect') as folder:
         print_checks(Console(width=200), 'the run', [Check('store', FAIL, f'no manifest in {folder}/store')])
         assert f'no manifest in {WORKDIR}/store\n' in capsys.readouterr().out
-        assert display_text(f"found nothing in '{folder}', {folder}-2") == f"found nothing in '{WORKDIR}', {folder}-2"
+        text = "nothing in '{0}', {1}-2, {1}2, {1}.old or {0}."
+        assert display_text(text.format(folder, folder)) == text.format(WORKDIR, folder)
