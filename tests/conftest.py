@@ -46,6 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure() -> None:
+    """Makes pytest's garbage collections at the end of a session short: they would scan all that JAX has cached."""
+    gc.freeze()
+
+
 @pytest.fixture(scope='session')
 def repository() -> pathlib.Path:
     """The top folder of the checkout."""
