@@ -77,7 +77,7 @@ def test_text_that_a_resumed_run_refuses_is_a_failure(
 
     assert resume(f'--config.corpus={copy}').startswith('  ok ')  # another date and folder
     for flag, found in (
-        (f'--config.corpus={grown}', 'a token store of other text (grown.txt has changed'),
+        (f'--config.corpus={grown}', 'a token store of other text (grown.txt in place of '),
         ('--config.corpus_options.heldout=0.4', 'a token store of other settings'),
         (f'--config.tokenizer={vocabulary}', 'a tokenizer other than'),
         (f'--config.heldout_texts=grown={grown}', ''),
