@@ -259,11 +259,11 @@ def collapsed(run: Run) -> Iterator[Check]:
 
 @check('input')
 def slow_input(run: Run) -> Iterator[Check]:
-    """Checks the median share of step time spent waiting for data. If there are several log rows, ignores the first."""
-    shares = [row['data_wait'] for row in run.rows_of('train') if row.get('data_wait') is not None]
+    """Checks the median share of step time spent waiting for data, without the first log row and its start-up."""
+    shares = [row['data_wait'] for row in run.rows_of('train') if row.get('data_wait') is not None][1:]
     if not shares:
         return
-    share = statistics.median(shares[1:] or shares)
+    share = statistics.median(shares)
     message = f'{share:.1%} of the time of steps was spent waiting for data'
     if share > SLOW_INPUT:
         fix = 'put WORKDIR/store or config.data on a local disk, and give the process more cores'

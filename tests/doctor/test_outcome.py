@@ -197,6 +197,7 @@ def test_slow_input_is_reported(tmp_path: pathlib.Path):
     check = only(outcome.slow_input(pretraining(tmp_path, [train_row(i, data_wait=x) for i, x in enumerate(waits)])))
     assert check.status == WARN and check.message.startswith('30.0% of the time') and 'local disk' in check.fix
     assert only(outcome.slow_input(pretraining(tmp_path, [train_row(1), train_row(2)]))).status == OK
+    assert not list(outcome.slow_input(pretraining(tmp_path, [train_row(1, data_wait=0.9)])))
 
 
 @pytest.mark.parametrize(
