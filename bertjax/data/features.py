@@ -89,9 +89,9 @@ class Features:
             return np.bincount(record[sequences], minlength=record.max(initial=-1) + 1)
 
         lengths = np.bincount(record, self.sequence_lengths)
-        frame = {tokenizer.cls_id, tokenizer.sep_id}
+        ignored = {tokenizer.cls_id, tokenizer.sep_id}
         # In some vocabularies [UNK] is the same piece as [SEP].
-        pieces, unknown = lengths - count(*frame), count(*{tokenizer.unk_id} - frame)
+        pieces, unknown = lengths - count(*ignored), count(*{tokenizer.unk_id} - ignored)
         only = (pieces == unknown) & (unknown > 0)
         return np.array([len(np.unique(self.record)), pieces.sum(), unknown.sum(), only.sum()], np.int64)
 
