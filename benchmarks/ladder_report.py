@@ -14,6 +14,7 @@ import numpy as np
 from absl import app, flags
 from ladder_rungs import LADDER, Keys, rung_keys, size_keys
 
+from bertjax.model.config import BertConfig, inner_parameters
 from bertjax.pretrain.budget_choice import SIZES, gated_width
 from bertjax.pretrain.scaling_law import PARAMETERS_EXPONENT, TOKENS_EXPONENT
 
@@ -83,9 +84,10 @@ def fit(runs: list[dict[str, Any]]) -> str:
 
     The exponents are not fitted, because these runs hardly determine them.
     """
-    names = ('layers', 'width', 'positions', 'bits_per_byte')
-    layers, width, tokens, bits = (np.array([run[name] for run in runs]) for name in names)
-    parameters = layers * width * (4 * width + 3 * np.vectorize(gated_width)(width))
+    sizes = [(run['layers'], run['width']) for run in runs]
+    configs = (BertConfig(num_layers=L, width=D, num_heads=1, mlp='geglu', mlp_dim=gated_width(D)) for L, D in sizes)
+    parameters = np.array([inner_parameters(config) for config in configs])
+    tokens, bits = (np.array([run[name] for run in runs]) for name in ('positions', 'bits_per_byte'))
     terms = np.stack([np.ones(len(runs)), parameters**-PARAMETERS_EXPONENT, tokens**-TOKENS_EXPONENT], 1)
     (floor, a, b), *_ = np.linalg.lstsq(terms, bits)
     errors = np.abs(terms @ (floor, a, b) - bits)

@@ -107,12 +107,13 @@ def describe_difference(known: Sequence[KnownText], sources: Sequence[TextSource
         return f'{len(sources):,} in place of {len(known):,} files'
     for text, source in zip(known, sources, strict=True):
         differs = text.facts[0] != source.size if source.kind == 'file' else text.facts != source.facts
-        if differs and text.name != source.name:
+        if not differs:
+            continue
+        if text.name != source.name:
             return f'{source.name} in place of {text.name}'
-        if differs and source.kind != 'file':
+        if source.kind != 'file':
             return f'{source.name} is another version'
-        if differs:
-            return f'{source.name} has changed: {source.size:,} bytes in place of {text.facts[0]:,}'
+        return f'{source.name} has changed: {source.size:,} bytes in place of {text.facts[0]:,}'
     pairs = [pair for pair in zip(known, sources, strict=True) if pair[0].facts != pair[1].facts]
     if not pairs:
         return None

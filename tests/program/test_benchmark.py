@@ -132,12 +132,7 @@ def test_finished_tasks_are_recorded_with_their_results(tmp_path: pathlib.Path):
     summary, table = write_summary(tmp_path, {'qqp': 'no folder'})
     assert summary['averages']['glue'] == pytest.approx(0.625) and summary['averaged_tasks'] == 2
     assert ['RTE', '75.0', 'accuracy, 4 of 9 records, the best run of a sweep', '75.0'] in table
-    assert [
-        'WNLI',
-        '-',
-        'not run',
-        '-',
-    ] in table
+    assert ['WNLI', '-', 'not run', '-'] in table
     assert ('as in table 1 of the BERT paper, ONLY 2 of 9 columns', '62.5') in averages(summary)
     assert summary['tasks']['rte']['best_of_sweep'] == 'lr=1' and ['QQP', '-', 'no data', '-'] in table
     absent = write_submission(tmp_path, {'rte': ['test'], 'cola': ['test']})
